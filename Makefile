@@ -1,0 +1,75 @@
+# Every target sets itself up from nothing: a .venv of its own, the locked packages, the compiled kernel.
+# PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench fuzz clean lock kernel
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+RECENT = import sys; sys.exit(sys.version_info < (3, 11))
+ARGS ?=
+
+help: ## this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1#\2/p' $(MAKEFILE_LIST) | while IFS='#' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
+
+demo: kernel ## a tour: rules, events, matches (a few seconds)
+	@$(BIN)/samovar demo $(ARGS)
+
+test: kernel ## all tests; ARGS="-k name" chooses some
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+lint: $(INSTALLED) ## ruff, mypy, layers
+	@failed=; \
+	echo "ruff check";  $(BIN)/ruff check --quiet . || failed=1; \
+	echo "ruff format"; $(BIN)/ruff format --quiet --check . || failed=1; \
+	echo "mypy";        $(BIN)/mypy --no-error-summary samovar tests $(wildcard benchmarks/*.py) || failed=1; \
+	echo "layers";      $(BIN)/lint-imports --no-logo || failed=1; \
+	test -z "$$failed"
+
+format: $(INSTALLED) ## rewrite the sources in the house format
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+bench: kernel ## measure; prints what it measured, on what machine
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
+	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
+
+clean: ## remove everything that make made
+	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock: ## choose the newest allowed versions again and write requirements.lock
+	@rm -rf build/lock && $(call find_python) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv
+	@build/lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --quiet \
+	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/new
+	@{ head -1 requirements.lock; cat build/lock/new; } > build/lock/whole && mv build/lock/whole requirements.lock
+	@rm -rf build/lock
+
+# ---------------------------------------------------------------- setting up
+
+kernel: $(INSTALLED)
+	@$(BIN)/python patterns/kernel/build.py
+
+# Only when what is to be installed has changed. The editable install is for the `samovar` command and its metadata.
+$(INSTALLED): requirements.lock pyproject.toml setup.py
+	@python=$(call find_python); \
+	test -x $(BIN)/python || { echo "setup: creating $(VENV)"; "$$python" -m venv $(VENV); }
+	@echo "setup: installing the packages of requirements.lock"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python patterns/kernel/build.py
+	@echo "setup: installing samovar itself"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+define find_python
+$$(for one in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	if "$$one" -c '$(RECENT)' 2>/dev/null; then echo "$$one"; exit; fi; done; \
+	echo "setup: no Python 3.11 or newer found. Install one, or say where it is: make PYTHON=/path/to/python3" >&2; \
+	echo false)
+endef

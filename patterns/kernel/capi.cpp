@@ -1,0 +1,140 @@
+// The C interface of the engine, for ctypes. Objects are handles; what is returned as text stays until the next call.
+#include "engine.h"
+
+#define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace samovar;
+
+namespace {
+struct Handle {
+  Engine engine;
+  std::string lines, buffer;
+  std::vector<int64_t> ends, at;
+  std::vector<int32_t> rule;
+  std::vector<uint8_t> suppressed;
+  Handle(const Program& p, PythonCall call, Limits limits, bool coordinates) : engine(p, call, limits, coordinates) {}
+};
+}  // namespace
+
+SAMOVAR_EXPORT Program* samovar_program_new(const int64_t* words, const char* blob, size_t size) {
+  Program* p = new Program;
+  p->read(words, blob, size);
+  return p;
+}
+SAMOVAR_EXPORT void samovar_program_free(Program* p) { delete p; }
+
+SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int64_t max_partials, int64_t max_events, int coordinates) {
+  return new Handle(*p, call, Limits{max_partials, max_events}, coordinates != 0);
+}
+SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
+
+SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {
+  h->engine.step(*batch, watermark);
+  h->lines.clear();
+  h->ends.clear();
+  h->at.clear();
+  h->rule.clear();
+  h->suppressed.clear();
+  for (auto& m : h->engine.matches) {
+    h->lines += m.line;
+    h->lines.push_back('\n');
+    h->ends.push_back((int64_t)h->lines.size());
+    h->at.push_back(m.at);
+    h->rule.push_back(m.rule);
+    h->suppressed.push_back(m.suppressed);
+  }
+  return h->ends.size();
+}
+SAMOVAR_EXPORT const char* samovar_lines(Handle* h) { return h->lines.data(); }
+SAMOVAR_EXPORT const int64_t* samovar_line_ends(Handle* h) { return h->ends.data(); }
+SAMOVAR_EXPORT const int64_t* samovar_match_at(Handle* h) { return h->at.data(); }
+SAMOVAR_EXPORT const int32_t* samovar_match_rule(Handle* h) { return h->rule.data(); }
+SAMOVAR_EXPORT const uint8_t* samovar_match_suppressed(Handle* h) { return h->suppressed.data(); }
+
+// matches, suppressed, dropped partials, dropped events, events without a key, live partials; rule -1: histories
+SAMOVAR_EXPORT void samovar_counters(Handle* h, int rule, int64_t* out) {
+  const Counters& c = rule < 0 ? h->engine.history_counters : h->engine.runners[(size_t)rule]->counters;
+  out[0] = c.matches; out[1] = c.suppressed; out[2] = c.dropped_partials; out[3] = c.dropped_events; out[4] = c.no_key;
+  out[5] = rule < 0 ? 0 : h->engine.partials(rule);
+}
+SAMOVAR_EXPORT size_t samovar_live(Handle* h) { return h->engine.live(); }
+
+SAMOVAR_EXPORT const char* samovar_dump(Handle* h, int which, int64_t watermark, size_t* size) {
+  h->buffer.clear();
+  h->engine.dump((Engine::Rows)which, watermark, h->buffer);
+  *size = h->buffer.size();
+  return h->buffer.data();
+}
+SAMOVAR_EXPORT int samovar_load(Handle* h, const char* rows, size_t size) { return h->engine.load(rows, size); }
+
+SAMOVAR_EXPORT const char* samovar_describe(Handle* h, int rule, const char* key, size_t key_size, size_t* size) {
+  h->buffer.clear();
+  h->engine.describe(rule, std::string(key, key_size), h->buffer);
+  *size = h->buffer.size();
+  return h->buffer.data();
+}
+SAMOVAR_EXPORT void samovar_trace(Handle* h, const char* key, size_t size) {
+  h->engine.tracing = key != nullptr;
+  h->engine.traced_key = key ? std::string(key, size) : std::string();
+}
+SAMOVAR_EXPORT const char* samovar_trace_notes(Handle* h, size_t* size) {
+  h->buffer.swap(h->engine.trace.notes);
+  h->engine.trace.notes.clear();
+  *size = h->buffer.size();
+  return h->buffer.data();
+}
+
+// ---------------------------------------------------------------- batches made from other batches and from arrays
+
+// The named rows of one batch, appended to another that then owns their text.
+SAMOVAR_EXPORT void samovar_batch_append(Batch* to, const Batch* from, const int64_t* rows, size_t n) {
+  for (size_t k = 0; k < n; k++) {
+    size_t r = (size_t)rows[k];
+    to->time.push_back(from->time[r]);
+    to->stream.push_back(from->stream[r]);
+    to->partition.push_back(from->partition[r]);
+    to->offset.push_back(from->offset[r]);
+    to->type.push_back(to->keep(from->type[r]));
+  }
+  for (size_t c = 0; c < to->columns.size(); c++)
+    for (size_t k = 0; k < n; k++) to->columns[c].push_back(to->keep(from->columns[c][(size_t)rows[k]]));
+  to->rows += n;
+}
+// Rows in another order, in place: what was row rows[k] becomes row k; rows not named are gone.
+SAMOVAR_EXPORT void samovar_batch_select(Batch* b, const int64_t* rows, size_t n) {
+  auto pick = [&](auto& column) {
+    std::decay_t<decltype(column)> out(n);
+    for (size_t k = 0; k < n; k++) out[k] = column[(size_t)rows[k]];
+    column.swap(out);
+  };
+  pick(b->time); pick(b->stream); pick(b->partition); pick(b->offset); pick(b->type);
+  for (auto& c : b->columns) pick(c);
+  b->rows = n;
+}
+SAMOVAR_EXPORT void samovar_batch_rows_set(Batch* b, size_t n, const int64_t* time, const int32_t* stream, const int32_t* partition, const int64_t* offset) {
+  b->rows = n;
+  b->time.assign(time, time + n);
+  b->stream.assign(stream, stream + n);
+  b->partition.assign(partition, partition + n);
+  b->offset.assign(offset, offset + n);
+  b->type.assign(n, Value::nil());
+  for (auto& c : b->columns) c.assign(n, Value::nil());
+}
+// One column from an array (column -1: the event types). kind: INT, FLOAT (8 bytes each), BOOL (1 byte each) or TEXT
+// (with n + 1 offsets); `valid` has a byte a row, or is null. Text is copied.
+SAMOVAR_EXPORT void samovar_batch_fill(Batch* b, int64_t column, int kind, const void* data, const int64_t* offsets, const uint8_t* valid) {
+  auto& out = column < 0 ? b->type : b->columns[(size_t)column];
+  for (size_t r = 0; r < b->rows; r++) {
+    if (valid && !valid[r]) { out[r] = Value::nil(); continue; }
+    switch (kind) {
+      case INT: out[r] = Value::integer(((const int64_t*)data)[r]); break;
+      case FLOAT: out[r] = or_null(((const double*)data)[r]); break;
+      case BOOL: out[r] = Value::boolean(((const uint8_t*)data)[r]); break;
+      default: {
+        Value v = Value::text((const char*)data + offsets[r], (size_t)(offsets[r + 1] - offsets[r]));
+        v.tag = (uint32_t)kind;
+        out[r] = b->keep(v);
+      }
+    }
+  }
+}

@@ -1,0 +1,218 @@
+#include "engine.h"
+
+namespace samovar {
+namespace {
+
+constexpr int64_t UNKNOWN = -2, NO_KEY = -1;
+
+uint64_t starting_brackets(const RuleDef& r) {
+  if (r.form != SEQUENCE) return ~0ull;
+  uint64_t bits = 0;
+  for (auto& a : r.gaps[0]) bits |= 1ull << a.bracket;
+  for (auto& s : r.steps) {
+    for (int b : s.brackets) bits |= 1ull << b;
+    if (!s.optional) break;
+  }
+  return bits;
+}
+
+std::unique_ptr<Runner> make_runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) {
+  switch (r.form) {
+    case SEQUENCE: return sequence_runner(r, e, k, l);
+    case AGGREGATE: return aggregate_runner(r, e, k, l);
+    case SESSION: return session_runner(r, e, k, l);
+    default: return window_runner(r, e, k, l);
+  }
+}
+
+}  // namespace
+
+Engine::Engine(const Program& program, PythonCall call, Limits limits, bool coordinates)
+    : program_(program), limits_(limits), eval_(program, call), key_cache_(program.keyspecs.size()) {
+  eval_.histories = this;
+  for (auto& r : program.rules) {
+    runners.push_back(make_runner(r, eval_, keys_, limits_));
+    runners.back()->out = &matches;
+    runners.back()->coordinates = coordinates;
+    std::string name = std::string(program.text(r.id).view()) + "@" + std::string(program.text(r.version).view());
+    stores_.push_back({runners.back().get(), name, {}, {}});
+  }
+  for (auto& h : program.histories) {
+    histories_.push_back(std::make_unique<HistoryKeeper>(h, limits_, history_counters));
+    stores_.push_back({histories_.back().get(), std::string(program.text(h.name).view()), {}, {}});
+  }
+}
+
+Engine::~Engine() {
+  for (auto& s : stores_) s.states.each([](uint32_t, State* state) { delete state; });
+}
+
+void Engine::step(Batch& batch, int64_t watermark) {
+  matches.clear();
+  eval_.begin(&batch);
+  for (auto& cache : key_cache_) cache.assign(batch.rows, UNKNOWN);
+  for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
+  for (size_t k = 0; k < runners.size(); k++) run(stores_[k], *runners[k]);
+  for (auto& store : stores_) advance(store, watermark);
+  keys_.sweep();
+  std::stable_sort(matches.begin(), matches.end(), [](const Match& a, const Match& b) {
+    if (a.at != b.at) return a.at < b.at;
+    // Place as in the input: of matches made by timers at one moment, the one whose last event was read first.
+    if (a.last.source != b.last.source) return a.last.source < b.last.source;
+    if (a.last.offset != b.last.offset) return a.last.offset < b.last.offset;
+    if (a.rule != b.rule) return a.rule < b.rule;
+    return events_first(a.events, b.events);
+  });
+}
+
+int64_t Engine::key_of(int keyspec, size_t row) {
+  if (keyspec < 0) return NO_KEY;
+  int64_t& cached = key_cache_[(size_t)keyspec][row];
+  if (cached != UNKNOWN) return cached;
+  scratch_key_.clear();
+  for (int node : program_.keyspecs[(size_t)keyspec])
+    if (!encode_key(scratch_key_, eval_.at_row(node, row))) return cached = NO_KEY;
+  return cached = keys_.find_or_add(scratch_key_);
+}
+
+void Engine::run(Store& store, Runner& runner) {
+  const RuleDef& rule = runner.rule;
+  Batch& batch = *eval_.batch();
+  bits_.assign(batch.rows, 0);
+  int keyspec = rule.brackets[0].keyspec;
+  bool one_key = !rule.uses_next || rule.next_keyspec == keyspec;
+  for (size_t b = 0; b < rule.brackets.size(); b++) {
+    const BracketDef& d = rule.brackets[b];
+    if (d.keyspec != keyspec) one_key = false;
+    auto& rows = eval_.rows_of(d.type);
+    if (rows.empty()) continue;
+    uint64_t bit = 1ull << b;
+    if (d.columns.empty()) { for (uint32_t r : rows) bits_[r] |= bit; continue; }
+    const Value* first = eval_.column(d.columns[0], d.type).data();
+    if (d.columns.size() == 1) { for (uint32_t r : rows) if (first[r].is_true()) bits_[r] |= bit; continue; }
+    std::vector<const Value*> more;
+    for (size_t k = 1; k < d.columns.size(); k++) more.push_back(eval_.column(d.columns[k], d.type).data());
+    for (uint32_t r : rows) {
+      bool ok = first[r].is_true();
+      for (size_t k = 0; ok && k < more.size(); k++) ok = more[k][r].is_true();
+      if (ok) bits_[r] |= bit;
+    }
+  }
+  uint64_t starting = starting_brackets(rule);
+  for (size_t r = 0; r < batch.rows; r++) {
+    if (!bits_[r] && !rule.uses_next) continue;
+    Event e{batch.time[r], {batch.time[r], (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]}, bits_[r], r};
+    if (one_key) { touch(store, runner, key_of(keyspec, r), e, starting); continue; }
+    // Brackets with keys of their own: the event is seen once by each key, with the brackets that have that key.
+    int64_t seen[65];
+    int keys = 0;
+    auto visit = [&](int64_t key) {
+      for (int k = 0; k < keys; k++) if (seen[k] == key) return;
+      seen[keys++] = key;
+      Event own = e;
+      own.brackets = 0;
+      for (size_t b = 0; b < rule.brackets.size(); b++)
+        if ((e.brackets >> b & 1) && key_of(rule.brackets[b].keyspec, r) == key) own.brackets |= 1ull << b;
+      touch(store, runner, key, own, starting);
+    };
+    for (size_t b = 0; b < rule.brackets.size(); b++) if (e.brackets >> b & 1) visit(key_of(rule.brackets[b].keyspec, r));
+    if (rule.uses_next) visit(key_of(rule.next_keyspec, r));
+  }
+}
+
+void Engine::touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting) {
+  if (key < 0) { if (e.brackets) runner.counters.no_key++; return; }
+  State* s = store.states.find((uint32_t)key);
+  if (!s) {
+    if (!(e.brackets & starting) && !tracing) return;
+    s = find_or_add(store, (uint32_t)key);
+  }
+  bool traced = tracing && keys_.bytes((uint32_t)key) == traced_key;
+  if (traced) { trace.rule = runner.rule.index; runner.trace = &trace; }
+  if (s->scheduled < e.time) runner.on_time(*s, e.time);
+  runner.event(*s, e);
+  runner.trace = nullptr;
+  s->dirty = true;
+  reschedule(store, *s, e.time);
+}
+
+State* Engine::find_or_add(Store& store, uint32_t key) {
+  State* s = store.states.find(key);
+  if (s) return s;
+  s = store.keeper->fresh();
+  s->key = key;
+  store.states.add(key, s);
+  keys_.use(key);
+  return s;
+}
+
+void Engine::reschedule(Store& store, State& s, int64_t now) {
+  int64_t d = store.keeper->deadline(s);
+  if (d == LONG_AGO || d < now) {
+    if (store.keeper->empty(s, now)) { remove(store, &s); return; }
+    d = now;
+  }
+  if (s.scheduled >= now && d >= s.scheduled) return;
+  s.scheduled = d;
+  if (d == NEVER) return;
+  store.heap.push_back({d, s.key});
+  std::push_heap(store.heap.begin(), store.heap.end(), std::greater<>());
+}
+
+void Engine::remove(Store& store, State* s) {
+  if (s->stored) {
+    std::string row;
+    row_key(store, s->key, -1, row);
+    gone_.push_back(row);
+    if (store.keeper->log(*s)) for (int64_t c = s->stored_from / CHUNK; c * CHUNK < s->stored_to; c++) {
+      row.clear();
+      row_key(store, s->key, c, row);
+      gone_.push_back(row);
+    }
+  }
+  store.states.remove(s->key);
+  keys_.release(s->key);
+  delete s;
+}
+
+void Engine::advance(Store& store, int64_t now) {
+  while (!store.heap.empty() && store.heap.front().first < now) {
+    auto [time, key] = store.heap.front();
+    std::pop_heap(store.heap.begin(), store.heap.end(), std::greater<>());
+    store.heap.pop_back();
+    State* s = store.states.find(key);
+    if (!s || s->scheduled != time) continue;  // the state went, or is looked at another time
+    store.keeper->on_time(*s, now);
+    s->dirty = true;
+    s->scheduled = NEVER;
+    reschedule(store, *s, now);
+  }
+}
+
+void Engine::fill(int history, const std::vector<uint32_t>& rows, std::vector<Value>& out) {
+  const History& def = program_.histories[(size_t)history];
+  HistoryKeeper& keeper = *histories_[(size_t)history];
+  Store& store = stores_[runners.size() + (size_t)history];
+  Batch& batch = *eval_.batch();
+  const Value* values = def.value < 0 ? nullptr : eval_.column(def.value, def.type).data();
+  const Value* where = def.where < 0 ? nullptr : eval_.column(def.where, def.type).data();
+  std::string key;
+  for (uint32_t r : rows) {
+    key.clear();
+    bool good = def.keyspec >= 0;
+    if (good) for (int node : program_.keyspecs[(size_t)def.keyspec]) good = good && encode_key(key, eval_.at_row(node, r));
+    if (!good) { out[r] = Value::nil(); continue; }
+    if (def.type < 0) encode_key(key, batch.type[r]);
+    State* s = find_or_add(store, keys_.find_or_add(key));
+    int64_t t = batch.time[r];
+    if (s->scheduled < t) keeper.on_time(*s, t);
+    Value v = values ? values[r] : Value::nil();
+    out[r] = keeper.ask(*s, v, t, eval_.scratch);
+    if (!where || where[r].is_true())
+      keeper.add(*s, v, {t, (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]});
+    s->dirty = true;
+    reschedule(store, *s, t);
+  }
+}
+
+}  // namespace samovar

@@ -1,0 +1,68 @@
+// The engine: all states of a program, and `step`, which takes a batch of events in order through all rules.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "history.h"
+#include "runner.h"
+#include "trace.h"
+
+namespace samovar {
+
+// The states of one keeper, and the heap of times at which one of them must be looked at.
+struct Store {
+  Keeper* keeper;
+  std::string name;
+  IdMap<State> states;
+  std::vector<std::pair<int64_t, uint32_t>> heap;  // least time on top
+};
+
+class Engine final : public HistoryHook {
+ public:
+  Engine(const Program& program, PythonCall call, Limits limits, bool coordinates);
+  ~Engine();
+  void step(Batch& batch, int64_t watermark);
+  std::vector<Match> matches;
+  std::vector<std::unique_ptr<Runner>> runners;
+  Counters history_counters;
+
+  // rows.cpp
+  enum class Rows { ALL, CHANGED, CANONICAL };
+  void dump(Rows which, int64_t watermark, std::string& out);
+  bool load(const char* rows, size_t size);
+  size_t live() const;
+  int64_t partials(int rule) const;
+  bool describe(int rule, const std::string& key, std::string& out);
+
+  Trace trace;
+  std::string traced_key;
+  bool tracing = false;
+
+  void fill(int history, const std::vector<uint32_t>& rows, std::vector<Value>& out) override;
+
+ private:
+  const Program& program_;
+  Limits limits_;
+  KeyTable keys_;
+  Evaluator eval_;
+  std::vector<std::unique_ptr<HistoryKeeper>> histories_;
+  std::vector<Store> stores_;  // rules, then histories
+  std::vector<std::vector<int64_t>> key_cache_;
+  std::vector<uint64_t> bits_;
+  std::vector<std::string> gone_;  // rows of states that are no more
+  std::string scratch_key_;
+
+  void run(Store& store, Runner& runner);
+  void touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting);
+  int64_t key_of(int keyspec, size_t row);
+  State* find_or_add(Store& store, uint32_t key);
+  void reschedule(Store& store, State& s, int64_t now);
+  void advance(Store& store, int64_t now);
+  void remove(Store& store, State* s);
+  void row_key(const Store& store, uint32_t key, int64_t chunk, std::string& out) const;
+  void pack_state(Store& store, State& s, Rows which, std::string& out);
+};
+
+}  // namespace samovar

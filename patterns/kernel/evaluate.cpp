@@ -1,0 +1,146 @@
+#include "evaluate.h"
+
+namespace samovar {
+namespace {
+constexpr size_t MEMO_MOST = 200000;  // results of Python functions remembered; then it starts anew
+}
+
+void Evaluator::begin(Batch* batch) {
+  batch_ = batch;
+  scratch.text.clear();
+  scratch.free_bytes = 0;
+  size_t types = program.types.size();
+  for (auto& d : done_) d.assign(types + 1, 0);
+  by_type_.resize(types);
+  for (auto& rows : by_type_) rows.clear();
+  all_.resize(batch->rows);
+  type_of_.assign(batch->rows, -1);
+  int previous = -1;
+  for (size_t r = 0; r < batch->rows; r++) {
+    all_[r] = (uint32_t)r;
+    if (previous >= 0 && same(batch->type[r], program.text(program.types[previous]))) { by_type_[previous].push_back((uint32_t)r); type_of_[r] = previous; continue; }
+    for (size_t t = 0; t < types; t++)
+      if (same(batch->type[r], program.text(program.types[t]))) { by_type_[t].push_back((uint32_t)r); type_of_[r] = previous = (int)t; break; }
+  }
+}
+
+const std::vector<Value>& Evaluator::column(int node, int type) {
+  const Node& n = program.nodes[node];
+  if (n.op == FIELD) return batch_->columns[n.x];
+  if (n.op == TYPE) return batch_->type;
+  // A history is state: it moves on once a batch, over its own rows, whoever asks.
+  if (n.op == HISTORY) type = program.histories[n.x].type;
+  auto& done = done_[node];
+  if (!done.back() && !done[type < 0 ? done.size() - 1 : type]) {
+    if (n.op == HISTORY) columns_[node].assign(batch_->rows, Value::nil());
+    columns_[node].resize(batch_->rows);
+    fill(node, type);
+    done[type < 0 ? done.size() - 1 : type] = 1;
+  }
+  return columns_[node];
+}
+
+void Evaluator::fill(int node, int type) {
+  const Node& n = program.nodes[node];
+  auto& out = columns_[node];
+  auto& rows = rows_of(type);
+  if (n.op == CONST) { for (uint32_t r : rows) out[r] = program.constants[n.x]; return; }
+  if (n.op == TIME) { for (uint32_t r : rows) out[r] = Value::integer(batch_->time[r]); return; }
+  if (n.op == HISTORY) { histories->fill(n.x, rows, out); return; }
+  std::vector<const Value*> args;
+  for (int a : n.args) args.push_back(column(a, type).data());
+  size_t count = args.size();
+  if (n.op >= EQ && n.op <= GE) {
+    const Value *a = args[0], *b = args[1];
+    if (program.nodes[n.args[1]].op == CONST) {  // most conditions: a field against a literal
+      Value c = program.constants[program.nodes[n.args[1]].x];
+      for (uint32_t r : rows) out[r] = compare(n.op, a[r], c);
+    } else {
+      for (uint32_t r : rows) out[r] = compare(n.op, a[r], b[r]);
+    }
+    return;
+  }
+  if (n.op >= ADD && n.op <= MOD) { for (uint32_t r : rows) out[r] = arithmetic(n.op, args[0][r], args[1][r]); return; }
+  std::vector<Value> values(count);
+  for (uint32_t r : rows) {
+    for (size_t k = 0; k < count; k++) values[k] = args[k][r];
+    out[r] = apply(n, values.data(), (int)count);
+  }
+}
+
+Value Evaluator::of_run(int node, Reader& reader, const RuleDef& rule, int64_t row) {
+  const Node& n = program.nodes[node];
+  switch (n.op) {
+    case CONST: return program.constants[n.x];
+    case LAST: return reader.last(n.x, n.y);
+    case AGG: return reader.aggregate(rule.aggregates[n.x]);
+    case LASTEVENT: return reader.last_event(n.y);
+    case AND: for (int a : n.args) if (!of_run(a, reader, rule, row).is_true()) return Value::boolean(false); return Value::boolean(true);
+    case OR: for (int a : n.args) if (of_run(a, reader, rule, row).is_true()) return Value::boolean(true); return Value::boolean(false);
+  }
+  if (n.columnar) return row < 0 ? Value::nil() : column(node, type_of_[row])[(size_t)row];
+  Value args[16];
+  std::vector<Value> more;
+  Value* values = args;
+  if (n.args.size() > 16) { more.resize(n.args.size()); values = more.data(); }
+  for (size_t k = 0; k < n.args.size(); k++) values[k] = of_run(n.args[k], reader, rule, row);
+  return apply(n, values, (int)n.args.size());
+}
+
+Value Evaluator::apply(const Node& n, const Value* a, int count) {
+  switch (n.op) {
+    case AND: for (int k = 0; k < count; k++) if (!a[k].is_true()) return Value::boolean(false); return Value::boolean(true);
+    case OR: for (int k = 0; k < count; k++) if (a[k].is_true()) return Value::boolean(true); return Value::boolean(false);
+    case NOT: return Value::boolean(!a[0].is_true());
+    case NEG: return negate(a[0]);
+    case EQ: case NE: case LT: case LE: case GT: case GE: return compare(n.op, a[0], a[1]);
+    case ISNULL: return Value::boolean(a[0].is_null());
+    case NOTNULL: return Value::boolean(!a[0].is_null());
+    case ADD: case SUB: case MUL: case DIV: case MOD: return arithmetic(n.op, a[0], a[1]);
+    case IN: for (int k = 1; k < count; k++) if (same(a[0], a[k])) return Value::boolean(true); return Value::boolean(false);
+    case LIKE:
+      if (a[0].tag == TEXT) for (int k = 1; k < count; k++) if (glob(a[0].view(), a[k].view())) return Value::boolean(true);
+      return Value::boolean(false);
+    case CALL: return python(n, a, count);
+    case COALESCE: for (int k = 0; k < count; k++) if (!a[k].is_null()) return a[k]; return Value::nil();
+    case LENGTH: return a[0].tag == TEXT ? Value::integer((int64_t)characters(a[0].view())) : Value::nil();
+    case STARTS: case ENDS: case CONTAINS: {
+      if (a[0].tag != TEXT || a[1].tag != TEXT) return Value::nil();
+      std::string_view t = a[0].view(), p = a[1].view();
+      if (n.op == CONTAINS) return Value::boolean(t.find(p) != std::string_view::npos);
+      if (p.size() > t.size()) return Value::boolean(false);
+      return Value::boolean(n.op == STARTS ? t.substr(0, p.size()) == p : t.substr(t.size() - p.size()) == p);
+    }
+    case SUBSTRING: return substring(a, count);
+    case CONCAT: return concat(a, count, scratch);
+    case INDEX_OF: return index_of(a, count);
+    case BETWEEN: return between(a, count);
+    case ABS: return !a[0].is_number() ? Value::nil() : order(a[0], Value::integer(0)) < 0 ? negate(a[0]) : a[0];
+    case ROUND: return rounded(a, count);
+    case FLOOR: return !a[0].is_number() ? Value::nil() : a[0].tag == INT ? a[0] : whole(std::floor(a[0].d));
+    case CEIL: return !a[0].is_number() ? Value::nil() : a[0].tag == INT ? a[0] : whole(std::ceil(a[0].d));
+    case HOUR: return count < 2 ? hour_utc(a[0]) : python(n, a, count);
+    case DAY_OF_WEEK: return count < 2 ? weekday_utc(a[0]) : python(n, a, count);
+    case DISTANCE: return distance_km(a);
+    case LOWER: case UPPER:
+      if (a[0].tag != TEXT) return Value::nil();
+      return is_ascii(a[0].view()) ? changed_case(a[0], n.op == UPPER, scratch) : python(n, a, count);
+  }
+  return Value::nil();
+}
+
+Value Evaluator::python(const Node& n, const Value* args, int count) {
+  std::string key;
+  put_big(key, (uint64_t)n.x, 4);
+  for (int k = 0; k < count; k++) if (!encode_key(key, args[k])) key.push_back(args[k].is_null() ? '0' : 'o');
+  auto found = memo_.find(key);
+  if (found == memo_.end()) {
+    if (memo_.size() >= MEMO_MOST) memo_.clear();
+    Value out;
+    call_(n.x, args, count, &out);
+    found = memo_.emplace(key, Owned(out)).first;
+  }
+  return scratch.keep(found->second.get());
+}
+
+}  // namespace samovar

@@ -1,0 +1,61 @@
+// Evaluation of expressions: whole columns for what reads one event, one value at a time for what reads a run.
+#pragma once
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "batch.h"
+#include "keys.h"
+#include "owned.h"
+#include "program.h"
+
+namespace samovar {
+
+// A function that is written in Python: it fills *out; text it gives is copied at once.
+using PythonCall = void (*)(int64_t function, const Value* args, int64_t n, Value* out);
+
+// What a run knows: the leaves LAST, AGG and LASTEVENT of conditions across steps, `having` and `emit`.
+struct Reader {
+  virtual ~Reader() {}
+  virtual Value last(int name, int slot) = 0;
+  virtual Value aggregate(const AggRef& ref) = 0;
+  virtual Value last_event(int slot) = 0;
+};
+
+struct HistoryHook {
+  virtual ~HistoryHook() {}
+  virtual void fill(int history, const std::vector<uint32_t>& rows, std::vector<Value>& out) = 0;
+};
+
+class Evaluator {
+ public:
+  const Program& program;
+  Batch scratch;  // text made by functions; lives as long as one step
+  HistoryHook* histories = nullptr;
+
+  Evaluator(const Program& p, PythonCall call) : program(p), call_(call), columns_(p.nodes.size()), done_(p.nodes.size()) {}
+
+  void begin(Batch* batch);
+  const std::vector<uint32_t>& rows_of(int type) const { return type < 0 ? all_ : by_type_[type]; }
+  const std::vector<Value>& column(int node, int type);  // evaluated for the rows of that type
+  Value at_row(int node, size_t row) { return column(node, type_of_[row])[row]; }
+  int type_of(size_t row) const { return type_of_[row]; }
+  Value of_run(int node, Reader& reader, const RuleDef& rule, int64_t row);  // row -1: no event at hand
+  Value apply(const Node& n, const Value* args, int count);
+  Batch* batch() const { return batch_; }
+
+ private:
+  PythonCall call_;
+  Batch* batch_ = nullptr;
+  std::vector<std::vector<Value>> columns_;
+  std::vector<std::vector<char>> done_;
+  std::vector<std::vector<uint32_t>> by_type_;
+  std::vector<uint32_t> all_;
+  std::vector<int> type_of_;  // -1: a type that no rule names
+  std::unordered_map<std::string, Owned> memo_;
+
+  void fill(int node, int type);
+  Value python(const Node& n, const Value* args, int count);
+};
+
+}  // namespace samovar

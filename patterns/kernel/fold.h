@@ -1,0 +1,164 @@
+// Aggregate functions: over a list of values at once (Fold), and one value in, one value out (Running).
+//
+// A sum is kept as a whole number and a pair of doubles (the second holds what rounding lost), so that it is the exact
+// sum, rounded once, whatever came and went before; an order of adding does not show.
+#pragma once
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "keys.h"
+#include "ops.h"
+#include "output.h"
+#include "owned.h"
+#include "program.h"
+
+namespace samovar {
+
+struct ExactSum {
+  __int128 whole = 0;
+  double high = 0, low = 0;
+  int64_t floats = 0;
+  void add_double(double x) {
+    double s = high + x, b = s - high;
+    double lost = (high - (s - b)) + (x - b);
+    low += lost;
+    high = s + low;
+    low = low - (high - s);
+  }
+  void add(const Value& v, int sign) {
+    if (v.tag == INT) whole += sign * (__int128)v.i;
+    else { add_double(sign * v.d); floats += sign; if (floats == 0) high = low = 0; }
+  }
+  double as_double() const {
+    if (floats == 0) return (double)whole;
+    if (whole == 0) return high + low;
+    ExactSum t = *this;
+    double w = (double)t.whole;
+    t.add_double(w);
+    t.add_double((double)(t.whole - (__int128)w));
+    return t.high + t.low;
+  }
+  Value value() const {
+    if (floats == 0 && whole >= INT64_MIN && whole <= INT64_MAX) return Value::integer((int64_t)whole);
+    return or_null(as_double());
+  }
+};
+
+// count, sum, avg and stddev of the numbers that went in and have not gone out again.
+struct Running {
+  int64_t events = 0, numbers = 0;
+  ExactSum sum;
+  double square_high = 0, square_low = 0;
+  void add(const Value& v, int sign) {
+    if (!v.is_number()) return;
+    numbers += sign;
+    sum.add(v, sign);
+    double x = v.as_double(), p = x * x, e = std::fma(x, x, -p);
+    ExactSum s;
+    s.high = square_high; s.low = square_low;
+    s.add_double(sign * p);
+    s.add_double(sign * e);
+    square_high = numbers ? s.high : 0;
+    square_low = numbers ? s.low : 0;
+  }
+  Value result(int function) const {
+    switch (function) {
+      case A_SUM: return numbers ? sum.value() : Value::integer(0);
+      case A_AVG: return numbers ? or_null(sum.as_double() / (double)numbers) : Value::nil();
+      default: {
+        if (!numbers) return Value::nil();
+        double n = (double)numbers, mean = sum.as_double() / n;
+        // The difference of two close numbers, in twice the usual digits.
+        double p = mean * sum.as_double(), e = std::fma(mean, sum.as_double(), -p);
+        double v = ((square_high - p) + (square_low - e)) / n;
+        return Value::number(v > 0 ? std::sqrt(v) : 0.0);
+      }
+    }
+  }
+};
+
+// Distinct values in the order of their first coming. A list while small, with a table of hashes when it grows.
+class ValueSet {
+  std::vector<Owned> list_;
+  std::vector<uint32_t> table_;
+  static uint64_t hash(const Value& v) {
+    if (v.tag == TEXT) return hash_bytes(v.s, v.len);
+    double d = v.as_double();
+    if (v.tag == BOOL) d = v.i ? 0.5 : 0.25;
+    if (d == 0) d = 0;
+    return hash_bytes((const char*)&d, 8);
+  }
+  void place(uint32_t k) {
+    size_t mask = table_.size() - 1, at = hash(list_[k].get()) & mask;
+    while (table_[at]) at = (at + 1) & mask;
+    table_[at] = k + 1;
+  }
+
+ public:
+  const std::vector<Owned>& list() const { return list_; }
+  bool has(const Value& v) const {
+    if (table_.empty()) {
+      for (auto& o : list_) if (same(o.get(), v)) return true;
+      return false;
+    }
+    size_t mask = table_.size() - 1;
+    for (size_t at = hash(v) & mask; table_[at]; at = (at + 1) & mask) if (same(list_[table_[at] - 1].get(), v)) return true;
+    return false;
+  }
+  bool add(const Value& v) {
+    if (v.is_null() || has(v)) return false;
+    list_.emplace_back(v);
+    if (list_.size() < 16) return true;
+    if (list_.size() * 2 > table_.size()) {
+      table_.assign(list_.size() * 4 < 64 ? 64 : 1ull << (64 - __builtin_clzll(list_.size() * 4)), 0);
+      for (uint32_t k = 0; k < list_.size(); k++) place(k);
+    } else place((uint32_t)list_.size() - 1);
+    return true;
+  }
+};
+
+constexpr size_t VALUES_MOST = 100;  // what `values` lists at the most
+
+inline Value list_value(const ValueSet& set, Batch& out) {
+  std::string text = "[";
+  for (size_t k = 0; k < set.list().size() && k < VALUES_MOST; k++) {
+    if (k) text += ", ";
+    write_value(text, set.list()[k].get());
+  }
+  text += "]";
+  return out.keep(Value::other(text.data(), text.size()));
+}
+
+// Over a list: feed every event's value, then ask.
+struct Fold {
+  int function;
+  int64_t count = 0;
+  Running running;
+  Value best, first, last;
+  ValueSet set;
+  void add(const Value& v) {
+    count++;
+    if (function == A_COUNT || v.is_null()) return;
+    if (first.is_null()) first = v;
+    last = v;
+    if (function == A_MIN || function == A_MAX) {
+      if (best.is_null()) { if (v.is_number() || v.tag == TEXT) best = v; }
+      else if (order(v, best) == (function == A_MIN ? -1 : 1)) best = v;
+    } else if (function == A_SUM || function == A_AVG || function == A_STDDEV) running.add(v, 1);
+    else if (function == A_DISTINCT || function == A_VALUES) set.add(v);
+  }
+  Value result(Batch& out) const {
+    switch (function) {
+      case A_COUNT: return Value::integer(count);
+      case A_MIN: case A_MAX: return best;
+      case A_DISTINCT: return Value::integer((int64_t)set.list().size());
+      case A_FIRST: return first;
+      case A_LAST: return last;
+      case A_VALUES: return list_value(set, out);
+      default: return running.result(function);
+    }
+  }
+};
+
+}  // namespace samovar

@@ -1,0 +1,75 @@
+// History functions: what a key's earlier events of one type were, within a span. They give a column, like a field.
+#pragma once
+#include <algorithm>
+
+#include "runner.h"
+
+namespace samovar {
+
+class HistoryKeeper final : public Keeper {
+  struct Keyed : State {
+    EventLog log_;
+    Running running;
+  };
+  const History& def_;
+  const Limits& limits_;
+  Counters& counters_;
+
+  bool sums() const { return def_.function == A_SUM || def_.function == A_AVG; }
+  void drop_before(Keyed& s, int64_t n) const {
+    if (sums()) for (int64_t k = s.log_.begin(); k < n; k++) s.running.add(s.log_.value(k, 0), -1);
+    s.log_.drop_before(n);
+  }
+
+ public:
+  HistoryKeeper(const History& d, const Limits& l, Counters& c) : def_(d), limits_(l), counters_(c) {}
+  State* fresh() const override {
+    Keyed* s = new Keyed;
+    s->log_.width = 1;
+    return s;
+  }
+  // What the function says of the events so far, for an event with this value at this time.
+  Value ask(State& state, const Value& v, int64_t time, Batch& scratch) const {
+    Keyed& s = (Keyed&)state;
+    drop_before(s, s.log_.since(time - def_.span, s.log_.begin()));
+    EventLog& log = s.log_;
+    switch (def_.function) {
+      case A_COUNT: return Value::integer(log.size());
+      case A_SUM: case A_AVG: return s.running.result(def_.function);
+      case A_PREV: return log.size() ? scratch.keep(log.value(log.end() - 1, 0)) : Value::nil();
+      case A_SEEN:
+        for (int64_t n = log.end(); n-- > log.begin();) if (same(log.value(n, 0), v)) return Value::boolean(true);
+        return Value::boolean(false);
+    }
+    Fold fold{def_.function};
+    for (int64_t n = log.begin(); n < log.end(); n++) fold.add(log.value(n, 0));
+    return scratch.keep(fold.result(scratch));
+  }
+  void add(State& state, const Value& v, const Place& place) {
+    Keyed& s = (Keyed&)state;
+    // `seen` asks for the newest only, so the value at the end need not be held twice; nulls are never seen.
+    if (def_.function == A_SEEN && v.is_null()) return;
+    s.log_.push({place, 0, 0});
+    s.log_.push_value(v);
+    if (sums()) s.running.add(v, 1);
+    if (s.log_.size() > limits_.max_events) { drop_before(s, s.log_.begin() + 1); counters_.dropped_events++; }
+  }
+  void on_time(State& state, int64_t now) override {
+    Keyed& s = (Keyed&)state;
+    drop_before(s, s.log_.since(now - def_.span, s.log_.begin()));
+  }
+  int64_t deadline(const State& state) const override {
+    const EventLog& log = ((const Keyed&)state).log_;
+    return log.size() ? log.at(log.end() - 1).place.time + def_.span : LONG_AGO;
+  }
+  bool empty(const State& state, int64_t) const override { return ((const Keyed&)state).log_.size() == 0; }
+  void pack(const State&, Packer&) const override {}
+  void unpack(State&, Unpacker&) const override {}
+  EventLog* log(State& s) const override { return &((Keyed&)s).log_; }
+  void loaded(State& state) const override {
+    Keyed& s = (Keyed&)state;
+    if (sums()) for (int64_t n = s.log_.begin(); n < s.log_.end(); n++) s.running.add(s.log_.value(n, 0), 1);
+  }
+};
+
+}  // namespace samovar

@@ -1,0 +1,183 @@
+// Keys: which key an event belongs to, as a small whole number that is reused when the key's last state goes.
+//
+// A key's bytes, one value after the other; they order and compare the same on every machine:
+//   number that is whole   'i', 8 bytes, big end first, sign flipped
+//   other number           'f', the 8 bytes of the double, big end first
+//   boolean                'b', 0 or 1
+//   text                   't', 4 bytes of length, big end first, UTF-8
+#pragma once
+#include <string>
+#include <vector>
+
+#include "value.h"
+
+namespace samovar {
+
+inline void put_big(std::string& out, uint64_t n, int bytes) {
+  for (int k = bytes - 1; k >= 0; k--) out.push_back((char)(n >> (8 * k)));
+}
+inline uint64_t get_big(const char* p, int bytes) {
+  uint64_t n = 0;
+  for (int k = 0; k < bytes; k++) n = n << 8 | (unsigned char)p[k];
+  return n;
+}
+
+// False where the value cannot be a key (null, an object): the event then belongs to no key.
+inline bool encode_key(std::string& out, const Value& v) {
+  switch (v.tag) {
+    case BOOL: out.push_back('b'); out.push_back((char)v.i); return true;
+    case INT: out.push_back('i'); put_big(out, (uint64_t)v.i ^ (1ull << 63), 8); return true;
+    case FLOAT: {
+      if (v.d >= -9.2e18 && v.d <= 9.2e18 && v.d == (double)(int64_t)v.d) return encode_key(out, Value::integer((int64_t)v.d));
+      uint64_t bits;
+      memcpy(&bits, &v.d, 8);
+      out.push_back('f'); put_big(out, bits, 8);
+      return true;
+    }
+    case TEXT: {
+      char head[5] = {'t', (char)(v.len >> 24), (char)(v.len >> 16), (char)(v.len >> 8), (char)v.len};
+      out.append(head, 5);
+      out.append(v.s, v.len);
+      return true;
+    }
+    default: return false;
+  }
+}
+
+// The values of a key; views into its bytes.
+inline std::vector<Value> decode_key(const std::string& key) {
+  std::vector<Value> out;
+  const char *p = key.data(), *end = p + key.size();
+  while (p < end) switch (*p++) {
+    case 'b': out.push_back(Value::boolean(*p++)); break;
+    case 'i': out.push_back(Value::integer((int64_t)(get_big(p, 8) ^ (1ull << 63)))); p += 8; break;
+    case 'f': { uint64_t bits = get_big(p, 8); double d; memcpy(&d, &bits, 8); out.push_back(Value::number(d)); p += 8; break; }
+    default: { uint32_t n = (uint32_t)get_big(p, 4); out.push_back(Value::text(p + 4, n)); p += 4 + n; }
+  }
+  return out;
+}
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  unsigned __int128 m = (unsigned __int128)a * b;
+  return (uint64_t)m ^ (uint64_t)(m >> 64);
+}
+inline uint64_t hash_bytes(const char* p, size_t n) {
+  uint64_t h = 0x9E3779B97F4A7C15ull ^ n;
+  while (n >= 8) {
+    uint64_t w;
+    memcpy(&w, p, 8);
+    h = mix(h ^ w, 0xD6E8FEB86659FD93ull);
+    p += 8; n -= 8;
+  }
+  uint64_t tail = 0;
+  memcpy(&tail, p, n);
+  return mix(h ^ tail, 0xA0761D6478BD642Full);
+}
+
+class KeyTable {
+  struct Entry {
+    uint64_t hash = 0;
+    std::string bytes;
+    uint32_t uses = 0;
+    bool live = false;
+  };
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> slots_ = std::vector<uint32_t>(64, 0);  // id + 1, 0 is free
+  std::vector<uint32_t> free_, touched_;
+  size_t live_ = 0;
+
+  size_t home(uint64_t hash) const { return hash & (slots_.size() - 1); }
+  void grow() {
+    std::vector<uint32_t> old(slots_.size() * 2, 0);
+    old.swap(slots_);
+    for (uint32_t s : old) if (s) insert(s);
+  }
+  void insert(uint32_t s) {
+    size_t at = home(entries_[s - 1].hash);
+    while (slots_[at]) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = s;
+  }
+  void erase(uint32_t id) {
+    size_t mask = slots_.size() - 1, at = home(entries_[id].hash);
+    while (slots_[at] != id + 1) at = (at + 1) & mask;
+    slots_[at] = 0;
+    for (size_t k = (at + 1) & mask; slots_[k]; k = (k + 1) & mask) {  // close the gap, so that no search stops short
+      size_t want = home(entries_[slots_[k] - 1].hash);
+      if (((k - want) & mask) >= ((k - at) & mask)) { slots_[at] = slots_[k]; slots_[k] = 0; at = k; }
+    }
+    entries_[id].live = false;
+    std::string().swap(entries_[id].bytes);
+    free_.push_back(id);
+    live_--;
+  }
+
+ public:
+  uint32_t find_or_add(const std::string& key) {
+    uint64_t h = hash_bytes(key.data(), key.size());
+    size_t mask = slots_.size() - 1, at = home(h);
+    for (; slots_[at]; at = (at + 1) & mask) {
+      Entry& e = entries_[slots_[at] - 1];
+      if (e.hash == h && e.bytes == key) return slots_[at] - 1;
+    }
+    uint32_t id;
+    if (free_.empty()) { id = (uint32_t)entries_.size(); entries_.emplace_back(); }
+    else { id = free_.back(); free_.pop_back(); }
+    Entry& e = entries_[id];
+    e.hash = h; e.bytes = key; e.uses = 0; e.live = true;
+    slots_[at] = id + 1;
+    touched_.push_back(id);
+    if (++live_ * 2 > slots_.size()) grow();
+    return id;
+  }
+  const std::string& bytes(uint32_t id) const { return entries_[id].bytes; }
+  void use(uint32_t id) { entries_[id].uses++; }
+  void release(uint32_t id) { if (--entries_[id].uses == 0) touched_.push_back(id); }
+  // Forget keys that no state uses; ids handed out before are good until then.
+  void sweep() {
+    for (uint32_t id : touched_) if (entries_[id].live && entries_[id].uses == 0) erase(id);
+    touched_.clear();
+  }
+  size_t size() const { return live_; }
+};
+
+// A map from key ids to something, for the states of one rule.
+template <class T>
+class IdMap {
+  struct Slot { uint32_t id = 0; T* value = nullptr; };
+  std::vector<Slot> slots_ = std::vector<Slot>(16);
+  size_t size_ = 0;
+  size_t home(uint32_t id) const { return (id * 0x9E3779B1u) & (slots_.size() - 1); }
+
+ public:
+  size_t size() const { return size_; }
+  T* find(uint32_t id) const {
+    for (size_t at = home(id); slots_[at].value; at = (at + 1) & (slots_.size() - 1))
+      if (slots_[at].id == id) return slots_[at].value;
+    return nullptr;
+  }
+  void add(uint32_t id, T* value) {
+    if (++size_ * 2 > slots_.size()) {
+      std::vector<Slot> old(slots_.size() * 2);
+      old.swap(slots_);
+      size_ = 1;
+      for (Slot& s : old) if (s.value) { size_t at = home(s.id); while (slots_[at].value) at = (at + 1) & (slots_.size() - 1); slots_[at] = s; size_++; }
+    }
+    size_t at = home(id);
+    while (slots_[at].value) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = {id, value};
+  }
+  void remove(uint32_t id) {
+    size_t mask = slots_.size() - 1, at = home(id);
+    while (slots_[at].id != id || !slots_[at].value) at = (at + 1) & mask;
+    slots_[at] = {};
+    size_--;
+    for (size_t k = (at + 1) & mask; slots_[k].value; k = (k + 1) & mask) {
+      size_t want = home(slots_[k].id);
+      if (((k - want) & mask) >= ((k - at) & mask)) { slots_[at] = slots_[k]; slots_[k] = {}; at = k; }
+    }
+  }
+  template <class F>
+  void each(F f) const { for (auto& s : slots_) if (s.value) f(s.id, s.value); }
+};
+
+}  // namespace samovar

@@ -1,0 +1,90 @@
+#include "program.h"
+
+namespace samovar {
+namespace {
+
+struct Words {
+  const int64_t* at;
+  int64_t next() { return *at++; }
+  int num() { return (int)*at++; }
+  std::vector<int> list() {
+    std::vector<int> out(next());
+    for (int& n : out) n = num();
+    return out;
+  }
+  std::vector<std::pair<int, int>> pairs() {
+    std::vector<std::pair<int, int>> out(next());
+    for (auto& p : out) { p.first = num(); p.second = num(); }
+    return out;
+  }
+};
+
+StepDef read_step(Words& w) {
+  StepDef s;
+  s.unordered = w.num(); s.optional = w.num(); s.next = w.num();
+  s.nmin = w.next(); s.nmax = w.next(); s.within = w.next(); s.after = w.next();
+  s.brackets = w.list(); s.names = w.list();
+  return s;
+}
+
+void read_sequence(Words& w, RuleDef& r) {
+  r.maxspan = w.next(); r.overlap = w.num(); r.skip = w.num();
+  r.uses_next = w.num(); r.next_keyspec = w.num(); r.until = w.num();
+  r.steps.resize(w.next());
+  for (auto& s : r.steps) s = read_step(w);
+  r.gaps.resize(r.steps.size() + 1);
+  for (auto& gap : r.gaps) {
+    gap.resize(w.next());
+    for (auto& a : gap) { a.bracket = w.num(); a.within = w.next(); a.span = w.next(); }
+  }
+}
+
+RuleDef read_rule(Words& w) {
+  RuleDef r;
+  r.form = w.num(); r.id = w.num(); r.version = w.num(); r.suppress = w.next();
+  r.key_names = w.list();
+  r.brackets.resize(w.next());
+  for (auto& b : r.brackets) { b.type = w.num(); b.keyspec = w.num(); b.columns = w.list(); b.conditions = w.list(); }
+  r.names.resize(w.next());
+  for (auto& n : r.names) { n.text = w.num(); n.captures = w.list(); }
+  r.last_captures = w.num();
+  r.aggregates.resize(w.next());
+  for (auto& a : r.aggregates) { a.function = w.num(); a.target = w.num(); a.slot = w.num(); }
+  r.values = w.list();
+  r.emit = w.pairs();
+  r.message = w.pairs();
+  r.having = w.num();
+  if (r.form == SEQUENCE) read_sequence(w, r);
+  if (r.form == AGGREGATE) { r.over = w.next(); r.repeat = w.next(); }
+  if (r.form == SESSION) { r.gap = w.next(); r.max = w.next(); }
+  if (r.form == WINDOW) { r.every = w.next(); r.size = w.next(); }
+  return r;
+}
+
+}  // namespace
+
+void Program::read(const int64_t* words, const char* bytes, size_t size) {
+  blob.assign(bytes, size);
+  Words w{words};
+  constants.resize(w.next());
+  for (auto& c : constants) {
+    c.tag = (uint32_t)w.next();
+    c.i = w.next();
+    c.len = (uint32_t)w.next();
+    if (c.tag >= TEXT) c.s = blob.data() + c.i;
+  }
+  fields = w.num();
+  types = w.list();
+  nodes.resize(w.next());
+  for (auto& n : nodes) { n.op = w.num(); n.columnar = w.num(); n.x = w.num(); n.y = w.num(); n.args = w.list(); }
+  keyspecs.resize(w.next());
+  for (auto& k : keyspecs) k = w.list();
+  histories.resize(w.next());
+  for (auto& h : histories) {
+    h.name = w.num(); h.function = w.num(); h.keyspec = w.num(); h.type = w.num(); h.value = w.num(); h.where = w.num(); h.span = w.next();
+  }
+  rules.resize(w.next());
+  for (size_t k = 0; k < rules.size(); k++) { rules[k] = read_rule(w); rules[k].index = (int)k; }
+}
+
+}  // namespace samovar

@@ -1,0 +1,127 @@
+#include "runner.h"
+
+namespace samovar {
+namespace {
+
+void write_coordinates(std::string& line, const Place& p, bool full) {
+  if (!full) { write_value(line, Value::integer(p.offset)); return; }
+  line += "[";
+  write_value(line, Value::integer(p.source >> 32));
+  line += ", ";
+  write_value(line, Value::integer(p.source & 0xFFFFFFFF));
+  line += ", ";
+  write_value(line, Value::integer(p.offset));
+  line += "]";
+}
+
+void write_steps(std::string& line, const std::vector<Listed>& steps, const Program& program, bool full) {
+  line += "{";
+  bool first = true;
+  for (auto& s : steps) {
+    if (s.places.empty()) continue;
+    if (!first) line += ", ";
+    first = false;
+    write_value(line, program.text(s.name));
+    line += ": [";
+    for (size_t k = 0; k < s.places.size(); k++) {
+      if (k) line += ", ";
+      write_coordinates(line, s.places[k], full);
+    }
+    line += "]";
+  }
+  line += "}";
+}
+
+// What the id is made of: rule, version, key, the coordinates by step name, and for a window its start.
+std::string match_id(const RuleDef& rule, const Program& program, const std::string& key, const std::vector<Listed>& steps,
+                     int64_t start) {
+  Packer p;
+  p.text(program.text(rule.id).view());
+  p.text(program.text(rule.version).view());
+  p.text(key);
+  for (auto& s : steps) {
+    if (s.places.empty()) continue;
+    p.text(program.text(s.name).view());
+    p.num(s.total);
+    for (auto& place : s.places) { p.num(place.source); p.num(place.offset); }
+  }
+  if (rule.form == WINDOW) p.num(start);
+  return digest(p.bytes);
+}
+
+}  // namespace
+
+void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
+                   Reader& reader, int64_t row, const int64_t* count) {
+  const Program& program = eval.program;
+  Match m;
+  m.suppressed = rule.suppress >= 0 && s.alerted != LONG_AGO && at - s.alerted <= rule.suppress;
+  if (m.suppressed) counters.suppressed++;
+  else { s.alerted = at; counters.matches++; }
+  m.at = at;
+  m.last = last;
+  m.rule = rule.index;
+  for (auto& l : steps) m.events.insert(m.events.end(), l.places.begin(), l.places.end());
+  std::string& line = m.line;
+  const std::string& key = keys.bytes(s.key);
+  line += "{\"rule\": ";
+  write_value(line, program.text(rule.id));
+  line += ", \"version\": ";
+  write_value(line, program.text(rule.version));
+  line += ", \"id\": \"" + match_id(rule, program, key, steps, start) + "\", \"key\": {";
+  std::vector<Value> values = decode_key(key);
+  for (size_t k = 0; k < rule.key_names.size(); k++) {
+    if (k) line += ", ";
+    write_value(line, program.text(rule.key_names[k]));
+    line += ": ";
+    write_value(line, k < values.size() ? values[k] : Value::nil());
+  }
+  line += "}, \"start\": ";
+  write_value(line, Value::integer(start));
+  line += ", \"end\": ";
+  write_value(line, Value::integer(end));
+  line += ", \"at\": ";
+  write_value(line, Value::integer(at));
+  line += ", \"steps\": ";
+  write_steps(line, steps, program, coordinates);
+  std::string total;
+  for (auto& l : steps) if (l.total > (int64_t)l.places.size()) {
+    total += total.empty() ? "" : ", ";
+    write_value(total, program.text(l.name));
+    total += ": ";
+    write_value(total, Value::integer(l.total));
+  }
+  if (!total.empty()) line += ", \"total\": {" + total + "}";
+  line += ", \"emit\": {";
+  bool first = true;
+  if (count) {
+    line += "\"count\": ";
+    write_value(line, Value::integer(*count));
+    first = false;
+  }
+  for (auto& [name, node] : rule.emit) {
+    if (count && program.text(name).view() == "count") continue;
+    if (!first) line += ", ";
+    first = false;
+    write_value(line, program.text(name));
+    line += ": ";
+    write_value(line, eval.of_run(node, reader, rule, row));
+  }
+  line += "}";
+  if (!rule.message.empty()) {
+    std::string text;
+    for (auto& [kind, what] : rule.message) {
+      Value v = kind == 0 ? program.text(what) : eval.of_run(what, reader, rule, row);
+      if (v.tag == TEXT) text.append(v.s, v.len);
+      else if (v.tag == FLOAT && v.d == std::floor(v.d) && std::fabs(v.d) < 1e15) write_value(text, Value::integer((int64_t)v.d));
+      else write_value(text, v);
+    }
+    line += ", \"message\": ";
+    write_text(line, text);
+  }
+  if (m.suppressed) line += ", \"suppressed\": true";
+  line += "}";
+  out->push_back(std::move(m));
+}
+
+}  // namespace samovar

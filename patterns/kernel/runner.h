@@ -1,0 +1,105 @@
+// What the forms of a rule have in common: a state a key, events in, matches out, timers between.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "evaluate.h"
+#include "fold.h"
+#include "held.h"
+#include "output.h"
+#include "pack.h"
+
+namespace samovar {
+
+constexpr int64_t NEVER = INT64_MAX;
+constexpr int64_t LONG_AGO = INT64_MIN;
+constexpr size_t LISTED_MOST = 1000;  // coordinates that a match lists of one step
+
+struct Limits {
+  int64_t max_partials = 1000, max_events = 10000;
+};
+
+struct Counters {
+  int64_t dropped_partials = 0, dropped_events = 0, no_key = 0, matches = 0, suppressed = 0;
+};
+
+// One event, as one rule and key see it.
+struct Event {
+  int64_t time;
+  Place place;
+  uint64_t brackets;  // those of the rule that it fits as far as it alone decides
+  size_t row;
+};
+
+struct State {
+  uint32_t key = 0;
+  int64_t scheduled = NEVER;       // when the timer heap will look at this state
+  int64_t alerted = LONG_AGO;      // the last alert, for `suppress`
+  bool dirty = false;
+  bool stored = false;                  // a row of it is in a store, with queue events [stored_from, stored_to)
+  int64_t stored_from = 0, stored_to = 0;
+  virtual ~State() {}
+};
+
+// A step's events as a match shows them. `total` counts also those that are not listed.
+struct Listed {
+  int name;  // index of constant text
+  std::vector<Place> places;
+  int64_t total = 0;
+};
+
+struct Trace;
+
+// Who keeps states: a rule, or a history function. States are made, looked at when their time comes, and stored.
+class Keeper {
+ public:
+  virtual ~Keeper() {}
+  virtual State* fresh() const = 0;
+  // Fire and forget what event time `now` has passed. Called before an event later than the state's deadline.
+  virtual void on_time(State& s, int64_t now) = 0;
+  // When on_time must be called next, at the latest: NEVER where there is no need, LONG_AGO where nothing is held.
+  virtual int64_t deadline(const State& s) const = 0;
+  // Nothing is held that could matter at `now` or later.
+  virtual bool empty(const State& s, int64_t now) const = 0;
+  virtual void pack(const State& s, Packer& p) const = 0;
+  virtual void unpack(State& s, Unpacker& u) const = 0;
+  // Events held in a queue of their own, which is stored in chunks; null where there is none.
+  virtual EventLog* log(State&) const { return nullptr; }
+  virtual int64_t number(const State&) const { return 0; }  // what Held::number counts up to
+  virtual void loaded(State&) const {}  // after unpack, when the queue is back: work out what is not stored
+  virtual int64_t partials(const State&) const { return 0; }
+  virtual void describe(const State&, std::string&) const {}
+};
+
+class Runner : public Keeper {
+ public:
+  const RuleDef& rule;
+  Evaluator& eval;
+  const KeyTable& keys;
+  const Limits& limits;
+  Counters counters;
+  std::vector<Match>* out = nullptr;
+  bool coordinates = false;  // write (stream, partition, offset) instead of a line number
+  Trace* trace = nullptr;
+
+  Runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) : rule(r), eval(e), keys(k), limits(l) {}
+  virtual void event(State& s, const Event& e) = 0;
+
+ protected:
+  bool fits(int bracket, const Event& e, Reader& reader) {
+    if (!(e.brackets >> bracket & 1)) return false;
+    for (int c : rule.brackets[bracket].conditions)
+      if (!eval.of_run(c, reader, rule, (int64_t)e.row).is_true()) return false;
+    return true;
+  }
+  void write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
+             Reader& reader, int64_t row, const int64_t* count = nullptr);
+};
+
+std::unique_ptr<Runner> sequence_runner(const RuleDef&, Evaluator&, const KeyTable&, const Limits&);
+std::unique_ptr<Runner> aggregate_runner(const RuleDef&, Evaluator&, const KeyTable&, const Limits&);
+std::unique_ptr<Runner> session_runner(const RuleDef&, Evaluator&, const KeyTable&, const Limits&);
+std::unique_ptr<Runner> window_runner(const RuleDef&, Evaluator&, const KeyTable&, const Limits&);
+
+}  // namespace samovar

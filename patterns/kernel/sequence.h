@@ -1,0 +1,673 @@
+// The `sequence` form: partial matches of one key under overlap latest, all and any.
+//
+// Positive steps are numbered from 0; gap g holds the absences between step g-1 and step g: gap 0 the first ones (with
+// for=D), the gap behind the last step the last ones (which fire by timer). A run is a partial match. Under `latest` a
+// repeated first step has no runs of its own: its events are a bag, and runs that have left it remember which part of
+// the bag is theirs.
+#pragma once
+#include <algorithm>
+#include <climits>
+
+#include "runner.h"
+#include "trace.h"
+
+namespace samovar {
+
+constexpr int OPEN = INT_MAX;  // no gap is blocked
+
+struct Taken {
+  int name;
+  uint32_t captured;  // where its values begin
+  Place place;
+};
+
+struct Run {
+  int step = 0;
+  int64_t count = 0;      // events of a repeated step
+  uint64_t mask = 0;      // filled members of a group
+  int blocked = OPEN;     // an absence beyond an optional step was broken: no step from this gap on can be taken
+  int steps_taken = 0;
+  Place start, last;
+  int64_t last_number = 0;
+  int64_t bag_from = 0, bag_to = 0;
+  bool fixed_bag = false;
+  bool extended = false;  // took the event at hand into its repeated step
+  std::vector<Taken> taken;
+  std::vector<Owned> values;
+  std::shared_ptr<Run> before;  // under `all`: the run as it was before an optional repeated step that lacks events
+};
+
+struct Keyed : State {
+  std::vector<Run> runs;
+  EventLog bag;
+  int64_t bag_floor = 0;  // events before it were used up or killed
+  int bag_blocked = OPEN;
+  int64_t number = 0;     // events of the key so far, for `next`
+  std::vector<int64_t> absent;  // last time of each first absence's event
+};
+
+class Sequence final : public Runner {
+  const int size_;
+  const bool has_bag_;
+  const int first_required_;
+
+  const StepDef& step(int k) const { return rule.steps[k]; }
+  const std::vector<Absence>& last_absences() const { return rule.gaps[size_]; }
+
+  // ---------------------------------------------------------------- what a run can read
+
+  struct View final : Reader {
+    Sequence& form;
+    const Keyed& s;
+    const Run* run;
+    int64_t from, to;  // part of the bag
+    View(Sequence& f, const Keyed& k, const Run* r, int64_t a, int64_t b) : form(f), s(k), run(r), from(a), to(b) {}
+    bool in_bag(int name) const { return form.has_bag_ && form.step(0).names[0] == name && from < to; }
+    Value last(int name, int slot) override {
+      if (in_bag(name)) return s.bag.value(to - 1, slot);
+      if (run) for (size_t k = run->taken.size(); k-- > 0;)
+        if (run->taken[k].name == name) return run->values[run->taken[k].captured + slot].get();
+      return Value::nil();
+    }
+    Value last_event(int slot) override {
+      int behind = slot - form.rule.last_captures;  // they stand behind the captures of each name
+      if (run && !run->taken.empty()) {
+        const Taken& t = run->taken.back();
+        return run->values[t.captured + form.rule.names[t.name].captures.size() + behind].get();
+      }
+      return from < to ? s.bag.value(to - 1, s.bag.width + behind) : Value::nil();
+    }
+    Value aggregate(const AggRef& ref) override {
+      Fold fold{ref.function};
+      if (in_bag(ref.target)) {
+        if (ref.slot < 0) return Value::integer(to - from);
+        for (int64_t n = from; n < to; n++) fold.add(s.bag.value(n, ref.slot));
+      } else if (run) {
+        for (auto& t : run->taken) if (t.name == ref.target)
+          fold.add(ref.slot < 0 ? Value::nil() : run->values[t.captured + ref.slot].get());
+      }
+      return fold.result(form.eval.scratch);
+    }
+  };
+
+  int64_t bag_from(const Keyed& s, int64_t from, int64_t to, int64_t now) const {
+    int64_t lo = s.bag.since(now - rule.maxspan, from);
+    int64_t most = step(0).nmax;
+    return most < to - lo ? to - most : std::min(lo, to);
+  }
+  View view(const Keyed& s, const Run& r, int64_t now) {
+    if (r.bag_from == r.bag_to) return View(*this, s, &r, 0, 0);
+    return View(*this, s, &r, r.fixed_bag ? r.bag_from : bag_from(s, r.bag_from, r.bag_to, now), r.bag_to);
+  }
+  View bag_view(const Keyed& s, int64_t now) {
+    return View(*this, s, nullptr, bag_from(s, s.bag_floor, s.bag.end(), now), s.bag.end());
+  }
+
+  // ---------------------------------------------------------------- where a run stands
+
+  bool complete(const Run& r) const {
+    const StepDef& d = step(r.step);
+    return d.unordered ? r.mask == d.full() : r.count >= d.nmin;
+  }
+  bool all_taken(const Run& r) const {
+    if (!complete(r)) return false;
+    for (int k = r.step + 1; k < size_; k++) if (!step(k).optional) return false;
+    return true;
+  }
+  bool waiting(const Run& r) const { return !last_absences().empty() && r.blocked == OPEN && all_taken(r); }
+  int64_t limit(const Run& r, const Absence& a) const {
+    int64_t by_span = r.start.time + rule.maxspan;
+    return a.within < 0 ? by_span : std::min(by_span, r.last.time + a.within);
+  }
+  int64_t fires_at(const Run& r) const {
+    int64_t at = LONG_AGO;
+    for (auto& a : last_absences()) at = std::max(at, limit(r, a));
+    return at;
+  }
+  // Which of two runs with different histories stands at the same place of the sequence.
+  bool same_position(const Run& a, const Run& b) const {
+    bool wa = waiting(a), wb = waiting(b);
+    if (wa || wb) return wa && wb;
+    if (a.step != b.step) return false;
+    const StepDef& d = step(a.step);
+    return d.unordered ? a.mask == b.mask : std::min(a.count, d.nmin) == std::min(b.count, d.nmin);
+  }
+  bool next_has_within(const Run& r) const {
+    if (!complete(r)) return false;
+    for (int k = r.step + 1; k < size_; k++) {
+      if (step(k).within >= 0) return true;
+      if (!step(k).optional) return false;
+    }
+    return false;
+  }
+  std::vector<Place> places(const Keyed& s, const Run& r, int64_t now) {
+    std::vector<Place> out;
+    View v = view(s, r, now);
+    for (int64_t n = v.from; n < v.to; n++) out.push_back(s.bag.at(n).place);
+    std::vector<Taken> taken = r.taken;
+    std::stable_sort(taken.begin(), taken.end(), [](auto& a, auto& b) { return a.name < b.name; });
+    for (auto& t : taken) out.push_back(t.place);
+    return out;
+  }
+
+  // ---------------------------------------------------------------- taking an event
+
+  void capture(Run& r, int name, const Event& e) {
+    r.taken.push_back({name, (uint32_t)r.values.size(), e.place});
+    for (int node : rule.names[name].captures) r.values.emplace_back(captured(node, e));
+  }
+  Value captured(int node, const Event& e) { return eval.at_row(node, e.row); }
+
+  void took(Keyed& s, Run& r, const Event& e) {
+    r.last = e.place;
+    r.last_number = s.number;
+    r.blocked = OPEN;
+  }
+  // Go on to step k with this event, as its member m.
+  Run moved(Keyed& s, const Run& from, int k, int m, const Event& e) {
+    Run r = from;
+    r.before = nullptr;
+    r.step = k;
+    r.count = 1;
+    r.mask = step(k).unordered ? 1ull << m : 0;
+    r.steps_taken++;
+    r.extended = false;
+    capture(r, step(k).unordered ? step(k).names[m] : step(k).names[0], e);
+    took(s, r, e);
+    return r;
+  }
+  void repeat(Keyed& s, Run& r, const Event& e) {
+    int name = step(r.step).names[0];
+    r.count++;
+    capture(r, name, e);
+    took(s, r, e);
+    if (r.count > limits.max_events && r.count > step(r.step).nmin) forget_oldest(r, name);
+  }
+  void forget_oldest(Run& r, int name) {
+    int64_t held = 0;
+    size_t oldest = r.taken.size();
+    for (size_t k = r.taken.size(); k-- > 0;) if (r.taken[k].name == name) { held++; oldest = k; }
+    if (held <= limits.max_events) return;
+    uint32_t width = (uint32_t)rule.names[name].captures.size(), at = r.taken[oldest].captured;
+    r.values.erase(r.values.begin() + at, r.values.begin() + at + width);
+    r.taken.erase(r.taken.begin() + (long)oldest);
+    for (auto& t : r.taken) if (t.captured > at) t.captured -= width;
+    counters.dropped_events++;
+  }
+  void fill(Keyed& s, Run& r, int m, const Event& e) {
+    r.mask |= 1ull << m;
+    r.count++;
+    capture(r, step(r.step).names[m], e);
+    took(s, r, e);
+  }
+
+  bool any_fits(const StepDef& d, const Event& e, Reader& v) {
+    for (int b : d.brackets) if (fits(b, e, v)) return true;
+    return false;
+  }
+  // May a run that now stands complete take e as the first event of step k?
+  bool in_time(const Keyed& s, const Run& r, int k, const Event& e) const {
+    const StepDef& d = step(k);
+    int64_t since = e.time - r.last.time;
+    if (d.within >= 0 && since > d.within) return false;
+    if (d.after >= 0 && since < d.after) return false;
+    if (d.next && s.number != r.last_number + 1) return false;
+    return r.blocked > k;
+  }
+  bool may_repeat(const Run& r) const {
+    const StepDef& d = step(r.step);
+    if (d.unordered || r.count >= d.nmax) return false;
+    return !(waiting(r) || (r.count >= d.nmin && r.step == size_ - 1));
+  }
+  // The members of group k that e can fill in r (none filled yet where `mask` is 0).
+  template <class F>
+  void members(const StepDef& d, uint64_t mask, const Event& e, Reader& v, bool each, F f) {
+    for (size_t m = 0; m < d.brackets.size(); m++)
+      if (!(mask >> m & 1) && fits(d.brackets[m], e, v)) { f((int)m); if (!each) return; }
+  }
+
+  // Every way in which r can take e as the first event of a later step. With `each`, of a group every member.
+  template <class F>
+  void onward(Keyed& s, const Run& r, const Event& e, bool each, F f) {
+    if (!complete(r)) return;
+    View v = view(s, r, e.time);
+    for (int k = r.step + 1; k < size_; k++) {
+      if (in_time(s, r, k, e)) {
+        if (step(k).unordered) members(step(k), 0, e, v, each, [&](int m) { f(moved(s, r, k, m, e)); });
+        else if (any_fits(step(k), e, v)) f(moved(s, r, k, 0, e));
+      }
+      if (!step(k).optional) break;
+    }
+  }
+
+  // ---------------------------------------------------------------- absences, spans
+
+  void clear(Keyed& s) {
+    s.runs.clear();
+    s.bag_floor = s.bag.end();
+    s.bag.drop_before(s.bag_floor);
+    s.bag_blocked = OPEN;
+  }
+
+  void trim(Keyed& s, int64_t now) const {
+    std::erase_if(s.runs, [&](const Run& r) { return !waiting(r) && now - r.start.time > rule.maxspan; });
+    if (!has_bag_ || s.bag.size() == 0) return;
+    int64_t keep = bag_from(s, s.bag_floor, s.bag.end(), now);
+    for (auto& r : s.runs) if (r.bag_from < r.bag_to)
+      keep = std::min(keep, r.fixed_bag ? r.bag_from : bag_from(s, r.bag_from, r.bag_to, now));
+    s.bag.drop_before(keep);
+  }
+
+  // Returns whether the run lives on.
+  bool survives(Keyed& s, Run& r, const Event& e) {
+    if (r.before && !survives(s, *r.before, e)) r.before = nullptr;
+    if (!complete(r)) return true;
+    View v = view(s, r, e.time);
+    for (int g = r.step + 1; g <= size_; g++) {
+      for (auto& a : rule.gaps[g]) {
+        if (g == size_ && (!waiting(r) || e.time > limit(r, a))) continue;
+        if (!fits(a.bracket, e, v)) continue;
+        if (g == r.step + 1) {
+          if (trace) trace->killed(e.place.offset, r.step, a.bracket);
+          return false;
+        }
+        r.blocked = std::min(r.blocked, g);
+      }
+      if (g < size_ && !step(g).optional) break;
+    }
+    return true;
+  }
+
+  void absences(Keyed& s, const Event& e) {
+    std::erase_if(s.runs, [&](Run& r) { return !survives(s, r, e); });
+    if (!has_bag_) return;
+    View v = bag_view(s, e.time);
+    if (v.to - v.from < step(0).nmin) return;
+    for (int g = 1; g <= size_; g++) {
+      for (auto& a : rule.gaps[g]) {
+        if ((g == size_ && g > 1) || !fits(a.bracket, e, v)) continue;
+        if (g == 1) {
+          if (trace) trace->killed(e.place.offset, 0, a.bracket);
+          s.bag_floor = s.bag.end();
+          return;
+        }
+        s.bag_blocked = std::min(s.bag_blocked, g);
+      }
+      if (g < size_ && !step(g).optional) break;
+    }
+  }
+
+  bool may_start(const Keyed& s, const Event& e) const {
+    for (size_t k = 0; k < s.absent.size(); k++)
+      if (s.absent[k] != LONG_AGO && e.time - s.absent[k] <= rule.gaps[0][k].span) return false;
+    return true;
+  }
+
+  // ---------------------------------------------------------------- matches
+
+  // All positive steps are taken and nothing is left to wait for.
+  bool finished(const Run& r) const { return last_absences().empty() && all_taken(r); }
+  bool holds(Keyed& s, const Run& r, int64_t now, int64_t row) {
+    if (rule.having < 0) return true;
+    View v = view(s, r, now);
+    return eval.of_run(rule.having, v, rule, row).is_true();
+  }
+  void report(Keyed& s, const Run& r, int64_t at, int64_t row) {
+    View v = view(s, r, at);
+    std::vector<Listed> steps(rule.names.size());
+    for (size_t k = 0; k < steps.size(); k++) steps[k].name = rule.names[k].text;
+    Place start = r.start;
+    auto list = [&](int name, const Place& p) { steps[name].places.push_back(p); steps[name].total++; };
+    if (v.from < v.to) start = s.bag.at(v.from).place;
+    for (int64_t n = v.from; n < v.to; n++) list(step(0).names[0], s.bag.at(n).place);
+    for (auto& t : r.taken) list(t.name, t.place);
+    for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
+    write(s, r.last, start.time, r.last.time, at, steps, v, row);
+  }
+
+  // ---------------------------------------------------------------- overlap = latest
+
+  Run from_bag(const Keyed& s, int64_t from, int64_t to) const {
+    Run r;
+    r.step = 0;
+    r.count = to - from;
+    r.steps_taken = 1;
+    r.start = s.bag.at(to - step(0).nmin).place;
+    r.last = s.bag.at(to - 1).place;
+    r.last_number = s.bag.at(to - 1).number;
+    r.bag_from = from;
+    r.bag_to = to;
+    r.blocked = s.bag_blocked;
+    return r;
+  }
+  // While it waits, a bag gives nothing up and takes nothing in.
+  void fix_bag(Keyed& s, Run& r, int64_t now) {
+    if (r.bag_from == r.bag_to || r.fixed_bag) return;
+    r.bag_from = bag_from(s, r.bag_from, r.bag_to, now);
+    r.start = s.bag.at(r.bag_from).place;
+    r.fixed_bag = true;
+  }
+  void enter_bag(Keyed& s, const Event& e) {
+    s.bag.push({e.place, s.number, 0});
+    for (int node : rule.names[step(0).names[0]].captures) s.bag.push_value(captured(node, e));
+    s.bag_blocked = OPEN;
+    if (s.bag.end() - std::max(s.bag_floor, s.bag.begin()) > limits.max_events) {
+      counters.dropped_events++;
+      s.bag_floor = s.bag.end() - limits.max_events;
+      int64_t keep = s.bag_floor;
+      for (auto& r : s.runs) {
+        if (r.fixed_bag) keep = std::min(keep, r.bag_from);
+        else if (r.bag_from < r.bag_to) r.bag_from = std::min(std::max(r.bag_from, s.bag_floor), r.bag_to - step(0).nmin);
+        if (r.bag_from < r.bag_to) keep = std::min(keep, r.bag_from);
+      }
+      s.bag.drop_before(keep);
+    }
+  }
+
+  // Of runs that stand at one place on one event.
+  static bool newer(const Run& a, const Run& b) {
+    if (b.start < a.start) return true;
+    return a.start == b.start && a.steps_taken > b.steps_taken;
+  }
+
+  void latest(Keyed& s, const Event& e) {
+    std::vector<Run> made, done;
+    auto put = [&](Run r) {
+      if (finished(r)) { if (holds(s, r, e.time, (int64_t)e.row)) done.push_back(std::move(r)); }
+      else { if (waiting(r)) fix_bag(s, r, e.time); made.push_back(std::move(r)); }
+    };
+    for (auto& r : s.runs) r.extended = false;
+    for (size_t k = 0; k < s.runs.size(); k++) {
+      Run& r = s.runs[k];
+      size_t before = made.size();
+      bool was_waiting = waiting(r);
+      onward(s, r, e, false, put);
+      if (was_waiting && made.size() > before) {  // an optional step behind which only absences stand: taken in place
+        Run taken = std::move(made[before]);
+        made.erase(made.begin() + (long)before, made.end());
+        r = std::move(taken);
+        continue;
+      }
+      grow_latest(s, r, e, put);
+    }
+    if (has_bag_) {
+      View v = bag_view(s, e.time);
+      if (v.to - v.from >= step(0).nmin) onward(s, from_bag(s, v.from, v.to), e, false, put);
+    }
+    start_latest(s, e, put);
+    if (!done.empty()) {
+      const Run* best = &done[0];
+      for (auto& r : done) if (earlier(s, r, *best, e.time)) best = &r;
+      report(s, *best, e.time, (int64_t)e.row);
+      clear(s);
+      return;
+    }
+    for (auto& r : made) settle(s, made, r);
+    for (auto& r : s.runs) r.extended = false;
+  }
+  // Of runs that complete on one event: the earliest start, more steps, events that come first.
+  bool earlier(const Keyed& s, const Run& a, const Run& b, int64_t now) {
+    if (!(a.start == b.start)) return a.start < b.start;
+    if (a.steps_taken != b.steps_taken) return a.steps_taken > b.steps_taken;
+    return events_first(places(s, a, now), places(s, b, now));
+  }
+  template <class F>
+  void grow_latest(Keyed& s, Run& r, const Event& e, F put) {
+    const StepDef& d = step(r.step);
+    View v = view(s, r, e.time);
+    if (d.unordered && !complete(r)) {
+      members(d, r.mask, e, v, false, [&](int m) { Run c = r; fill(s, c, m, e); put(std::move(c)); });
+    } else if (may_repeat(r) && any_fits(d, e, v)) {
+      if (r.count < d.nmin) { Run c = r; repeat(s, c, e); put(std::move(c)); }
+      else { repeat(s, r, e); r.extended = true; }
+    }
+  }
+  template <class F>
+  void start_latest(Keyed& s, const Event& e, F put) {
+    if (!may_start(s, e)) return;
+    for (int k = 0; k <= first_required_; k++) {
+      if (k == 0 && has_bag_) {
+        View v = bag_view(s, e.time);
+        if (!any_fits(step(0), e, v)) continue;
+        enter_bag(s, e);
+        View with_it = bag_view(s, e.time);
+        if (with_it.to - with_it.from < step(0).nmin) continue;
+        Run r = from_bag(s, with_it.from, with_it.to);
+        if (finished(r) || waiting(r)) put(std::move(r));
+        continue;
+      }
+      begin(s, k, e, false, put);
+    }
+  }
+  template <class F>
+  void begin(Keyed& s, int k, const Event& e, bool each, F put) {
+    Run none;
+    View v(*this, s, nullptr, 0, 0);
+    none.start = e.place;
+    if (step(k).unordered) members(step(k), 0, e, v, each, [&](int m) { put(moved(s, none, k, m, e)); });
+    else if (any_fits(step(k), e, v)) put(moved(s, none, k, 0, e));
+  }
+  // Let one of the runs made on this event have its position, if none is better.
+  void settle(Keyed& s, const std::vector<Run>& made, const Run& r) {
+    for (auto& other : made)
+      if (&other != &r && same_position(other, r) && (newer(other, r) || (!newer(r, other) && &other < &r))) return;
+    for (auto& held : s.runs) {
+      if (!same_position(held, r)) continue;
+      if (waiting(held)) return;
+      bool replace = held.start < r.start || (held.start == r.start && !held.extended && next_has_within(r));
+      if (replace) held = r;
+      return;
+    }
+    s.runs.push_back(r);
+  }
+
+  // ---------------------------------------------------------------- overlap = all, any
+
+  void many(Keyed& s, const Event& e) {
+    bool any = rule.overlap == ANY;
+    std::vector<Run> done, made;
+    auto put = [&](Run r) {
+      if (finished(r)) { if (holds(s, r, e.time, (int64_t)e.row)) done.push_back(std::move(r)); }
+      else made.push_back(std::move(r));
+    };
+    if (any) for (auto& r : s.runs) ways(s, r, e, put);
+    else advance_all(s, e, done);
+    if (may_start(s, e)) start_many(s, e, any, put);
+    if (!done.empty() && complete_many(s, made, done, e)) return;
+    for (auto& r : made) s.runs.push_back(std::move(r));
+    bound(s);
+  }
+
+  template <class F>
+  void ways(Keyed& s, const Run& r, const Event& e, F put) {
+    const StepDef& d = step(r.step);
+    View v = view(s, r, e.time);
+    if (d.unordered && !complete(r)) {
+      members(d, r.mask, e, v, true, [&](int m) { Run c = r; fill(s, c, m, e); put(std::move(c)); });
+      return;
+    }
+    if (may_repeat(r) && any_fits(d, e, v)) { Run c = r; repeat(s, c, e); put(std::move(c)); }
+    if (complete(r)) onward(s, r, e, true, put);
+  }
+
+  template <class F>
+  void start_many(Keyed& s, const Event& e, bool any, F put) {
+    if (any) {
+      for (int k = 0; k <= first_required_; k++) begin(s, k, e, true, put);
+      return;
+    }
+    // One run an event: the one that completes, else at the first step as written that it fits.
+    std::vector<Run> ways;
+    for (int k = 0; k <= first_required_; k++) begin(s, k, e, false, [&](Run r) { ways.push_back(std::move(r)); });
+    for (auto& r : ways) if (finished(r) && holds(s, r, e.time, (int64_t)e.row)) { put(std::move(r)); return; }
+    for (auto& r : ways) if (!finished(r)) { put(std::move(r)); return; }
+  }
+
+  // Every run takes e where it can, in place; what completes moves to `done`.
+  void advance_all(Keyed& s, const Event& e, std::vector<Run>& done) {
+    std::erase_if(s.runs, [&](Run& r) {
+      if (!take_all(s, r, e)) return false;
+      done.push_back(std::move(r));
+      return true;
+    });
+  }
+  // r goes on as c, unless c is at its end and `having` refuses it. Returns whether r is now a match.
+  bool became(Keyed& s, Run& r, Run& c, const Event& e) {
+    bool end = finished(c);
+    if (end && !holds(s, c, e.time, (int64_t)e.row)) return false;
+    r = std::move(c);
+    return end;
+  }
+  // Returns whether r is now a match.
+  bool take_all(Keyed& s, Run& r, const Event& e) {
+    std::vector<Run> ways;
+    auto keep = [&](Run c) { ways.push_back(std::move(c)); };
+    const StepDef& d = step(r.step);
+    if (complete(r)) onward(s, r, e, false, keep);
+    if (r.before) onward(s, *r.before, e, false, [&](Run c) { if (c.step > r.step) ways.push_back(std::move(c)); });
+    for (auto& c : ways) if (finished(c) && holds(s, c, e.time, (int64_t)e.row)) { r = std::move(c); return true; }
+    View v = view(s, r, e.time);
+    if (d.unordered && !complete(r)) {
+      members(d, r.mask, e, v, false, [&](int m) { Run c = r; fill(s, c, m, e); ways.push_back(std::move(c)); });
+      return !ways.empty() && became(s, r, ways[0], e);
+    }
+    if (!complete(r) && may_repeat(r) && any_fits(d, e, v)) {
+      Run c = r;
+      repeat(s, c, e);
+      if (complete(c)) c.before = nullptr;
+      return became(s, r, c, e);
+    }
+    for (auto& c : ways) if (!finished(c)) {
+      if (step(c.step).optional && !complete(c)) c.before = std::make_shared<Run>(r.before && !complete(r) ? *r.before : r);
+      r = std::move(c);
+      return false;
+    }
+    if (complete(r) && may_repeat(r) && any_fits(d, e, v)) repeat(s, r, e);
+    return false;
+  }
+
+  // Returns whether all partials are gone.
+  bool complete_many(Keyed& s, std::vector<Run>& made, std::vector<Run>& done, const Event& e) {
+    std::vector<std::pair<std::vector<Place>, Run*>> order;
+    for (auto& r : done) order.push_back({places(s, r, e.time), &r});
+    std::stable_sort(order.begin(), order.end(), [](auto& a, auto& b) {
+      if (!(a.second->start == b.second->start)) return a.second->start < b.second->start;
+      return events_first(a.first, b.first);
+    });
+    if (rule.skip == PAST_LAST) {
+      report(s, *order[0].second, e.time, (int64_t)e.row);
+      clear(s);
+      return true;
+    }
+    const Run* previous = nullptr;
+    for (auto& [places, r] : order) {
+      if (rule.skip == TO_NEXT) {
+        if (previous && previous->start == r->start) continue;
+        previous = r;
+        auto same_first = [&](const Run& o) { return o.start == r->start; };
+        std::erase_if(s.runs, same_first);
+        std::erase_if(made, same_first);
+      }
+      report(s, *r, e.time, (int64_t)e.row);
+    }
+    return false;
+  }
+
+  int64_t advance_of(const Run& r) const { return (int64_t)r.step << 40 | r.count; }
+  void bound(Keyed& s) {
+    while ((int64_t)s.runs.size() > limits.max_partials) {
+      size_t worst = 0;
+      for (size_t k = 1; k < s.runs.size(); k++) {
+        const Run &a = s.runs[k], &b = s.runs[worst];
+        if (a.start < b.start || (a.start == b.start && advance_of(a) < advance_of(b))) worst = k;
+      }
+      s.runs.erase(s.runs.begin() + (long)worst);
+      counters.dropped_partials++;
+    }
+  }
+
+ public:
+  Sequence(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l)
+      : Runner(r, e, k, l),
+        size_((int)r.steps.size()),
+        has_bag_(r.overlap == LATEST && !r.steps[0].unordered && r.steps[0].repeated()),
+        first_required_([&] { int n = 0; while (r.steps[n].optional) n++; return n; }()) {}
+
+  State* fresh() const override {
+    Keyed* s = new Keyed;
+    s->absent.assign(rule.gaps[0].size(), LONG_AGO);
+    s->bag.width = has_bag_ ? (int)rule.names[step(0).names[0]].captures.size() : 0;
+    return s;
+  }
+
+  void event(State& state, const Event& e) override {
+    Keyed& s = (Keyed&)state;
+    s.number++;
+    View none(*this, s, nullptr, 0, 0);
+    if (rule.until >= 0 && fits(rule.until, e, none)) { clear(s); return; }
+    trim(s, e.time);
+    if (trace) observe(s, e);
+    absences(s, e);
+    if (rule.overlap == LATEST) latest(s, e); else many(s, e);
+    for (size_t k = 0; k < s.absent.size(); k++) if (fits(rule.gaps[0][k].bracket, e, none)) s.absent[k] = e.time;
+  }
+
+  void on_time(State& state, int64_t now) override {
+    Keyed& s = (Keyed&)state;
+    while (!last_absences().empty()) {
+      Run* due = nullptr;
+      for (auto& r : s.runs) {
+        if (!waiting(r) || fires_at(r) >= now) continue;
+        if (!due || fires_at(r) < fires_at(*due) ||
+            (fires_at(r) == fires_at(*due) && (r.start < due->start || (r.start == due->start && events_first(places(s, r, now), places(s, *due, now)))))) due = &r;
+      }
+      if (!due) break;
+      fire(s, due);
+    }
+    trim(s, now);
+  }
+  void fire(Keyed& s, Run* due) {
+    Run r = std::move(*due);
+    s.runs.erase(s.runs.begin() + (due - s.runs.data()));
+    int64_t at = fires_at(r);
+    if (!holds(s, r, at, -1)) return;
+    report(s, r, at, -1);
+    if (rule.skip == PAST_LAST) clear(s);
+    else if (rule.skip == TO_NEXT) std::erase_if(s.runs, [&](const Run& o) { return o.start == r.start; });
+  }
+
+  int64_t deadline(const State& state) const override {
+    const Keyed& s = (const Keyed&)state;
+    int64_t fires = NEVER, ends = LONG_AGO;
+    for (auto& r : s.runs) {
+      if (waiting(r)) fires = std::min(fires, fires_at(r));
+      ends = std::max(ends, r.start.time + rule.maxspan);
+    }
+    if (fires != NEVER) return fires;
+    if (s.bag.size()) ends = std::max(ends, s.bag.at(s.bag.end() - 1).place.time + rule.maxspan);
+    for (size_t k = 0; k < s.absent.size(); k++)
+      if (s.absent[k] != LONG_AGO) ends = std::max(ends, s.absent[k] + rule.gaps[0][k].span);
+    if (s.alerted != LONG_AGO && rule.suppress >= 0) ends = std::max(ends, s.alerted + rule.suppress);
+    return ends == LONG_AGO ? LONG_AGO : ends;
+  }
+  bool empty(const State& state, int64_t now) const override {
+    const Keyed& s = (const Keyed&)state;
+    if (!s.runs.empty() || s.bag.end() > std::max(s.bag.begin(), s.bag_floor)) return false;
+    for (size_t k = 0; k < s.absent.size(); k++)
+      if (s.absent[k] != LONG_AGO && now - s.absent[k] <= rule.gaps[0][k].span) return false;
+    return s.alerted == LONG_AGO || rule.suppress < 0 || now - s.alerted > rule.suppress;
+  }
+  int64_t partials(const State& state) const override {
+    const Keyed& s = (const Keyed&)state;
+    return (int64_t)s.runs.size() + (s.bag.size() > 0);
+  }
+  int64_t number(const State& s) const override { return ((const Keyed&)s).number; }
+  EventLog* log(State& state) const override { return has_bag_ ? &((Keyed&)state).bag : nullptr; }
+
+  void pack(const State& s, Packer& p) const override;      // sequence_pack.cpp
+  void unpack(State& s, Unpacker& u) const override;
+  void describe(const State& s, std::string& out) const override;
+  void observe(Keyed& s, const Event& e);                   // sequence_trace.cpp
+};
+
+}  // namespace samovar

@@ -1,0 +1,311 @@
+"""`step`: a batch of events in order, through all rules, to matches. The run state is apart, in `States`.
+
+    program = compile_rules(rules)
+    states = States(program)
+    found = step(states, batch, watermark)
+
+The work is the kernel's (patterns/kernel/engine.h); this module is its face in Python. A replay of the same events in
+the same order gives the same matches, however they were cut into batches, and whether or not the states were stored
+and loaded in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from samovar.patterns.compile import Program
+from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, kernel
+from samovar.patterns.syntax import Scalar
+
+MAX_PARTIALS = 1_000
+MAX_EVENTS = 10_000
+END_OF_TIME = 1 << 62  # the watermark that closes everything
+ALL_ROWS, CHANGED_ROWS, CANONICAL_ROWS = range(3)
+
+
+class _Payload(ctypes.Union):
+    _fields_ = (("i", c_int64), ("d", c_double), ("s", c_void_p))
+
+
+class _Value(ctypes.Structure):
+    _fields_ = (("tag", c_uint32), ("len", c_uint32), ("payload", _Payload))
+
+
+_CALL = ctypes.CFUNCTYPE(None, c_int64, POINTER(_Value), c_int64, POINTER(_Value))
+
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "samovar_program_new": (c_void_p, [c_void_p, c_char_p, c_size_t]),
+    "samovar_program_free": (None, [c_void_p]),
+    "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64, c_int]),
+    "samovar_states_free": (None, [c_void_p]),
+    "samovar_step": (c_size_t, [c_void_p, c_void_p, c_int64]),
+    "samovar_lines": (c_void_p, [c_void_p]),
+    "samovar_line_ends": (POINTER(c_int64), [c_void_p]),
+    "samovar_match_at": (POINTER(c_int64), [c_void_p]),
+    "samovar_match_rule": (POINTER(ctypes.c_int32), [c_void_p]),
+    "samovar_match_suppressed": (POINTER(c_uint8), [c_void_p]),
+    "samovar_counters": (None, [c_void_p, c_int, c_void_p]),
+    "samovar_live": (c_size_t, [c_void_p]),
+    "samovar_dump": (c_void_p, [c_void_p, c_int, c_int64, POINTER(c_size_t)]),
+    "samovar_load": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "samovar_describe": (c_void_p, [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "samovar_trace": (None, [c_void_p, c_char_p, c_size_t]),
+    "samovar_trace_notes": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+}
+
+
+@cache
+def _library() -> Any:
+    library = kernel()
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What a step found, in order of (at, place of the last event): one line of JSON each, newline included."""
+
+    lines: tuple[bytes, ...]
+    at: tuple[int, ...]
+    rule: tuple[int, ...]
+    suppressed: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(json.loads, self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a rule did so far. Nothing is dropped without being counted here."""
+
+    matches: int
+    suppressed: int
+    dropped_partials: int
+    dropped_events: int
+    no_key: int
+    live_partials: int
+
+
+class StateError(ValueError):
+    """Stored rows that cannot be read: damaged, or written by a newer format."""
+
+
+class States:
+    """The run state of a program: partial matches, windows, sessions and histories of every key."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        max_partials: int = MAX_PARTIALS,
+        max_events: int = MAX_EVENTS,
+        coordinates: bool = False,
+    ) -> None:
+        """With `coordinates`, matches name events as [stream, partition, offset]; otherwise by offset alone."""
+        if max_partials < 1 or max_events < 1:
+            raise ValueError("max_partials and max_events are at least 1")
+        library = _library()
+        self.program = program
+        self._words = np.array(program.words, np.int64)
+        self._program = library.samovar_program_new(self._words.ctypes.data, program.text, len(program.text))
+        self._call = _CALL(_python_calls(program.functions))
+        self.handle: int = library.samovar_states_new(
+            self._program, self._call, max_partials, max_events, int(coordinates)
+        )
+        finalize(self, _free, self.handle, self._program)
+
+    def live(self) -> int:
+        """How many states are held: one a rule and key, and one a history function and key."""
+        return int(_library().samovar_live(self.handle))
+
+    def counters(self, rule: int) -> Counters:
+        out = (c_int64 * 6)()
+        _library().samovar_counters(self.handle, rule, out)
+        return Counters(*out)
+
+    def dropped_history(self) -> int:
+        out = (c_int64 * 6)()
+        _library().samovar_counters(self.handle, -1, out)
+        return int(out[3])
+
+    # ------------------------------------------------------------ rows
+
+    def rows(self) -> dict[bytes, bytes]:
+        """Every state as packed rows (a header and chunks), which `load` takes back."""
+        return {key: value for key, value in self._dump(ALL_ROWS, 0) if value is not None}
+
+    def changed_rows(self) -> list[tuple[bytes, bytes | None]]:
+        """Rows that changed since the last call; None deletes a row."""
+        return self._dump(CHANGED_ROWS, 0)
+
+    def load(self, rows: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
+        """Take stored rows back. All rows of a key come in one call."""
+        pairs = sorted(rows.items() if isinstance(rows, Mapping) else rows)
+        packed = bytearray()
+        for key, value in pairs:
+            packed += _varint(len(key)) + key + _varint(len(value) + 1) + value
+        if not _library().samovar_load(self.handle, bytes(packed), len(packed)):
+            raise StateError(
+                "the stored state cannot be read: it is damaged, or a newer version wrote it\n"
+                "  Restore it from the changelog, or run the version that wrote it."
+            )
+
+    def digest(self, watermark: int) -> str:
+        """A hash of the state as rules can still see it at this watermark; how it came about does not show."""
+        digest = hashlib.sha256()
+        for key, value in sorted(self._dump(CANONICAL_ROWS, watermark)):
+            digest.update(_varint(len(key)) + key + _varint(len(value or b"")) + (value or b""))
+        return digest.hexdigest()
+
+    def _dump(self, which: int, watermark: int) -> list[tuple[bytes, bytes | None]]:
+        size = c_size_t()
+        data = _library().samovar_dump(self.handle, which, watermark, byref(size))
+        return list(_rows(ctypes.string_at(data, size.value)))
+
+    # ------------------------------------------------------------ looking inside
+
+    def partials(self, rule: int, key: bytes) -> list[dict[str, Any]]:
+        """The live partial matches of a key (see `encode_key`): how far each is, and what it waits for."""
+        size = c_size_t()
+        data = _library().samovar_describe(self.handle, rule, key, len(key), byref(size))
+        found: list[dict[str, Any]] = json.loads(ctypes.string_at(data, size.value) or b"[]")
+        return found
+
+    def trace(self, key: bytes | None) -> None:
+        """From now on, note what happens to one key."""
+        _library().samovar_trace(self.handle, key, len(key or b""))
+
+    def notes(self) -> list[dict[str, Any]]:
+        size = c_size_t()
+        data = _library().samovar_trace_notes(self.handle, byref(size))
+        return [json.loads(line) for line in ctypes.string_at(data, size.value).splitlines()]
+
+
+def step(states: States, batch: Batch, watermark: int) -> Matches:
+    """Take a batch of events, in order, through all rules; then let event time pass up to the watermark.
+
+    Timers fire where they belong between the events of their key; a timer fires when its deadline is below the
+    watermark. No event of a later batch may be older than the watermark.
+    """
+    library = _library()
+    count = library.samovar_step(states.handle, batch.handle, watermark)
+    if not count:
+        return Matches((), (), (), ())
+    ends = library.samovar_line_ends(states.handle)[:count]
+    text = ctypes.string_at(library.samovar_lines(states.handle), ends[-1])
+    return Matches(
+        tuple(text[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)),
+        tuple(library.samovar_match_at(states.handle)[:count]),
+        tuple(library.samovar_match_rule(states.handle)[:count]),
+        tuple(map(bool, library.samovar_match_suppressed(states.handle)[:count])),
+    )
+
+
+def encode_key(values: Iterable[Scalar]) -> bytes:
+    """A key's bytes, as in kernel/keys.h."""
+    out = bytearray()
+    for value in values:
+        if isinstance(value, bool):
+            out += b"b" + bytes([value])
+        elif isinstance(value, str):
+            data = value.encode()
+            out += b"t" + len(data).to_bytes(4, "big") + data
+        elif isinstance(value, float) and not value.is_integer():
+            import struct  # noqa: PLC0415 - keys are seldom fractions
+
+            out += b"f" + struct.pack(">d", value)
+        elif value is None:
+            raise ValueError("null is not a key: such events belong to no key")
+        else:
+            out += b"i" + (int(value) + (1 << 63)).to_bytes(8, "big")
+    return bytes(out)
+
+
+def _free(states: int, program: int) -> None:
+    _library().samovar_states_free(states)
+    _library().samovar_program_free(program)
+
+
+def _python_calls(functions: tuple[Callable[..., Scalar], ...]) -> Callable[..., None]:
+    keep: list[bytes] = [b""]  # the text of the last answer, until the kernel has copied it
+
+    def call(function: int, args: Any, count: int, out: Any) -> None:
+        values = [_to_python(args[k]) for k in range(count)]
+        _from_python(functions[function](*values), out[0], keep)
+
+    return call
+
+
+def _to_python(value: Any) -> Scalar:
+    tag = value.tag
+    if tag == TEXT:
+        return ctypes.string_at(value.payload.s, value.len).decode("utf-8", "replace") if value.len else ""
+    if tag == INT:
+        return int(value.payload.i)
+    if tag == FLOAT:
+        return float(value.payload.d)
+    return bool(value.payload.i) if tag == BOOL else None
+
+
+def _from_python(value: Scalar, out: Any, keep: list[bytes]) -> None:
+    out.tag = NIL
+    if isinstance(value, bool):
+        out.tag, out.payload.i = BOOL, int(value)
+    elif isinstance(value, int) and -(2**63) <= value < 2**63:
+        out.tag, out.payload.i = INT, value
+    elif isinstance(value, (int, float)):
+        out.tag, out.payload.d = FLOAT, float(value)
+    elif isinstance(value, str):
+        keep[0] = value.encode("utf-8", "replace")
+        out.tag, out.len = TEXT, len(keep[0])
+        out.payload.s = ctypes.cast(c_char_p(keep[0]), c_void_p)
+
+
+def _varint(n: int) -> bytes:
+    out = bytearray()
+    while n >= 0x80:  # noqa: PLR2004 - seven bits a byte
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def _rows(data: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = data[place]
+            place += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # noqa: PLR2004 - seven bits a byte
+                return value
+            shift += 7
+
+    while place < len(data):
+        size = number()
+        key = data[place : place + size]
+        place += size
+        size = number()
+        if size == 0:
+            yield key, None
+            continue
+        yield key, data[place : place + size - 1]
+        place += size - 1

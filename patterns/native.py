@@ -1,0 +1,271 @@
+"""The compiled kernel from Python: where it is found, and thin wrappers that own its objects.
+
+The sources are under patterns/kernel; every function of its C interface that is used is declared in `SIGNATURES`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int, c_int32, c_size_t, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from mmap import mmap
+from pathlib import Path
+from typing import Any, TypeAlias
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samovar.patterns.decode import MAX_PATH_NAMES, Bad, bad_of
+
+Bytes: TypeAlias = bytes | bytearray | memoryview | mmap
+Int32s: TypeAlias = NDArray[np.int32]
+Int64s: TypeAlias = NDArray[np.int64]
+
+VERDICT = np.dtype([("code", np.uint32), ("at", np.uint32)])
+VALUE = np.dtype([("tag", np.uint32), ("size", np.uint32), ("bits", np.int64)])
+NIL, BOOL, INT, FLOAT, TEXT, OTHER = range(6)
+
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "samovar_batch_new": (c_void_p, [c_size_t]),
+    "samovar_batch_free": (None, [c_void_p]),
+    "samovar_batch_rows": (c_size_t, [c_void_p]),
+    "samovar_batch_time": (c_void_p, [c_void_p]),
+    "samovar_batch_stream": (c_void_p, [c_void_p]),
+    "samovar_batch_partition": (c_void_p, [c_void_p]),
+    "samovar_batch_offset": (c_void_p, [c_void_p]),
+    "samovar_batch_type": (c_void_p, [c_void_p]),
+    "samovar_batch_column": (c_void_p, [c_void_p, c_size_t]),
+    "samovar_fields_new": (c_void_p, [c_void_p, c_size_t, c_char_p, c_char_p, c_char_p]),
+    "samovar_fields_free": (None, [c_void_p]),
+    # fields, batch; buffer, starts, ends, n; stream, partitions, offsets, copy; verdicts
+    "samovar_decode_json": (
+        c_size_t,
+        [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
+    ),
+    "samovar_count_lines": (c_size_t, [c_void_p, c_size_t]),
+    "samovar_split_lines": (None, [c_void_p, c_size_t, c_void_p, c_void_p]),
+}
+
+
+class KernelMissingError(ImportError):
+    """The compiled kernel is not there, or is not the one that this code was written for."""
+
+
+@cache
+def kernel() -> Any:
+    """The library, loaded once, with the types of its functions set. SAMOVAR_KERNEL names another file."""
+    path = os.environ.get("SAMOVAR_KERNEL") or str(Path(__file__).resolve().parent / "_kernel.so")
+    hint = "Build it with `make kernel` (or `python patterns/kernel/build.py`)"
+    if not Path(path).exists():
+        raise KernelMissingError(f"the compiled kernel is missing: {path}\n  {hint}, or point SAMOVAR_KERNEL to one.")
+    try:
+        library = ctypes.CDLL(path)
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise KernelMissingError(f"the compiled kernel cannot be used: {error}\n  {hint} again.") from error
+    return library
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An object or an array as a value: its JSON text."""
+
+    json: str
+
+
+# ---------------------------------------------------------------- batches
+
+
+class Batch:
+    """Events as columns, owned by the kernel.
+
+    Arrays are views: good until the next decode into the batch, and as long as the batch lives.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.handle: int = kernel().samovar_batch_new(columns)
+        finalize(self, kernel().samovar_batch_free, self.handle)
+        self.buffers: list[NDArray[np.uint8]] = []  # what texts point into
+
+    def __len__(self) -> int:
+        return int(kernel().samovar_batch_rows(self.handle))
+
+    @property
+    def time(self) -> Int64s:
+        return self._array("time", np.dtype(np.int64))
+
+    @property
+    def stream(self) -> Int32s:
+        return self._array("stream", np.dtype(np.int32))
+
+    @property
+    def partition(self) -> Int32s:
+        return self._array("partition", np.dtype(np.int32))
+
+    @property
+    def offset(self) -> Int64s:
+        return self._array("offset", np.dtype(np.int64))
+
+    def types(self) -> list[Any]:
+        return values_of(self._array("type", VALUE))
+
+    def values(self, column: int) -> list[Any]:
+        """A column as Python values; None for null, `Other` for objects and arrays."""
+        if not 0 <= column < self.columns:
+            raise IndexError(f"column {column} of a batch that has {self.columns}")
+        return values_of(self._array("column", VALUE, column))
+
+    def _array(self, name: str, dtype: np.dtype[Any], *place: int) -> NDArray[Any]:
+        address = getattr(kernel(), f"samovar_batch_{name}")(self.handle, *place)
+        return array_at(address, len(self), dtype, self)
+
+
+def array_at(address: int | None, size: int, dtype: np.dtype[Any], owner: object) -> NDArray[Any]:
+    """A read-only view of the kernel's memory that keeps its owner alive."""
+    if not address or size == 0:
+        return np.empty(0, dtype)
+    block: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
+    block.owner = owner
+    view: NDArray[Any] = np.frombuffer(block, dtype)
+    view.flags.writeable = False
+    return view
+
+
+def values_of(column: NDArray[Any]) -> list[Any]:
+    parts = column["tag"], column["size"], column["bits"], column["bits"].copy().view(np.float64)
+    return list(map(value_of, *(part.tolist() for part in parts)))
+
+
+def value_of(tag: int, size: int, bits: int, number: float) -> Any:
+    if tag >= TEXT:
+        text = ctypes.string_at(bits, size).decode() if size else ""
+        return text if tag == TEXT else Other(text)
+    if tag == NIL:
+        return None
+    return bool(bits) if tag == BOOL else bits if tag == INT else number
+
+
+# ---------------------------------------------------------------- decoding
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Many messages in one buffer: message i is its bytes [starts[i], ends[i])."""
+
+    data: NDArray[np.uint8]
+    starts: Int64s
+    ends: Int64s
+
+    def __post_init__(self) -> None:
+        if len(self.starts) != len(self.ends):
+            raise ValueError(f"{len(self.starts)} starts for {len(self.ends)} ends")
+        inside = (self.starts >= 0) & (self.starts <= self.ends) & (self.ends <= self.data.size)
+        if not inside.all():
+            raise ValueError(f"message {int(inside.argmin())} lies outside its buffer of {self.data.size} bytes")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, place: int) -> bytes:
+        return self.data[self.starts[place] : self.ends[place]].tobytes()
+
+
+def joined(messages: Sequence[bytes]) -> Messages:
+    ends = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)), dtype=np.int64)
+    starts = ends - np.diff(ends, prepend=np.int64(0))
+    return Messages(data_of(b"".join(messages)), starts, ends)
+
+
+def lines_of(buffer: Bytes) -> Messages:
+    r"""The lines of a text, without their `\n` or `\r\n`."""
+    data = data_of(buffer)
+    count = kernel().samovar_count_lines(data.ctypes.data, data.size)
+    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    kernel().samovar_split_lines(data.ctypes.data, data.size, starts.ctypes.data, ends.ctypes.data)
+    return Messages(data, starts, ends)
+
+
+def data_of(buffer: Bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
+
+
+class Decoder:
+    """Takes the fields at `paths` from JSON messages. What a message must be: see samovar.patterns.decode."""
+
+    def __init__(
+        self, paths: Sequence[str], time_field: str = "ts", type_field: str | None = "type", fixed_type: str = ""
+    ) -> None:
+        """Without a `type_field` every event is of `fixed_type`."""
+        if type_field == "":
+            raise ValueError("the type field has no name; for events of one type pass None and a fixed_type")
+        for path in (*paths, time_field, type_field or "", fixed_type):
+            refuse_path(path)
+        self.paths = tuple(paths)
+        self.time_field = time_field
+        self.type_field = type_field
+        encoded = (c_char_p * len(paths))(*[path.encode() for path in paths])
+        kind = None if type_field is None else type_field.encode()
+        self.handle: int = kernel().samovar_fields_new(
+            encoded, len(paths), time_field.encode(), kind, fixed_type.encode()
+        )
+        finalize(self, kernel().samovar_fields_free, self.handle)
+
+    def batch(self) -> Batch:
+        return Batch(len(self.paths))
+
+    def decode(
+        self,
+        batch: Batch,
+        messages: Messages,
+        stream: int = 0,
+        partitions: Int32s | None = None,
+        offsets: Int64s | None = None,
+        copy: bool = False,
+    ) -> NDArray[Any]:
+        """Appends a row to the batch for each good message, and returns a verdict (code, at) for every one.
+
+        Partitions and offsets are one a message; without them 0 and the message's number. With `copy` the batch does
+        not need the messages' buffer afterwards; otherwise it keeps it alive.
+        """
+        if batch.columns != len(self.paths):
+            raise ValueError(f"a batch of {batch.columns} columns for {len(self.paths)} fields")
+        count = len(messages)
+        starts, ends = (np.ascontiguousarray(each, np.int64) for each in (messages.starts, messages.ends))
+        places = one_each(partitions, np.int32, count), one_each(offsets, np.int64, count)
+        verdicts = np.empty(count, VERDICT)
+        arrays = messages.data.ctypes.data, starts.ctypes.data, ends.ctypes.data, count
+        where = stream, address_of(places[0]), address_of(places[1])
+        kernel().samovar_decode_json(self.handle, batch.handle, *arrays, *where, int(copy), verdicts.ctypes.data)
+        if not copy:
+            batch.buffers.append(messages.data)
+        return verdicts
+
+    def bad(self, verdict: Any, message: bytes) -> Bad:
+        """A verdict that is not OK, in words."""
+        return bad_of(int(verdict["code"]), int(verdict["at"]), message, self.time_field, self.type_field)
+
+
+def refuse_path(path: str) -> None:
+    if "\0" in path:
+        raise ValueError(f"a field's name cannot hold a NUL character: {path!r}")
+    if path.count(".") >= MAX_PATH_NAMES:
+        raise ValueError(f"a field's path has at most {MAX_PATH_NAMES} names: {path[:40]!r}...")
+
+
+def one_each(places: NDArray[Any] | None, dtype: Any, count: int) -> NDArray[Any] | None:
+    if places is None:
+        return None
+    if len(places) != count:
+        raise ValueError(f"{len(places)} places for {count} messages")
+    return np.ascontiguousarray(places, dtype)
+
+
+def address_of(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)

@@ -1,0 +1,82 @@
+"""What an expression may read at its place in the rule, and what all places share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from samovar.patterns.findings import Report
+from samovar.patterns.schema import Schema
+from samovar.patterns.syntax import Expr, Span
+
+# Nodes of a whole rule once `let` is written out: a few lines of lets that use each other could otherwise be endless.
+MAX_NODES = 20_000
+
+# A resolved expression and the kind of its value (functions.TEXT and so on).
+Typed: TypeAlias = tuple[Expr, str]
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A step or bracket that can be read by name: the event types it may hold."""
+
+    types: tuple[str, ...]
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an expression stands.
+
+    `types` are those of the event at hand. `readable` are the steps it may read, `unreadable` the others and why.
+    `aggregates` says over what aggregates run: "steps", "events" (of the other forms) or None. `history` may be used
+    in conditions of brackets. `at` is set inside a `let`: its findings show where it is used. `lets` are those being
+    written out, to find circles.
+    """
+
+    types: tuple[str, ...]
+    what: str
+    readable: Mapping[str, Readable] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    aggregates: str | None = None
+    history: bool = False
+    at: Span | None = None
+    lets: tuple[str, ...] = ()
+
+
+@dataclass
+class Bench:
+    """The tools of one rule's check."""
+
+    report: Report
+    schema: Schema | None
+    known_fields: frozenset[str] | None
+    lets: Mapping[str, Expr]
+    resolve: Callable[[Expr, Place, Bench], Typed]
+    nodes: int = 0
+
+    def spend(self, span: Span) -> None:
+        """Counts a node; raises TooLarge past the bound."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise TooLarge(span)
+
+
+class TooLarge(Exception):
+    """The rule has more than MAX_NODES nodes."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(span)
+        self.span = span
+
+
+def where(span: Span, place: Place) -> Span:
+    return place.at or span
+
+
+def one_of(names: Collection[str], limit: int = 12) -> str | None:
+    """`a, b, c`, cut where it gets long."""
+    shown = sorted(names)
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more if shown else None

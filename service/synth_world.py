@@ -1,0 +1,146 @@
+"""Who lives in the generated world, where, and when they are awake. Shared by the fraud and the session stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class City:
+    country: str
+    lat: float
+    lon: float
+    utc_hours: int
+    weight: float
+    octet: int  # first number of the addresses given out there
+
+
+CITIES = (
+    City("US", 40.71, -74.01, -5, 9.0, 23),
+    City("US", 41.88, -87.63, -6, 5.0, 24),
+    City("US", 34.05, -118.24, -8, 6.0, 50),
+    City("US", 29.76, -95.37, -6, 4.0, 66),
+    City("CA", 43.65, -79.38, -5, 3.0, 99),
+    City("MX", 19.43, -99.13, -6, 4.0, 187),
+    City("BR", -23.55, -46.63, -3, 6.0, 177),
+    City("AR", -34.60, -58.38, -3, 2.0, 181),
+    City("GB", 51.51, -0.13, 0, 6.0, 81),
+    City("FR", 48.86, 2.35, 1, 5.0, 90),
+    City("DE", 52.52, 13.41, 1, 4.0, 84),
+    City("DE", 48.14, 11.58, 1, 3.0, 91),
+    City("NL", 52.37, 4.90, 1, 2.0, 145),
+    City("ES", 40.42, -3.70, 1, 3.0, 88),
+    City("IT", 41.90, 12.50, 1, 3.0, 79),
+    City("PL", 52.23, 21.01, 1, 2.0, 83),
+    City("TR", 41.01, 28.98, 3, 3.0, 78),
+    City("NG", 6.52, 3.38, 1, 3.0, 105),
+    City("ZA", -26.20, 28.05, 2, 2.0, 41),
+    City("AE", 25.20, 55.27, 4, 2.0, 94),
+    City("IN", 19.08, 72.88, 5, 6.0, 49),
+    City("SG", 1.35, 103.82, 8, 2.0, 119),
+    City("JP", 35.68, 139.69, 9, 5.0, 126),
+    City("AU", -33.87, 151.21, 10, 3.0, 101),
+)
+
+# How busy people are at each local hour, from midnight on.
+AWAKE = (
+    0.25, 0.15, 0.10, 0.08, 0.08, 0.15, 0.40, 0.80, 1.10, 1.20, 1.30, 1.45,
+    1.70, 1.55, 1.35, 1.35, 1.50, 1.80, 2.00, 1.90, 1.70, 1.40, 0.95, 0.50,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Places in the stream (event 0, 1, 2, ...) to event time: quick where many are awake, slow at night."""
+
+    start_ms: int
+    events_a_day: float
+    busy_at: Floats  # 25 shares of a day's events, from 0 to 1, hour by hour from the start
+
+    def times(self, places: Floats) -> Ints:
+        days, part = np.divmod(places / self.events_a_day, 1.0)
+        hours = np.interp(part, self.busy_at, np.arange(25.0))
+        passed: Ints = (days * DAY + hours * HOUR).astype(np.int64)
+        return self.start_ms + passed
+
+    def time(self, place: float) -> int:
+        return int(self.times(np.array([place]))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The keys of the stream: numbers 0 to size, each at home in a city, few very active and many rarely seen."""
+
+    size: int
+    city_of: Ints
+    by_city: Ints  # all numbers, those of city 0 first, most active first within a city
+    first_of: Ints  # where in by_city each city begins
+    count_of: Ints
+    shares: Floats  # by UTC hour: cumulative share of each city in what happens
+
+    def active(self, rng: np.random.Generator, times: Ints) -> Ints:
+        """Who acts at each of these times: a city by its local hour, then a person by activity."""
+        draws = rng.random(len(times))
+        cities = (draws[:, None] > self.shares[times // HOUR % 24]).sum(axis=1)
+        counts = self.count_of[cities]
+        people: Ints = self.by_city[self.first_of[cities] + skewed(rng, counts)]
+        return people
+
+
+def skewed(rng: np.random.Generator, counts: Ints) -> Ints:
+    """For each count n a number below n, small ones far more often: Zipf-like, with the top not a fixed monster.
+
+    The density falls as (rank + q) ** -0.8 with q in proportion to n, so the busiest of any n is about 20 times as
+    busy as the average.
+    """
+    power = 0.2
+    q = np.maximum(counts / 200.0, 0.5)
+    low, high = q**power, (counts + q) ** power
+    ranks = (low + rng.random(len(counts)) * (high - low)) ** (1.0 / power) - q
+    return np.clip(ranks.astype(np.int64), 0, counts - 1)
+
+
+def scatter(values: Ints, salt: int) -> Ints:
+    """A fixed pseudo-random number (below 2**31) for each value: choices that must be the same every time."""
+    mixed = (values.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    result: Ints = (mixed >> np.uint64(33)).astype(np.int64)
+    return result
+
+
+def make_population(rng: np.random.Generator, size: int) -> Population:
+    weights = np.array([city.weight for city in CITIES])
+    city_of = rng.choice(len(CITIES), size=size, p=weights / weights.sum()).astype(np.int64)
+    order = rng.permutation(size)
+    by_city = order[np.argsort(city_of[order], kind="stable")]
+    count_of = np.bincount(city_of, minlength=len(CITIES)).astype(np.int64)
+    first_of = np.concatenate(([0], np.cumsum(count_of)[:-1]))
+    shares = np.cumsum(activity(count_of), axis=1)
+    shares = shares / shares[:, -1:]
+    return Population(size, city_of, by_city, first_of, count_of, shares)
+
+
+def make_clock(population: Population, start_ms: int, events_a_day: float) -> Clock:
+    by_hour = np.roll(activity(population.count_of).sum(axis=1), -(start_ms // HOUR % 24))
+    return Clock(start_ms, events_a_day, np.concatenate(([0.0], np.cumsum(by_hour) / by_hour.sum())))
+
+
+def activity(count_of: Ints) -> Floats:
+    """UTC hour x city: how much happens there."""
+    utc = np.arange(24)
+    awake = np.array(AWAKE)
+    return np.stack(
+        [awake[(utc + city.utc_hours) % 24] * count for city, count in zip(CITIES, count_of, strict=True)], axis=1
+    )

@@ -1,0 +1,37 @@
+"""Adds one step to the build that pyproject.toml cannot say: compile the native kernel before files are gathered."""
+
+import runpy
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+KERNEL_BUILD = Path(__file__).parent / "samovar" / "patterns" / "kernel" / "build.py"
+
+
+class BuildWithKernel(build_py):
+    def run(self) -> None:
+        # Run as a file, not imported: samovar's own imports are not there yet in a build environment.
+        build = runpy.run_path(str(KERNEL_BUILD))
+        try:
+            build["build"]()
+        except build["BuildError"] as error:
+            sys.exit(f"kernel: not built: {error}")
+        super().run()
+
+
+class PlatformWheel(bdist_wheel):
+    """One wheel a platform for every Python: the kernel is loaded by ctypes and knows nothing of the interpreter."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class NativeDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(cmdclass={"build_py": BuildWithKernel, "bdist_wheel": PlatformWheel}, distclass=NativeDistribution)

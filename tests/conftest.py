@@ -1,0 +1,24 @@
+"""What all tests share: how many examples a property test tries, and where the project is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# 200 keeps `make test` short; CI and `make fuzz` set more. A test should not set max_examples itself.
+EXAMPLES = int(os.environ.get("SAMOVAR_EXAMPLES", "200"))
+
+# No deadline: a busy machine is not a failure. The blob is the line that repeats a failure.
+settings.register_profile(
+    "samovar", max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("samovar")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The folder of the project."""
+    return Path(__file__).resolve().parent.parent

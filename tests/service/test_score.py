@@ -1,0 +1,88 @@
+"""Marks for rules: what counts as true, found, missed, and what has no mark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from samovar.service.score import detects, read_labels, render_json, render_table, score
+
+LABELS = {0: ("card-testing", "f-1"), 1: ("card-testing", "f-1"), 5: ("card-testing", "f-2"), 7: ("mule", "f-3")}
+
+
+@dataclass(frozen=True)
+class Rule:
+    id: str
+    tags: tuple[str, ...] = ()
+
+
+def match(rule: str, *lines: int) -> dict[str, Any]:
+    return {"rule": rule, "steps": {"a": list(lines[:1]), "b": list(lines[1:])}}
+
+
+def test_true_false_and_missed() -> None:
+    result = score([match("card-testing", 0, 1), match("card-testing", 1, 3), match("card-testing", 8)], LABELS)
+    (row,) = result.rules
+    assert (row.alerts, row.true_alerts, row.planted, row.found) == (3, 2, 2, 1)
+    assert row.precision == pytest.approx(2 / 3)
+    assert row.recall == pytest.approx(1 / 2)
+    assert row.missed == ("f-2",)
+    assert result.unwatched == ("mule",)
+
+
+def test_another_kind_is_no_hit() -> None:
+    (row,) = score([match("card-testing", 7)], LABELS).rules
+    assert (row.true_alerts, row.found, row.precision) == (0, 0, 0.0)
+
+
+def test_one_alert_may_find_two_incidents() -> None:
+    (row,) = score([match("card-testing", 0, 5)], LABELS).rules
+    assert (row.true_alerts, row.found, row.recall) == (1, 2, 1.0)
+
+
+def test_tags_say_what_a_rule_is_for() -> None:
+    meant = detects([Rule("money", ("fraud", "detects:mule", "detects:card-testing")), Rule("mule")])
+    assert meant == {"money": frozenset({"mule", "card-testing"}), "mule": frozenset({"mule"})}
+    result = score([match("money", 7)], LABELS, meant)
+    assert [(row.rule, row.planted, row.found) for row in result.rules] == [("money", 3, 1), ("mule", 1, 0)]
+    assert (result.planted, result.found, result.unwatched) == (3, 1, ())
+
+
+def test_a_report_has_no_marks() -> None:
+    (row,) = score([match("summary", 0)], LABELS).rules
+    assert (row.alerts, row.precision, row.recall) == (1, None, None)
+
+
+def test_nothing_at_all() -> None:
+    result = score([], {})
+    assert (result.rules, result.planted, result.recall) == ((), 0, None)
+
+
+def test_labels_are_read_by_line_number() -> None:
+    lines = [
+        '{"type": "a"}',
+        "",
+        '{"type": "a", "fraud_kind": "x", "fraud_id": "f-1"}',
+        "fraud_kind, but no JSON",
+        '{"fraud_kind": null}',
+    ]
+    assert read_labels(lines) == {2: ("x", "f-1")}
+    assert read_labels(line.encode() for line in lines) == {2: ("x", "f-1")}
+
+
+def test_table_and_json_say_the_same() -> None:
+    result = score([match("card-testing", 0), match("summary", 2)], LABELS)
+    console = Console(file=StringIO(), width=120)
+    console.print(render_table(result))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "card-testing" in shown
+    assert "50.0%" in shown
+    assert "no rule is for: mule" in shown
+    data = json.loads(render_json(result))
+    assert data["rules"][0]["recall"] == 0.5
+    assert data["rules"][1]["precision"] is None

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from lark import Token, Tree
 
-from samovar.patterns.constants import Constants, duration_ms
-from samovar.patterns.findings import Report
+from samovar.patterns.constants import duration_ms
 from samovar.patterns.functions import FOLDABLE, HISTORY, OPERATORS, canonical
-from samovar.patterns.habits import unit_hint
-from samovar.patterns.nearest import did_you_mean
-from samovar.patterns.source import Locate
+from samovar.patterns.literals import Branch, Leaf, Literals
 from samovar.patterns.syntax import (
     Binary,
     Call,
@@ -24,37 +18,20 @@ from samovar.patterns.syntax import (
     In,
     Literal,
     Name,
-    Scalar,
     Span,
     TextMatch,
     Unary,
 )
 from samovar.patterns.textpatterns import check_pattern
 
-Branch: TypeAlias = "Tree[Token]"
-Leaf: TypeAlias = "Branch | Token | None"  # optional parts of a rule are None where they are missing
-
 # Chains of `and` and `or` longer than this become balanced trees: they mean the same, and no walk goes deep.
 LONG_CHAIN = 8
 
-_ESCAPE = re.compile(r"\\(u\{[0-9a-fA-F]{1,6}\}|.)", re.S)
-_ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 _HABIT_OPERATORS = {"=": "==", "<>": "!=", "=>": ">=", "=<": "<=", "===": "==", "!==": "!="}
-_WORDS: dict[str, Scalar] = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
-@dataclass(frozen=True)
-class Builder:
-    """Builds the expressions of one piece of text, which begins at offset `base` of what `locate` knows."""
-
-    locate: Locate
-    report: Report
-    constants: Constants
-    base: int = 0
-
-    def span(self, node: Branch | Token) -> Span:
-        start, end = bounds(node)
-        return self.locate(self.base + start, self.base + end)
+class Builder(Literals):
+    """Builds the expressions of one piece of text."""
 
     def expression(self, node: Leaf) -> Expr:
         assert isinstance(node, Tree)
@@ -133,7 +110,8 @@ class Builder:
         """An item of a list; `$name` may stand for several."""
         token = _param(node)
         if token is not None and (values := self.constants.lists.get(token[1:])) is not None:
-            return [Literal(value, self.span(token)) for value in values]
+            span = self.span(token)
+            return [Literal(value, span) for value in values]
         if token is not None and token[1:] not in self.constants.params:
             self.scalar(token)
             return []
@@ -141,7 +119,8 @@ class Builder:
 
     def _text(self, node: Branch) -> Expr:
         operand, negated, sign, target = node.children
-        assert isinstance(sign, Token) and isinstance(target, Tree)
+        assert isinstance(sign, Token)
+        assert isinstance(target, Tree)
         items = self._listed(target, "at least one pattern")
         kind = "regex" if sign.startswith("regex") else "like"
         result = self._fits(kind, sign, self.expression(operand), items, self.span(node))
@@ -177,9 +156,9 @@ class Builder:
         return Name(("?" if optional is not None else "") + path_text(path), self.span(node))
 
     def _call(self, node: Branch) -> Expr:
-        path, tilde, *rest = node.children
+        parts: list[Leaf] = list(node.children)
+        path, tilde, *raw_args, raw_where = parts
         assert isinstance(path, Token)
-        *raw_args, raw_where = rest
         name, span = canonical(str(path)), self.span(node)
         where = self.expression(raw_where) if raw_where is not None else None
         present = [arg for arg in raw_args if arg is not None]
@@ -214,7 +193,7 @@ class Builder:
         if token.type == "DURATION":
             return self._positive(self.duration(token), token)
         if token.type == "BAD_UNIT":
-            return int(self._bad_unit(token))
+            return int(self.bad_unit(token))
         if token.type == "PARAM":
             value = self.constants.params.get(token[1:])
             if token[1:] in self.constants.durations:
@@ -245,96 +224,6 @@ class Builder:
         assert isinstance(token, Token)
         return Literal(self.scalar(token), self.span(token))
 
-    def scalar(self, token: Token) -> Scalar:
-        """The value of a literal token."""
-        if token.type in _WORDS:
-            return _WORDS[token.type]
-        if token.type == "PARAM":
-            return self._parameter(token)
-        if token.type == "QUOTED":
-            text = str(token)[1:-1].replace('"', '\\"')
-            self.report.error(
-                "single-quotes",
-                "texts stand in double quotes",
-                self.span(token),
-                expected=f'"{text}"',
-                hint=f'write "{text}"',
-            )
-            return str(token)[1:-1]
-        readers: dict[str, Callable[[Token], Scalar]] = {
-            "NUMBER": self.number, "DURATION": self.duration, "STRING": self.string, "BAD_UNIT": self._bad_unit,
-        }  # fmt: skip
-        return readers[token.type](token) if token.type in readers else str(token)[3:-3]
-
-    def number(self, token: Token) -> Scalar:
-        text = str(token)
-        if text.isdigit() and len(text) < 19:
-            return int(text)
-        value = float(text)
-        if math.isinf(value):
-            self.report.error("number-too-large", "the number is too large", self.span(token))
-            return 0
-        return value
-
-    def duration(self, token: Token) -> int:
-        ms = duration_ms(str(token))
-        if ms is None:
-            self.report.error(
-                "duration-too-long", "the time is too long", self.span(token), expected="at most a hundred years"
-            )
-            return 1
-        return ms
-
-    def string(self, token: Token) -> str:
-        def unescape(found: re.Match[str]) -> str:
-            code = found[1]
-            if code.startswith("u{") and int(code[2:-1], 16) < 0x110000:
-                return chr(int(code[2:-1], 16))
-            if code not in _ESCAPES:
-                start, end = token.start_pos or 0, token.start_pos or 0
-                where = self.locate(self.base + start + 1 + found.start(), self.base + end + 1 + found.end())
-                self.report.error(
-                    "unknown-escape",
-                    f"`{found[0]}` is no escape",
-                    where,
-                    expected=r"one of \\ \" \n \t",
-                    hint='write `\\\\` for a backslash, or """raw text"""',
-                )
-            return _ESCAPES.get(code, code)
-
-        return _ESCAPE.sub(unescape, str(token)[1:-1])
-
-    def _bad_unit(self, token: Token) -> int:
-        digits = str(token).replace("_", "")
-        tip = f"write `{digits}`" if digits.isdigit() else unit_hint(str(token))
-        self.report.error("wrong-unit", f"`{token}` is neither a number nor a time", self.span(token), hint=tip)
-        return 1
-
-    def _parameter(self, token: Token) -> Scalar:
-        name = str(token)[1:]
-        if name in self.constants.params:
-            return self.constants.params[name]
-        if name in self.constants.lists:
-            self.report.error(
-                "list-as-value",
-                f"`${name}` is a list",
-                self.span(token),
-                expected="a single value",
-                hint=f"lists stand after in: `field in ${name}`",
-            )
-            return None
-        known = [*self.constants.params, *self.constants.lists]
-        tip = did_you_mean(name, known) or f"declare it: `params: {{{name}: ...}}` or `lists: {{{name}: [...]}}`"
-        listed = ", ".join(f"${key}" for key in sorted(known)) or None
-        self.report.error(
-            "unknown-parameter",
-            f"`${name}` is neither a parameter nor a list",
-            self.span(token),
-            expected=listed,
-            hint=tip,
-        )
-        return None
-
 
 _PATTERN_EXAMPLE = {"like": 'a pattern such as "a*"', "regex": 'a regular expression such as "^a.+z$"'}
 
@@ -353,12 +242,6 @@ _BUILDERS: dict[str, Callable[[Builder, Branch], Expr]] = {
     "call": Builder._call,
     "literal": Builder._literal,
 }
-
-
-def bounds(node: Branch | Token) -> tuple[int, int]:
-    if isinstance(node, Token):
-        return node.start_pos or 0, node.end_pos or 0
-    return getattr(node.meta, "start_pos", 0), getattr(node.meta, "end_pos", 0)
 
 
 def path_text(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from samovar.patterns.forms import Head, StepText
+from samovar.patterns.forms import StepText
 from samovar.patterns.keys import Keys
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.parser import MatchText
@@ -225,13 +225,13 @@ def _form(match: MatchText, keys: Keys, brackets: tuple[Bracket, ...], having: E
         every = times.get("every", 1)
         return Window(by, every, times.get("size", every), brackets, having, span)
     if having is not None:
-        _check_upper_bound(having, match.head, bench)
+        _check_upper_bound(having, bench)
     elif match.sound:
         bench.report.error("missing-having", "an aggregate needs `having`", span, expected="having count() >= 5")
     return AggregateForm(by, times.get("over", 1), times.get("repeat"), brackets, having or Literal(True), span)
 
 
-def _check_upper_bound(having: Expr, head: Head, bench: Bench) -> None:
+def _check_upper_bound(having: Expr, bench: Bench) -> None:
     """`count() < 5` is true at the very first event: the author waits for an event that does not come."""
     terms = list(_conjuncts(having))
     if all(_is_upper_bound(term) for term in terms):

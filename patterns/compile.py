@@ -225,7 +225,7 @@ class _RuleCompiler:
         return self.plain(expr)
 
     def last_event(self, expr: Expr) -> int:
-        column = self.plain(expr)
+        column = self.column(expr)
         if column not in self.last:
             self.last.append(column)
         return self.tables.node(LASTEVENT, 0, self.last.index(column))

@@ -54,6 +54,11 @@ class Report:
             self._found.setdefault(Finding("too-many-findings", "error", text, self.path, finding.span))
 
     @property
+    def full(self) -> bool:
+        """Whether further findings would be left out."""
+        return len(self._found) > MAX_FINDINGS
+
+    @property
     def failed(self) -> bool:
         return has_errors(self._found)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
-from samovar.patterns.build import Branch, Builder, path_text
+from samovar.patterns.build import Builder, path_text
+from samovar.patterns.literals import Branch
 from samovar.patterns.options import Options, read_options, set_option
-from samovar.patterns.syntax import Bracket, Key, Literal, Name, Span, Step, StepKind
+from samovar.patterns.syntax import NOWHERE, Bracket, Key, Literal, Name, Span, Step, StepKind
 
 _ON_STEPS = "it is an option of a step"
 _STEP = {"runs": "", "within": "", "after": "", "for": "", "maxspan": "it stands after `sequence`",
@@ -32,7 +33,7 @@ class Head:
     kind: str
     by: tuple[Key, ...] | None = None
     options: Options = field(default_factory=Options)
-    span: Span = Span(1, 1, 1, 1)
+    span: Span = NOWHERE
 
 
 @dataclass

@@ -35,7 +35,7 @@ _HERE: tuple[tuple[re.Pattern[str], _Hint], ...] = tuple(
         (r"&&?", "write `and`"),
         (r"\|\s*(head|tail)\b", "pipes are not part of the language: `suppress: 1h` limits the alerts of a key"),
         (r"\|\s*unique", "pipes are not part of the language: `suppress: 1h` alerts once a key in that time"),
-        (r"\|\s*(count|filter|sort)\b", "pipes are not part of the language: count with `aggregate ... having count()`"),
+        (r"\|\s*(count|filter|sort)\b", "pipes are not part of the language: count with `aggregate`"),
         (r"\|\|", "write `or`"),
         (r"\|", "pipes are not part of the language: use `suppress`, `having` or `aggregate`"),
         (r"!(?:in|like|regex)\b", lambda found: f"write `not {found.group()[1:]}`"),

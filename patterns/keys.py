@@ -108,6 +108,6 @@ class Keys:
                 "key-type",
                 f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}",
                 key.span,
-                expected=f"{first}, as 7 and \"7\" never meet",
+                expected=f'{first}, as 7 and "7" never meet',
                 hint="turn one into the other under `let`, with string(...) or number(...), and name that in `by`",
             )

@@ -47,6 +47,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_program_new": (c_void_p, [c_void_p, c_char_p, c_size_t]),
     "samovar_program_free": (None, [c_void_p]),
     "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64, c_int]),
+    "samovar_hold": (None, [c_void_p, c_int]),
     "samovar_states_free": (None, [c_void_p]),
     "samovar_step": (c_size_t, [c_void_p, c_void_p, c_int64]),
     "samovar_lines": (c_void_p, [c_void_p]),
@@ -115,8 +116,13 @@ class States:
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
         coordinates: bool = False,
+        hold: bool = False,
     ) -> None:
-        """With `coordinates`, matches name events as [stream, partition, offset]; otherwise by offset alone."""
+        """With `coordinates`, matches name events as [stream, partition, offset]; otherwise by offset alone.
+
+        With `hold`, matches at the very watermark wait for the next step, so that the order of output does not depend
+        on where the input was cut; without it they come at once.
+        """
         if max_partials < 1 or max_events < 1:
             raise ValueError("max_partials and max_events are at least 1")
         library = _library()
@@ -127,7 +133,12 @@ class States:
         self.handle: int = library.samovar_states_new(
             self._program, self._call, max_partials, max_events, int(coordinates)
         )
+        library.samovar_hold(self.handle, int(hold))
         finalize(self, _free, self.handle, self._program)
+
+    def hold(self, wanted: bool) -> None:
+        """Whether matches at the watermark wait from now on; those that wait come with the next step."""
+        _library().samovar_hold(self.handle, int(wanted))
 
     def live(self) -> int:
         """How many states are held: one a rule and key, and one a history function and key."""

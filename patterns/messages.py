@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from samovar.patterns.findings import Report
 from samovar.patterns.source import Fragment
 
-_PIECE = re.compile(r"\{\{|\}\}|\{|\}|[^{}]+")
+_PIECE = re.compile(r"(?:[^{}]|\{\{|\}\})++|[{}]")
 # Strings inside an expression may hold braces.
 _EXPRESSION = re.compile(r'(?:"""[^"]*+(?:"(?!"")[^"]*+)*+"""|"(?:[^"\\\n]|\\.)*+"|`[^`\n]*+`|[^"`{}])*+')
 
@@ -20,14 +20,12 @@ def split_message(fragment: Fragment, report: Report) -> Iterator[str | Fragment
         piece = _PIECE.match(text, at)
         assert piece is not None
         found, at = piece.group(), piece.end()
-        if found in ("{{", "}}"):
-            yield found[0]
-        elif found == "}":
+        if found == "}":
             report.error(
                 "unbalanced", "`}` closes nothing", fragment.locate(at - 1, at), hint="a brace is written `}}`"
             )
         elif found != "{":
-            yield found
+            yield found.replace("{{", "{").replace("}}", "}")
         else:
             inside = _EXPRESSION.match(text, at)
             end = inside.end() if inside else at

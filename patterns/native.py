@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_int32, c_size_t, c_void_p
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from mmap import mmap
@@ -39,6 +39,13 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_batch_offset": (c_void_p, [c_void_p]),
     "samovar_batch_type": (c_void_p, [c_void_p]),
     "samovar_batch_column": (c_void_p, [c_void_p, c_size_t]),
+    # to, from, rows, n
+    "samovar_batch_append": (None, [c_void_p, c_void_p, c_void_p, c_size_t]),
+    "samovar_batch_select": (None, [c_void_p, c_void_p, c_size_t]),
+    # batch, n; time, stream, partition, offset
+    "samovar_batch_rows_set": (None, [c_void_p, c_size_t] + [c_void_p] * 4),
+    # batch, column, kind; data, offsets, valid
+    "samovar_batch_fill": (None, [c_void_p, c_int64, c_int] + [c_void_p] * 3),
     "samovar_fields_new": (c_void_p, [c_void_p, c_size_t, c_char_p, c_char_p, c_char_p]),
     "samovar_fields_free": (None, [c_void_p]),
     # fields, batch; buffer, starts, ends, n; stream, partitions, offsets, copy; verdicts
@@ -121,6 +128,16 @@ class Batch:
         if not 0 <= column < self.columns:
             raise IndexError(f"column {column} of a batch that has {self.columns}")
         return values_of(self._array("column", VALUE, column))
+
+    def append(self, other: Batch, rows: Int64s) -> None:
+        """Add rows of another batch; their text is copied, so the other may go."""
+        rows = np.ascontiguousarray(rows, np.int64)
+        kernel().samovar_batch_append(self.handle, other.handle, rows.ctypes.data, len(rows))
+
+    def select(self, rows: Int64s) -> None:
+        """Keep these rows only, in this order."""
+        rows = np.ascontiguousarray(rows, np.int64)
+        kernel().samovar_batch_select(self.handle, rows.ctypes.data, len(rows))
 
     def _array(self, name: str, dtype: np.dtype[Any], *place: int) -> NDArray[Any]:
         address = getattr(kernel(), f"samovar_batch_{name}")(self.handle, *place)

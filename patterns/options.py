@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
-from samovar.patterns.build import Branch, Builder
+from samovar.patterns.build import Builder
 from samovar.patterns.constants import duration_ms
+from samovar.patterns.literals import Branch
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.syntax import Span
 
@@ -44,7 +45,8 @@ def read_options(nodes: Iterable[Branch], allowed: Mapping[str, str], builder: B
     """Reads `option` nodes. `allowed` maps a name to why it may not stand here, or to an empty text."""
     for node in nodes:
         name, value = node.children
-        assert isinstance(name, Token) and isinstance(value, Tree)
+        assert isinstance(name, Token)
+        assert isinstance(value, Tree)
         if _permitted(name, allowed, builder, into):
             into.marks[str(name)] = builder.span(node)
             set_option(str(name), value, builder, into)

@@ -14,10 +14,11 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from samovar.patterns import habits
-from samovar.patterns.build import Branch, Builder
+from samovar.patterns.build import Builder
 from samovar.patterns.constants import NO_CONSTANTS, Constants
 from samovar.patterns.findings import Finding, Report
 from samovar.patterns.forms import Head, StepText, broken_step, build_bracket, build_head, build_step, stand_in
+from samovar.patterns.literals import Branch
 from samovar.patterns.options import Options
 from samovar.patterns.regions import Piece, Pieces, cut_match, sound_expression
 from samovar.patterns.source import Locate, whole
@@ -156,7 +157,7 @@ class _Reader:
     def _step(self, piece: Piece, brackets: dict[int, Bracket]) -> StepText:
         text = self.pieces.blanked[piece.start : piece.end]
         builder = self._builder(piece.start)
-        node = _parse(text, "step", builder)
+        node = _parse(text, "step", builder) if piece.sound else None
         if node is not None:
             return build_step(node, builder, brackets)
         self.sound = False
@@ -166,7 +167,7 @@ class _Reader:
     def _read_until(self, match: MatchText, brackets: dict[int, Bracket]) -> None:
         for index, piece in enumerate(self.pieces.until):
             builder, options = self._builder(piece.start), Options()
-            node = _parse(self.pieces.blanked[piece.start : piece.end], "until", builder)
+            node = _parse(self.pieces.blanked[piece.start : piece.end], "until", builder) if piece.sound else None
             if index > 0:
                 self.report.error(
                     "duplicate-option",
@@ -198,7 +199,7 @@ class _Reader:
                 self.sound = False
                 self.report.error("missing-expression", "`having` has no condition", self._span(piece))
             else:
-                node = _parse(text, "expression", builder)
+                node = _parse(text, "expression", builder) if piece.sound else None
                 self.sound = self.sound and node is not None
                 match.having = Literal(True) if node is None else builder.expression(node)
 
@@ -245,10 +246,11 @@ def _parse(text: str, start: str, builder: Builder) -> Branch | None:
 
 
 def _depth(node: Branch) -> int:
-    """How deep a tree goes, without recursion."""
+    """How deep the expression will go, without recursion: a chain of sums leans to the left, link by link."""
     deepest, stack = 0, [(node, 1)]
     while stack:
         top, level = stack.pop()
+        level += len(top.children) // 2 - 1 if top.data in ("sum", "product") else 0
         deepest = max(deepest, level)
         stack.extend((child, level + 1) for child in top.children if isinstance(child, Tree))
     return deepest

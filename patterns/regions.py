@@ -1,44 +1,20 @@
-"""Cuts the text of a match into pieces that parse on their own, and holds off text that would hurt a parser.
+"""Cuts the text of a match into pieces that parse on their own, so that one fault hides no other.
 
-One pass of a linear scanner over the text: it finds what is never closed, nesting that is too deep, text that is too
-long and characters that cannot be seen. The pieces are the head, the steps, the brackets in them, `until`, `having`.
+The pieces are the head, the steps, the brackets in them, `until` and `having`.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from samovar.patterns.findings import Report
+from samovar.patterns.scan import Token, scan
 from samovar.patterns.source import Locate
 
-MAX_LENGTH = 64_000  # characters in a match or an expression
-MAX_TOKENS = 10_000
-MAX_TOKEN_LENGTH = 10_000
-MAX_NESTING = 100
+NO_INDEX = "items of a list cannot be read by number"
 
-_TOKEN = re.compile(
-    r"""
-      (?P<skip>\s++|//[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)
-    | (?P<text>\"{3}[^"]*+(?:"(?!"")[^"]*+)*+\"{3}|"(?!"")[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|`[^`\n]*+`|'[^'\n]*+')
-    | (?P<unclosed>\"{3}|["`']|/\*)
-    | (?P<word>\w++)
-    | (?P<sign>.)
-    """,
-    re.X | re.S,
-)
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
-_UNCLOSED = {"/*": "comment", '"': "string", '"""': "string", "'": "string", "`": "name"}
-
-
-@dataclass(frozen=True)
-class Token:
-    kind: str
-    text: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -67,9 +43,10 @@ def cut_match(text: str, locate: Locate, report: Report) -> Pieces | None:
     tokens = scan(text, locate, report)
     if tokens is None:
         return None
-    brackets, rest = _brackets(tokens, locate, report)
-    blanked = _blank(text, brackets, rest)
-    return _cut(blanked, {piece.start: piece for piece in brackets}, rest)
+    found = _Brackets(locate, report)
+    found.find(tokens)
+    brackets = {piece.start: piece for piece in found.pieces}
+    return _cut(_blank(text, found.rest), brackets, found.rest, found.outside.faults)
 
 
 def sound_expression(text: str, locate: Locate, report: Report) -> bool:
@@ -91,89 +68,6 @@ def sound_expression(text: str, locate: Locate, report: Report) -> bool:
     return balance.close() and sound
 
 
-def scan(text: str, locate: Locate, report: Report) -> list[Token] | None:
-    """The tokens, without white space and comments. None, with a finding, when a bound is passed."""
-    if len(text) > MAX_LENGTH:
-        report.error(
-            "too-long",
-            f"{len(text):,} characters; at most {MAX_LENGTH:,} are read",
-            locate(0, 1),
-            hint="put long lists of values under `lists`",
-        )
-        return None
-    tokens: list[Token] = []
-    for found in _TOKEN.finditer(text):
-        kind = found.lastgroup or "sign"
-        if kind == "skip":
-            continue
-        token = _checked(Token(kind, found.group(), found.start(), found.end()), text, locate, report)
-        if token is None:
-            return None
-        tokens.append(token)
-        if len(tokens) > MAX_TOKENS:
-            report.error("too-long", f"more than {MAX_TOKENS:,} words and signs", locate(token.start, token.end))
-            return None
-    return tokens if _nesting_is_bounded(tokens, locate, report) else None
-
-
-def _checked(token: Token, text: str, locate: Locate, report: Report) -> Token | None:
-    where = locate(token.start, token.end)
-    if token.end - token.start > MAX_TOKEN_LENGTH:
-        report.error("too-long", f"a single word or string of more than {MAX_TOKEN_LENGTH:,} characters", where)
-        return None
-    if token.kind == "unclosed":
-        what = _UNCLOSED[token.text]
-        report.error(
-            "unclosed",
-            f"this {what} is never closed",
-            where,
-            expected="*/" if what == "comment" else f"a closing {token.text}",
-            hint=_unclosed_hint(token, text),
-        )
-    elif token.kind == "sign" and unicodedata.category(token.text)[0] in "CZ":
-        report.error(
-            "odd-character",
-            f"{_character_name(token.text)} cannot stand here",
-            where,
-            hint="it cannot be seen: delete it and type the place anew",
-        )
-        return None
-    elif token.kind == "text" and (odd := next(filter(_reorders, token.text), None)):
-        report.warning(
-            "odd-character",
-            f"the string holds {_character_name(odd)}, which cannot be seen",
-            where,
-            hint="delete it, or write it as \\u{...}",
-        )
-    return token
-
-
-def _unclosed_hint(token: Token, text: str) -> str | None:
-    if token.text == "'":
-        return "texts stand in double quotes"
-    if token.text == '"' and "\n" in text[token.end :]:
-        return 'a string ends on its own line; `"""` begins one that may be longer'
-    return None
-
-
-def _reorders(char: str) -> bool:
-    return unicodedata.category(char) in ("Cf", "Cc", "Cs", "Zl", "Zp") and char not in "\n\r\t"
-
-
-def _character_name(char: str) -> str:
-    return f"the character U+{ord(char):04X} ({unicodedata.name(char, 'a control character')})"
-
-
-def _nesting_is_bounded(tokens: list[Token], locate: Locate, report: Report) -> bool:
-    depth = 0
-    for token in tokens:
-        depth = max(0, depth + (token.text in ("(", "{", "[")) - (token.text in (")", "}", "]")))
-        if depth > MAX_NESTING:
-            report.error("too-deep", f"nested more than {MAX_NESTING} levels deep", locate(token.start, token.end))
-            return False
-    return True
-
-
 @dataclass
 class _Balance:
     """Round and curly brackets, each closed once."""
@@ -181,6 +75,7 @@ class _Balance:
     locate: Locate
     report: Report
     open: list[Token] = field(default_factory=list)
+    faults: list[int] = field(default_factory=list)
 
     def take(self, token: Token) -> bool:
         if token.text in ("(", "{"):
@@ -193,6 +88,7 @@ class _Balance:
                     self.locate(token.start, token.end),
                     hint="delete it, or open it before",
                 )
+                self.faults.append(token.start)
                 return False
             self.open.pop()
         return True
@@ -205,79 +101,90 @@ class _Balance:
                 self.locate(token.start, token.end),
                 expected=f"`{_PAIRS[token.text]}`",
             )
+            self.faults.append(token.start)
         sound = not self.open
         self.open = []
         return sound
 
 
-def _brackets(tokens: list[Token], locate: Locate, report: Report) -> tuple[list[Piece], list[Token]]:
-    """The brackets, and the tokens outside of them, in which a bracket is one token of kind `bracket`."""
-    pieces: list[Piece] = []
-    rest: list[Token] = []
+@dataclass
+class _Brackets:
+    """Finds the brackets, and what stands outside of them; a bracket is one token of kind `bracket` there."""
+
+    locate: Locate
+    report: Report
+    pieces: list[Piece] = field(default_factory=list)
+    rest: list[Token] = field(default_factory=list)
     opened: Token | None = None
-    sound, balance, outside = True, _Balance(locate, report), _Balance(locate, report)
+    sound: bool = True
+    indexing: bool = False
 
-    def finish(start: int, end: int) -> None:
-        nonlocal opened
-        pieces.append(Piece(start, end, balance.close() and sound))
-        rest.append(Token("bracket", "[]", start, end))
-        opened = None
+    def __post_init__(self) -> None:
+        self.inside = _Balance(self.locate, self.report)
+        self.outside = _Balance(self.locate, self.report)
 
-    for index, token in enumerate(tokens):
-        if opened is None:
-            if token.text == "[":
-                opened, sound = token, True
+    def find(self, tokens: list[Token]) -> None:
+        for before, token in zip([None, *tokens], tokens, strict=False):
+            if self.opened is None:
+                self._take_outside(token)
+            elif token.text == "[" and before is not None:
+                self._take_second(self.opened, before, token)
+            elif token.text == "]" and self.indexing:
+                self.indexing = False
             elif token.text == "]":
-                report.error(
-                    "unbalanced",
-                    "`]` closes nothing",
-                    locate(token.start, token.end),
-                    hint="the bracket before it is closed already: delete this one",
-                )
-            elif outside.take(token):
-                rest.append(token)
+                self._finish(self.opened, token.end)
+            else:
+                self.sound = token.kind != "unclosed" and self.inside.take(token) and self.sound
+        if self.opened is not None:
+            self._report_open(self.opened, "`]`")
+            self._finish(self.opened, tokens[-1].end)
+        self.outside.close()
+
+    def _take_outside(self, token: Token) -> None:
+        if token.text == "[":
+            self.opened = token
         elif token.text == "]":
-            finish(opened.start, token.end)
-        elif token.text == "[":
-            _report_open_bracket(opened, tokens[index - 1], token, locate, report)
-            sound, balance.open = False, []
-            finish(opened.start, tokens[index - 1].end)
-            opened, sound = token, True
-        else:
-            sound = sound and token.kind != "unclosed" and balance.take(token)
-    if opened is not None:
-        if sound:
-            report.error("unclosed", "`[` is never closed", locate(opened.start, opened.end), expected="`]`")
-        sound, balance.open = False, []
-        finish(opened.start, tokens[-1].end)
-    outside.close()
-    return pieces, rest
+            self.report.error(
+                "unbalanced",
+                "`]` closes nothing",
+                self.locate(token.start, token.end),
+                hint="the bracket before it is closed already: delete this one",
+            )
+        elif self.outside.take(token):
+            self.rest.append(token)
 
+    def _take_second(self, opened: Token, before: Token, token: Token) -> None:
+        """A bracket in a bracket: `args[0]`, or one that was not closed."""
+        if before.kind == "word" and before.end == token.start:
+            where = self.locate(token.start, token.end)
+            self.report.error("unexpected", "`[` cannot stand here", where, hint=NO_INDEX)
+            self.sound, self.indexing = False, True
+            return
+        line = self.locate(token.start, token.end).line
+        self._report_open(opened, f"`]` before the next `[` on line {line}")
+        self._finish(opened, before.end)
+        self.opened = token
 
-def _report_open_bracket(opened: Token, before: Token, token: Token, locate: Locate, report: Report) -> None:
-    if before.kind == "word" and before.end == token.start:
-        report.error(
-            "unexpected",
-            "`[` cannot stand here",
-            locate(token.start, token.end),
-            hint="items of a list cannot be read by number",
-        )
-    else:
-        report.error(
-            "unclosed",
-            "`[` is never closed",
-            locate(opened.start, opened.end),
-            expected=f"`]` before the next `[` on line {locate(token.start, token.end).line}",
-        )
+    def _report_open(self, opened: Token, expected: str) -> None:
+        if self.sound:
+            self.report.error(
+                "unclosed", "`[` is never closed", self.locate(opened.start, opened.end), expected=expected
+            )
+        self.sound, self.inside.open = False, []
+
+    def _finish(self, opened: Token, end: int) -> None:
+        self.pieces.append(Piece(opened.start, end, self.inside.close() and self.sound))
+        self.rest.append(Token("bracket", "[]", opened.start, end))
+        self.opened, self.sound, self.indexing = None, True, False
 
 
 def _index_hint(text: str, token: Token) -> str:
     if token.text == "[" and text[: token.start][-1:].isalnum():
-        return "items of a list cannot be read by number"
+        return NO_INDEX
     return "brackets stand only in `match`"
 
 
-def _blank(text: str, brackets: list[Piece], rest: list[Token]) -> str:
+def _blank(text: str, rest: list[Token]) -> str:
     """The text with only what is outside of brackets, each bracket as `[  ]`, and stray signs left out."""
     chars = ["\n" if char == "\n" else " " for char in text]
     for token in rest:
@@ -290,13 +197,14 @@ def _blank(text: str, brackets: list[Piece], rest: list[Token]) -> str:
     return "".join(chars)
 
 
-def _cut(blanked: str, brackets: dict[int, Piece], tokens: list[Token]) -> Pieces:
+def _cut(blanked: str, brackets: dict[int, Piece], tokens: list[Token], faults: list[int]) -> Pieces:
     starts = list(_starts(tokens))
     ends = [*(start for _, start in starts), len(blanked)]
     head_end = ends.pop(0)
     pieces = Pieces(blanked, brackets, Piece(0, head_end))
     for (kind, start), end in zip(starts, ends, strict=True):
-        getattr(pieces, kind).append(Piece(start, end))
+        sound = not any(start <= fault < end for fault in faults)
+        getattr(pieces, kind).append(Piece(start, end, sound))
     return pieces
 
 

@@ -13,12 +13,10 @@ from samovar.patterns.syntax import (
     Binary,
     Call,
     Expr,
-    Field,
     History,
     In,
     Literal,
     Name,
-    OfStep,
     Span,
     TextMatch,
     Unary,
@@ -29,8 +27,8 @@ _COMPARISONS = ("==", "!=", *_ORDER)
 
 
 def resolve(node: Expr, place: Place, bench: Bench) -> Typed:
-    bench.spend(where(node.span, place))
-    return _RESOLVERS[type(node)](node, place, bench)
+    with bench.inside(where(node.span, place)):
+        return _RESOLVERS[type(node)](node, place, bench)
 
 
 def resolve_condition(node: Expr, place: Place, bench: Bench) -> Expr:
@@ -45,12 +43,14 @@ def resolve_guarded(node: Expr, place: Place, bench: Bench, condition: bool = Fa
     try:
         return resolve_condition(node, place, bench) if condition else resolve(node, place, bench)[0]
     except TooLarge as fault:
-        bench.report.error(
-            "too-large",
-            "the rule is too large once `let` is written out",
-            fault.span,
-            hint="let definitions that use each other multiply: make them simpler",
-        )
+        if not bench.exhausted:
+            bench.report.error(
+                "too-large",
+                "the rule is too large once `let` is written out",
+                fault.span,
+                hint="let definitions that use each other multiply: make them simpler",
+            )
+        bench.exhausted = True
         return Literal(True, node.span)
 
 
@@ -74,7 +74,7 @@ def _condition_hint(expr: Expr, kind: str) -> str | None:
     return None
 
 
-def _literal(node: Literal, place: Place, bench: Bench) -> Typed:
+def _literal(node: Literal, place: Place, _: Bench) -> Typed:
     return Literal(node.value, where(node.span, place)), literal_kind(node.value)
 
 
@@ -205,10 +205,6 @@ def _text_match(node: TextMatch, place: Place, bench: Bench) -> Typed:
     return TextMatch(node.kind, operand, node.patterns, node.ignore_case, span), BOOLEAN
 
 
-def _resolved(node: Field | OfStep, place: Place, bench: Bench) -> Typed:
-    return node, ANY
-
-
 _RESOLVERS: dict[type, Callable[[Any, Place, Bench], Typed]] = {
     Literal: _literal,
     Name: resolve_name,
@@ -218,6 +214,4 @@ _RESOLVERS: dict[type, Callable[[Any, Place, Bench], Typed]] = {
     TextMatch: _text_match,
     Call: resolve_call,
     History: resolve_history,
-    Field: _resolved,
-    OfStep: _resolved,
 }

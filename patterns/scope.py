@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,6 +13,9 @@ from samovar.patterns.syntax import Expr, Span
 
 # Nodes of a whole rule once `let` is written out: a few lines of lets that use each other could otherwise be endless.
 MAX_NODES = 20_000
+
+# Levels of an expression, lets written out: whatever walks the tree later may do so by recursion.
+MAX_DEPTH = 100
 
 # A resolved expression and the kind of its value (functions.TEXT and so on).
 Typed: TypeAlias = tuple[Expr, str]
@@ -55,16 +59,24 @@ class Bench:
     lets: Mapping[str, Expr]
     resolve: Callable[[Expr, Place, Bench], Typed]
     nodes: int = 0
+    depth: int = 0
+    exhausted: bool = False
 
-    def spend(self, span: Span) -> None:
-        """Counts a node; raises TooLarge past the bound."""
+    @contextmanager
+    def inside(self, span: Span) -> Iterator[None]:
+        """Counts a node and its level; raises TooLarge past a bound."""
         self.nodes += 1
-        if self.nodes > MAX_NODES:
+        if self.nodes > MAX_NODES or self.depth >= MAX_DEPTH:
             raise TooLarge(span)
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
 
 class TooLarge(Exception):
-    """The rule has more than MAX_NODES nodes."""
+    """The rule has more than MAX_NODES nodes, or one of its expressions more than MAX_DEPTH levels."""
 
     def __init__(self, span: Span) -> None:
         super().__init__(span)

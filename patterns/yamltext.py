@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import yaml
 
+from samovar.patterns.align import align
 from samovar.patterns.findings import Report
-from samovar.patterns.source import Fragment, Source
+from samovar.patterns.source import Fragment
 from samovar.patterns.syntax import Scalar, Span
 
 MAX_DEPTH = 50
@@ -26,21 +28,36 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\
 _INFINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 _WORDS: dict[str, Scalar] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.S)
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LONGEST_NUMBER = 400
+
+# libyaml's parser where PyYAML was built with it, as its wheels are: forty times as fast.
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
 class Text:
     """A scalar. `plain` when it stands without quotes and is no block; `flow` inside `{}` or `[]`."""
 
-    fragment: Fragment
+    text: str
     plain: bool
     flow: bool
-    span: Span
+    _file: Fragment
+    _start: int
+    _end: int
+    _style: str | None
 
-    @property
-    def text(self) -> str:
-        return self.fragment.text
+    @cached_property
+    def span(self) -> Span:
+        return _span(self._file, self._start, self._end)
+
+    @cached_property
+    def fragment(self) -> Fragment:
+        """The text with the place of each of its characters."""
+        raw = self._file.text[self._start : self._end]
+        last = len(self._file.text)
+        offsets = (min(self._start + offset, last) for offset in align(self.text, raw, self._style))
+        return Fragment(self.text, self._file.source, [self._file.places[offset] for offset in offsets])
 
     @property
     def value(self) -> Scalar:
@@ -62,53 +79,24 @@ class List:
 Node: TypeAlias = "Text | Map | List"
 
 
-class _Refused(yaml.MarkedYAMLError):
-    """Valid YAML that a rule file does not use."""
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's scanner and composer, with a bound on depth: both are recursive or quadratic in it."""
-
-    depth = 0
-
-    def fetch_flow_collection_start(self, token_class: Any) -> None:
-        if self.flow_level >= MAX_DEPTH:
-            raise _Refused(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=self.get_mark())
-        super().fetch_flow_collection_start(token_class)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise _Refused(problem="anchors and aliases are not used in rule files", problem_mark=event.start_mark)
-        if getattr(event, "tag", None):
-            raise _Refused(problem="tags are not used in rule files", problem_mark=event.start_mark)
-        if self.depth >= MAX_DEPTH:
-            raise _Refused(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=event.start_mark)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-
 def read(fragment: Fragment, report: Report) -> Node | None:
     """The document in the fragment, or None and a finding. An empty document is None without a finding."""
-    try:
-        loader = _Loader(fragment.text)
-        node = loader.get_single_node()
-    except yaml.reader.ReaderError as fault:
-        where = fragment.locate(fault.position, fault.position + 1)
+    bad = _FORBIDDEN.search(fragment.text)
+    if bad:
         report.error(
             "yaml-character",
-            f"character U+{_code(fault.character):04X} cannot stand in a YAML file",
-            where,
+            f"the character U+{ord(bad[0]):04X} cannot stand in a YAML file",
+            fragment.locate(bad.start(), bad.end()),
             hint="remove it, or write it as an escape inside double quotes",
         )
         return None
+    if fragment.text.startswith("\ufeff"):
+        fragment = fragment.part(1, len(fragment.text))
+    try:
+        return _Composer(fragment, report).compose()
     except yaml.MarkedYAMLError as fault:
         _report_syntax(fault, fragment, report)
-        return None
-    return None if node is None else _Converter(fragment, report).convert(node, False)
+    return None
 
 
 def core_value(text: str) -> Scalar:
@@ -119,7 +107,7 @@ def core_value(text: str) -> Scalar:
     """
     if text in _WORDS:
         return _WORDS[text]
-    if len(text) > 400:
+    if len(text) > _LONGEST_NUMBER:
         return text
     if _INT.match(text):
         return int(text)
@@ -143,59 +131,85 @@ def plain_data(node: Node) -> Any:
     return node.value
 
 
-def _code(character: Any) -> int:
-    return ord(character) if isinstance(character, str) else int(character)
+# ---------------------------------------------------------------- from events to the tree
 
 
-def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Report) -> None:
-    mark = fault.problem_mark or fault.context_mark
-    at = min(mark.index if mark else 0, len(fragment.text))
-    problem = fault.problem or "not YAML"
-    if isinstance(fault, _Refused):
-        hint = "write the value out" if "anchor" in problem else None
-        report.error("yaml-refused", problem, fragment.locate(at, at + 1), hint=hint)
-        return
-    if fault.context and "expected a single document" in fault.context:
-        problem = "a rule file holds one document"
-    report.error("yaml-syntax", f"not YAML: {problem}", fragment.locate(at, at + 1), hint=_syntax_hint(problem))
+class _Refused(yaml.MarkedYAMLError):
+    """Valid YAML that a rule file does not use."""
 
 
-def _syntax_hint(problem: str) -> str:
-    if "mapping values are not allowed" in problem:
-        return "a value that holds `: ` needs quotes, or a block: `match: |` and the text on the next lines"
-    if "'\\t'" in problem or "tab" in problem:
-        return "indent with spaces"
-    if "cannot start any token" in problem:
-        return "put the value in double quotes"
-    if "unknown escape" in problem:
-        return "in double quotes YAML reads `\\`: write `\\\\`, or use single quotes or a block"
-    return "a value that begins with or holds { } [ ] , : or # needs quotes"
+@dataclass
+class _Open:
+    """A map or list whose end has not come yet; a map's children are keys and values in turn."""
+
+    is_map: bool
+    start: int
+    flow: bool
+    children: list[Node] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Converter:
+@dataclass
+class _Composer:
+    """Builds the tree from PyYAML's events with a stack of its own, so that depth is bounded and nothing recurses."""
+
     fragment: Fragment
     report: Report
+    stack: list[_Open] = field(default_factory=list)
+    root: Node | None = None
+    documents: int = 0
 
-    def convert(self, node: yaml.Node, flow: bool) -> Node:
-        span = self.fragment.locate(node.start_mark.index, self._end(node))
-        if isinstance(node, yaml.MappingNode):
-            return Map(tuple(self._entries(node, flow or bool(node.flow_style))), span)
-        if isinstance(node, yaml.SequenceNode):
-            inside = flow or bool(node.flow_style)
-            return List(tuple(self.convert(item, inside) for item in node.value), span)
-        return self._text(node, flow, span)
+    def compose(self) -> Node | None:
+        parser = _Parser(self.fragment.text)
+        while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
+            self._take(event)
+        return self.root
 
-    def _end(self, node: yaml.Node) -> int:
-        """Where the node's text ends; PyYAML's own mark may lie behind the white space after it."""
-        start, end = node.start_mark.index, node.end_mark.index
-        return start + len(self.fragment.text[start:end].rstrip())
+    def _take(self, event: Any) -> None:
+        mark = event.start_mark
+        if isinstance(event, yaml.DocumentStartEvent):
+            self.documents += 1
+            if self.documents > 1:
+                raise _Refused(problem="a rule file holds one document", problem_mark=mark)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._check(event)
+            self._add(self._text(event))
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._check(event)
+            flow = bool(event.flow_style) or any(above.flow for above in self.stack[-1:])
+            self.stack.append(_Open(isinstance(event, yaml.MappingStartEvent), mark.index, flow))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._close(event)
+        elif isinstance(event, yaml.AliasEvent):
+            self._check(event)
 
-    def _entries(self, node: yaml.MappingNode, flow: bool) -> Iterator[tuple[Text, Node]]:
+    def _check(self, event: Any) -> None:
+        problem = None
+        if isinstance(event, yaml.AliasEvent) or event.anchor:
+            problem = "anchors and aliases are not used in rule files"
+        elif event.tag:
+            problem = "tags are not used in rule files"
+        elif len(self.stack) >= MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} levels deep"
+        if problem:
+            raise _Refused(problem=problem, problem_mark=event.start_mark)
+
+    def _add(self, node: Node) -> None:
+        if self.stack:
+            self.stack[-1].children.append(node)
+        else:
+            self.root = node
+
+    def _close(self, event: Any) -> None:
+        done = self.stack.pop()
+        span = _span(self.fragment, done.start, event.end_mark.index)
+        if done.is_map:
+            self._add(Map(tuple(self._entries(done.children)), span))
+        else:
+            self._add(List(tuple(done.children), span))
+
+    def _entries(self, children: list[Node]) -> Iterator[tuple[Text, Node]]:
         seen: dict[str, Text] = {}
-        for raw_key, raw_value in node.value:
-            key = self.convert(raw_key, flow)
-            value = self.convert(raw_value, flow)
+        for key, value in zip(children[::2], children[1::2], strict=True):
             if not isinstance(key, Text):
                 self.report.error("yaml-key", "a key must be a plain word", key.span)
             elif key.text in seen:
@@ -209,72 +223,42 @@ class _Converter:
                 seen[key.text] = key
                 yield key, value
 
-    def _text(self, node: yaml.Node, flow: bool, span: Span) -> Text:
-        start, end = node.start_mark.index, node.end_mark.index
-        style = getattr(node, "style", None)
-        raw = self.fragment.text[start:end]
-        offsets = _align_quoted(node.value, raw, style) if style in ('"', "'") else _align(node.value, raw, style)
-        places = [self.fragment.places[min(start + offset, len(self.fragment.text))] for offset in offsets]
-        source: Source = self.fragment.source
-        return Text(Fragment(node.value, source, places), style is None, flow, span)
+    def _text(self, event: Any) -> Text:
+        start, end = event.start_mark.index, event.end_mark.index
+        style = event.style or None
+        flow = bool(self.stack) and self.stack[-1].flow
+        return Text(event.value, style is None, flow, self.fragment, start, end, style)
 
 
-def _align(value: str, raw: str, style: str | None) -> list[int]:
-    """For each character of a plain or block scalar its offset in the raw text: only white space differs."""
-    at = raw.find("\n") + 1 if style in ("|", ">") else 0
-    indent = _indent(value, raw[at:]) if style in ("|", ">") else 0
-    at += indent
-    offsets = []
-    for char in value:
-        if char == "\n":
-            offsets.append(min(at, len(raw)))
-            found = raw.find("\n", at)
-            at = len(raw) if found < 0 else _after_indent(raw, found + 1, indent)
-            continue
-        while at < len(raw) and raw[at] != char and raw[at].isspace():
-            at += 1
-        offsets.append(min(at, len(raw)))
-        at += 1
-    return [*offsets, min(at, len(raw))]
+def _span(fragment: Fragment, start: int, end: int) -> Span:
+    """Without the white space after a node, which the parser may count to it."""
+    return fragment.locate(start, start + len(fragment.text[start:end].rstrip()))
 
 
-def _indent(value: str, body: str) -> int:
-    """How many columns YAML took off each line of a block: seen at its first line that is not blank."""
-    for line in body.split("\n"):
-        if line.strip():
-            first = next((text for text in value.split("\n") if text.strip()), "")
-            return (len(line) - len(line.lstrip(" "))) - (len(first) - len(first.lstrip(" ")))
-    return 0
+# ---------------------------------------------------------------- faults
 
 
-def _after_indent(raw: str, start: int, indent: int) -> int:
-    """The start of a line's text; a blank line may be shorter than the indentation."""
-    end = start
-    while end < len(raw) and end - start < indent and raw[end] == " ":
-        end += 1
-    return end
+def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Report) -> None:
+    mark = fault.problem_mark or fault.context_mark
+    at = min(mark.index if mark else 0, len(fragment.text))
+    problem = fault.problem or "it cannot be read"
+    where = fragment.locate(at, at + 1)
+    if isinstance(fault, _Refused):
+        hint = "write the value out" if "anchor" in problem else "one file for each rule" if "one" in problem else None
+        report.error("yaml-refused", problem, where, hint=hint)
+    else:
+        report.error(
+            "yaml-syntax", f"not YAML: {problem}", where, hint=_syntax_hint(problem, fragment.text[at : at + 1])
+        )
 
 
-def _align_quoted(value: str, raw: str, style: str) -> list[int]:
-    """For each character of a quoted scalar its offset in the raw text, which begins with the quote."""
-    at, offsets = 1, []
-    for char in value:
-        width = 1
-        if style == "'":
-            width = 2 if raw.startswith("''", at) else 1
-        else:
-            at = _skip_joined(raw, at)
-            escape = _ESCAPE.match(raw, at)
-            width = escape.end() - at if escape else 1
-        if width == 1:
-            while at < len(raw) and raw[at] != char and raw[at].isspace():
-                at += 1
-        offsets.append(min(at, len(raw)))
-        at += width
-    return [*offsets, min(at, len(raw))]
-
-
-def _skip_joined(raw: str, at: int) -> int:
-    """Past a backslash at a line's end, which joins two lines."""
-    joined = re.compile(r"\\\r?\n[ \t]*").match(raw, at)
-    return joined.end() if joined else at
+def _syntax_hint(problem: str, char: str) -> str:
+    if "mapping values are not allowed" in problem:
+        return "a value that holds `: ` needs quotes, or a block: `match: |` and the text on the next lines"
+    if char == "\t":
+        return "indent with spaces"
+    if "cannot start any token" in problem:
+        return "put the value in double quotes"
+    if "escape" in problem:
+        return "in double quotes YAML reads `\\`: write `\\\\`, or use single quotes or a block"
+    return "a value that begins with or holds { } [ ] , : or # needs quotes"

@@ -1,15 +1,16 @@
 """Test data that can be scored: `samovar generate fraud|sessions`.
 
 The same arguments give the same bytes. Lines come in order of event time, or, with `disorder_ms`, at most that much
-behind the newest; memory does not grow with their number. A planted event carries two more fields, which no schema
-of the examples names and no rule can therefore read:
+behind the newest line before them; memory does not grow with their number. A planted event carries two more fields,
+which no schema of the examples names and no rule can therefore read:
 
     fraud_kind   what it is part of, named as the rule that is for it, e.g. "card-testing"
     fraud_id     which incident, e.g. "f-000012"
 
 In the fraud stream about one incident, and one honest double of it, begins with every 1,000 events, the kinds in
-turn. In the session stream every bounce, abandoned cart and completed funnel is labelled, and rage clicks and bots
-are planted, again each with a double, in turn with every 1,000 events.
+turn; one double in ten does all that a fraud does, and is honest all the same. In the session stream every bounce,
+abandoned cart and completed funnel is labelled, and rage clicks and bots are planted, each with a double, in turn with
+every 1,000 events.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ START_MS = 1_767_571_200_000  # 2026-01-05, a Monday, 00:00 UTC
 STREAMS = ("fraud", "sessions")
 SLICE = 20_000
 SPACING = 1_000  # events from one incident to the next
+UNLUCKY = 10  # of so many honest doubles one cannot be told from a fraud
 
 # An account sleeps from about a hundred days before the stream; the rule looks back a year.
 SLEPT_FROM, SLEPT_TO = 110 * DAY, 100 * DAY
@@ -165,19 +167,20 @@ def _sleepers(world: synth_fraud.FraudWorld, incidents: int) -> list[int]:
     return [number for number in numbers if _fraud_kind(world, number) == "dormant-account"]
 
 
-def _scene(world: synth_fraud.FraudWorld, number: int, seed: int, *, honest: bool) -> synth_plants.Scene:
-    random = Random(f"{seed}/{number}/{honest}")
-    stranger = world.population.size + 2 * number + honest
-    return synth_plants.Scene(world, random, world.clock.time(number * SPACING), number, stranger, honest)
+def _scene(world: synth_fraud.FraudWorld, number: int, seed: int, *, double: bool) -> synth_plants.Scene:
+    random = Random(f"{seed}/{number}/{double}")
+    honest = double and number // len(synth_plants.KINDS) % UNLUCKY != UNLUCKY - 1
+    stranger = world.population.size + 2 * number + double
+    return synth_plants.Scene(world, random, world.clock.time(number * SPACING), stranger, honest)
 
 
 def _incident(world: synth_fraud.FraudWorld, number: int, seed: int) -> list[tuple[int, str]]:
-    """A planted fraud with its labels, and its honest double without."""
+    """A planted fraud with its labels, and its double without."""
     kind = _fraud_kind(world, number)
     plant = synth_plants.FRAUDS[kind]
     suffix = synth_sessions.label(kind, f"f-{number:06d}") + "}"
-    fraud = [(ts, line[:-1] + suffix) for ts, line in plant(_scene(world, number, seed, honest=False))]
-    return fraud + plant(_scene(world, number, seed, honest=True))
+    fraud = [(ts, line[:-1] + suffix) for ts, line in plant(_scene(world, number, seed, double=False))]
+    return fraud + plant(_scene(world, number, seed, double=True))
 
 
 def _prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> Iterator[Slice]:
@@ -186,9 +189,9 @@ def _prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> 
     step = (SLEPT_FROM - SLEPT_TO) / max(1, 2 * len(sleepers))
     lines = []
     for place, number in enumerate(sleepers):
-        for honest in (False, True):
-            ts = start - SLEPT_FROM + int((2 * place + honest) * step)
-            lines.append(synth_plants.slept_since(_scene(world, number, seed, honest=honest), ts))
+        for double in (False, True):
+            ts = start - SLEPT_FROM + int((2 * place + double) * step)
+            lines.append(synth_plants.slept_since(_scene(world, number, seed, double=double), ts))
     yield _gather(start - SLEPT_TO, [], lines)
 
 

@@ -120,12 +120,16 @@ def honest(world: FraudWorld, rng: np.random.Generator, first: int, size: int, e
 
 
 def whereabouts(population: Population, users: Ints, times: Ints) -> Ints:
-    """The city where each user is: at home, or for one day in fifty elsewhere. A day begins at four in the night."""
+    """The city where each user is: at home, or for one day in fifty in the region (CITIES goes round the world).
+
+    A day begins at four in the night, when few are awake to be caught in two places.
+    """
     homes = population.city_of[users]
     offsets = np.array([city.utc_hours for city in CITIES])[homes]
     days = (times + (offsets - 4) * HOUR) // DAY
     chance = scatter(users * 100_003 + days, 17)
-    return np.where(chance % 50 == 0, (chance // 50) % len(CITIES), homes)
+    nearby = (homes + chance // 50 % 7 - 3) % len(CITIES)
+    return np.where(chance % 50 == 0, nearby, homes)
 
 
 def home_ip(user: int, city: int) -> str:

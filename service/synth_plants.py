@@ -20,12 +20,13 @@ Line: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where an incident happens. `number` counts incidents; `stranger` is a user whom the honest stream never shows."""
+    """Where an incident happens. `stranger` is a user whom the honest stream never shows; no two scenes share one,
+    so names of orders, devices and accounts are made from it.
+    """
 
     world: FraudWorld
     random: Random
     start: int
-    number: int
     stranger: int
     honest: bool
 
@@ -40,7 +41,7 @@ class Scene:
         return self.random.randrange(low * 100, high * 100)
 
     def attacker_ip(self) -> str:
-        return f"185.{220 + self.number % 20}.{self.number // 250 % 250}.{self.number % 250}"
+        return f"185.{220 + self.stranger // 62_500 % 30}.{self.stranger // 250 % 250}.{self.stranger % 250}"
 
     def purchase(self, ts: int, user: int, cents: int, *, city: int | None = None, merchant: int | None = None) -> Line:
         """In a shop of that city, else online."""
@@ -59,8 +60,8 @@ class Scene:
 
     def foreign_login(self, ts: int, user: int, ok: bool) -> Line:
         """With the attacker's device, from his address."""
-        country = CITIES[self.number % len(CITIES)].country
-        return self.login(ts, user, ok, f"dx{self.number:07d}", ip=self.attacker_ip(), country=country)
+        country = CITIES[self.stranger % len(CITIES)].country
+        return self.login(ts, user, ok, f"dx{self.stranger:07d}", ip=self.attacker_ip(), country=country)
 
     def transfer(self, ts: int, user: int, cents: int, to: str) -> Line:
         return ts, TRANSFER % (ts, user, cents // 100, cents % 100, to)
@@ -69,7 +70,10 @@ class Scene:
         return ts, ORDER % (kind, ts, self.order_id(), user, cents // 100, cents % 100)
 
     def order_id(self) -> str:
-        return f"o{'h' if self.honest else 'x'}{self.number:08d}"
+        return f"ox{self.stranger:08d}"
+
+    def receiver(self) -> str:
+        return f"a9{self.stranger:08d}"
 
     def home(self, user: int) -> int:
         homes = self.world.population.city_of
@@ -92,7 +96,8 @@ def impossible_travel(scene: Scene) -> list[Line]:
     ]
     there = scene.random.choice(far)
     kmh = scene.random.uniform(700, 850) if scene.honest else scene.random.uniform(1200, 6000)
-    later = scene.start + int(_km(here, there) / kmh * HOUR)
+    hours = _km(here, there) / kmh
+    later = scene.start + int((hours if scene.honest else min(hours, 5.0)) * HOUR)
     return [
         scene.purchase(scene.start, user, scene.cents(10, 80), city=here),
         scene.purchase(later, user, scene.cents(50, 190), city=there),
@@ -117,7 +122,7 @@ def account_takeover(scene: Scene) -> list[Line]:
     login = scene.own_login if scene.honest else scene.foreign_login
     known = [scene.own_login(scene.start, user)] if scene.honest else []
     failures = [login(ts, user, ok=False) for ts in times[:4]]
-    theft = scene.transfer(times[5], user, scene.cents(500, 4000), f"a9{scene.number:07d}")
+    theft = scene.transfer(times[5], user, scene.cents(500, 4000), scene.receiver())
     return [*known, *failures, login(times[4], user, ok=True), theft]
 
 
@@ -127,7 +132,7 @@ def dormant_account(scene: Scene) -> list[Line]:
     later = scene.start + scene.random.randrange(MINUTE, 10 * MINUTE)
     return [
         scene.own_login(scene.start, scene.stranger),
-        scene.transfer(later, scene.stranger, cents, f"a9{scene.number:07d}"),
+        scene.transfer(later, scene.stranger, cents, scene.receiver()),
     ]
 
 
@@ -137,7 +142,7 @@ def structuring(scene: Scene) -> list[Line]:
     sums = [scene.cents(9_050, 10_000) for _ in times]
     if scene.honest:  # two just below, the others where nobody hides
         sums[2:] = [scene.cents(10_000, 12_000) for _ in sums[2:]]
-    return [scene.transfer(ts, user, cents, f"a9{scene.number:07d}") for ts, cents in zip(times, sums, strict=True)]
+    return [scene.transfer(ts, user, cents, scene.receiver()) for ts, cents in zip(times, sums, strict=True)]
 
 
 def card_farm(scene: Scene) -> list[Line]:
@@ -200,7 +205,7 @@ def order_unpaid(scene: Scene) -> list[Line]:
     lines = [scene.own_login(scene.start, user), scene.order("order", placed, user, cents)]
     if not scene.honest:
         return lines
-    if scene.number % 2:
+    if scene.random.random() < 0.5:
         ts = placed + 59 * MINUTE
         return [*lines, (ts, CANCEL % (ts, scene.order_id(), user))]
     return [*lines, scene.order("payment", placed + 59 * MINUTE, user, cents)]
@@ -208,14 +213,13 @@ def order_unpaid(scene: Scene) -> list[Line]:
 
 def mule_account(scene: Scene) -> list[Line]:
     senders = scene.random.randrange(3, 6) if scene.honest else scene.random.randrange(7, 12)
-    to = f"a8{'0' if scene.honest else '1'}{scene.number:07d}"
     times = scene.spread(senders, 20 * HOUR)
-    return [scene.transfer(ts, scene.victim(), scene.cents(110, 900), to) for ts in times]
+    return [scene.transfer(ts, scene.victim(), scene.cents(110, 900), scene.receiver()) for ts in times]
 
 
 def slept_since(scene: Scene, ts: int) -> Line:
     """The last sign of life of an account that `dormant_account` will wake."""
-    return scene.transfer(ts, scene.stranger, scene.cents(20, 200), f"a{scene.number % 100_000:08d}")
+    return scene.transfer(ts, scene.stranger, scene.cents(20, 200), f"a{scene.stranger:08d}")
 
 
 def _km(here: int, there: int) -> float:

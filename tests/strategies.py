@@ -50,13 +50,8 @@ def random_rule(rng: Random) -> str:
     """A few drafts are errors of the language (a last step that is optional, say): those are thrown away."""
     while True:
         text = rule_text(rng)
-        if loads(text):
+        if load_text(text).rule is not None:
             return text
-
-
-def loads(text: str) -> bool:
-    loaded = load_text(text)
-    return loaded.rule is not None and not any(finding.level == "error" for finding in loaded.findings)
 
 
 def types_of(text: str) -> list[str]:

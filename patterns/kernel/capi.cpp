@@ -26,6 +26,7 @@ SAMOVAR_EXPORT void samovar_program_free(Program* p) { delete p; }
 SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int64_t max_partials, int64_t max_events, int coordinates) {
   return new Handle(*p, call, Limits{max_partials, max_events}, coordinates != 0);
 }
+SAMOVAR_EXPORT void samovar_hold(Handle* h, int hold) { h->engine.hold = hold != 0; }
 SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
 
 SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {

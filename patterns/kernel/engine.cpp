@@ -48,7 +48,8 @@ Engine::~Engine() {
 }
 
 void Engine::step(Batch& batch, int64_t watermark) {
-  matches.clear();
+  matches = std::move(held_);
+  held_.clear();
   eval_.begin(&batch);
   for (auto& cache : key_cache_) cache.assign(batch.rows, UNKNOWN);
   for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
@@ -63,6 +64,10 @@ void Engine::step(Batch& batch, int64_t watermark) {
     if (a.rule != b.rule) return a.rule < b.rule;
     return events_first(a.events, b.events);
   });
+  if (!hold) return;
+  auto late = std::find_if(matches.begin(), matches.end(), [&](const Match& m) { return m.at >= watermark; });
+  held_.assign(std::make_move_iterator(late), std::make_move_iterator(matches.end()));
+  matches.erase(late, matches.end());
 }
 
 int64_t Engine::key_of(int keyspec, size_t row) {
@@ -104,7 +109,7 @@ void Engine::run(Store& store, Runner& runner) {
     Event e{batch.time[r], {batch.time[r], (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]}, bits_[r], r};
     if (one_key) { touch(store, runner, key_of(keyspec, r), e, starting); continue; }
     // Brackets with keys of their own: the event is seen once by each key, with the brackets that have that key.
-    int64_t seen[65];
+    int64_t seen[66];
     int keys = 0;
     auto visit = [&](int64_t key) {
       for (int k = 0; k < keys; k++) if (seen[k] == key) return;
@@ -115,7 +120,11 @@ void Engine::run(Store& store, Runner& runner) {
         if ((e.brackets >> b & 1) && key_of(rule.brackets[b].keyspec, r) == key) own.brackets |= 1ull << b;
       touch(store, runner, key, own, starting);
     };
-    for (size_t b = 0; b < rule.brackets.size(); b++) if (e.brackets >> b & 1) visit(key_of(rule.brackets[b].keyspec, r));
+    int type = eval_.type_of(r);
+    for (size_t b = 0; b < rule.brackets.size(); b++) {
+      const BracketDef& d = rule.brackets[b];
+      if ((e.brackets >> b & 1) || (rule.uses_next && (d.type < 0 || d.type == type))) visit(key_of(d.keyspec, r));
+    }
     if (rule.uses_next) visit(key_of(rule.next_keyspec, r));
   }
 }

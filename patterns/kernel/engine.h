@@ -25,6 +25,7 @@ class Engine final : public HistoryHook {
   ~Engine();
   void step(Batch& batch, int64_t watermark);
   std::vector<Match> matches;
+  bool hold = false;  // keep matches at the watermark back: a later batch may have one that comes before them
   std::vector<std::unique_ptr<Runner>> runners;
   Counters history_counters;
 
@@ -53,6 +54,7 @@ class Engine final : public HistoryHook {
   std::vector<uint64_t> bits_;
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
+  std::vector<Match> held_;
 
   void run(Store& store, Runner& runner);
   void touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting);

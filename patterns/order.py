@@ -1,0 +1,138 @@
+"""`order`: events as they arrive, to events in event-time order, up to each stream's slack.
+
+    released, late, watermark = order(batch, buffer)
+
+A partition's watermark is the largest time seen in it, less its stream's slack; the buffer's is the least of its
+partitions'. An event behind its own partition's watermark is late. What is not behind the buffer's watermark yet
+waits, so that the same events in any arrival order within the slack are released in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samovar.patterns.native import Batch, Int64s
+
+NO_TIME = -(1 << 62)  # the watermark before any event
+Partition: TypeAlias = tuple[int, int]  # stream, partition
+
+
+@dataclass
+class Buffer:
+    """What `order` remembers between batches.
+
+    `largest` is the largest time of each partition, `pending` the events that still wait. Partitions that are expected
+    but silent hold event time back: name them at the start.
+    """
+
+    columns: int
+    slack_ms: Sequence[int]  # one a stream
+    partitions: Sequence[Partition] = ((0, 0),)
+    largest: dict[Partition, int] = field(default_factory=dict)
+    pending: Batch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pending = Batch(self.columns)
+        for partition in self.partitions:
+            self.largest.setdefault(partition, NO_TIME)
+
+    def watermark(self) -> int:
+        """The least of the partitions' watermarks."""
+        return min(time - self.slack_ms[stream] if time > NO_TIME else NO_TIME for (stream, _), time in self.times())
+
+    def times(self) -> list[tuple[Partition, int]]:
+        return list(self.largest.items())
+
+
+class Ordered(NamedTuple):
+    """Events in order; rows of the batch that came too late, with how many ms; event time now."""
+
+    released: Batch
+    late: Int64s
+    late_by_ms: Int64s
+    watermark: int
+
+
+def order(batch: Batch, buffer: Buffer) -> Ordered:
+    """Take a batch in arrival order; give back what can be released. The batch must not be used afterwards."""
+    late, late_by_ms = _advance(batch, buffer)
+    watermark = buffer.watermark()
+    if not len(late) and not len(buffer.pending) and _in_order(batch) and _all_due(batch, buffer, watermark):
+        return Ordered(batch, late, late_by_ms, watermark)
+    keep = np.ones(len(batch), bool)
+    keep[late] = False
+    buffer.pending.append(batch, np.flatnonzero(keep))
+    return Ordered(_release(buffer, watermark), late, late_by_ms, watermark)
+
+
+def drain(buffer: Buffer) -> Batch:
+    """Everything that still waits, in order: there is no more input."""
+    released, buffer.pending = buffer.pending, Batch(buffer.columns)
+    released.select(_sorted_rows(released))
+    return released
+
+
+def _advance(batch: Batch, buffer: Buffer) -> tuple[Int64s, Int64s]:
+    """Move the partitions' times on; rows that are behind their own partition's watermark, and by how much."""
+    late_rows: list[Int64s] = []
+    late_by: list[Int64s] = []
+    for partition, rows in _by_partition(batch).items():
+        times = batch.time[rows]
+        before = np.maximum.accumulate(np.concatenate(([buffer.largest.get(partition, NO_TIME)], times)))
+        behind = before[:-1] - buffer.slack_ms[partition[0]] - times
+        late = np.flatnonzero(behind > 0)
+        late_rows.append(rows[late])
+        late_by.append(behind[late])
+        buffer.largest[partition] = int(before[-1])
+    if not late_rows:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    rows, by = np.concatenate(late_rows), np.concatenate(late_by)
+    arrival = np.argsort(rows, kind="stable")
+    return rows[arrival], by[arrival]
+
+
+def _by_partition(batch: Batch) -> Mapping[Partition, Int64s]:
+    if not len(batch):
+        return {}
+    code = batch.stream.astype(np.int64) << 32 | batch.partition
+    if (code == code[0]).all():
+        return {(int(code[0]) >> 32, int(code[0]) & 0xFFFFFFFF): np.arange(len(code))}
+    return {(int(each) >> 32, int(each) & 0xFFFFFFFF): np.flatnonzero(code == each) for each in np.unique(code)}
+
+
+def _in_order(batch: Batch) -> bool:
+    return bool((np.diff(batch.time) >= 0).all()) and bool((np.diff(batch.stream) == 0).all()) and _one_partition(batch)
+
+
+def _one_partition(batch: Batch) -> bool:
+    return bool((np.diff(batch.partition) == 0).all()) and bool((np.diff(batch.offset) > 0).all())
+
+
+def _due(times: NDArray[Any], buffer: Buffer, watermark: int) -> NDArray[np.bool_]:
+    # With several partitions, another may still bring an event of the watermark's own time that comes first.
+    due: NDArray[np.bool_] = times <= watermark if len(buffer.largest) == 1 else times < watermark
+    return due
+
+
+def _all_due(batch: Batch, buffer: Buffer, watermark: int) -> bool:
+    return bool(_due(batch.time[-1:], buffer, watermark).all())
+
+
+def _release(buffer: Buffer, watermark: int) -> Batch:
+    pending = buffer.pending
+    due = _due(pending.time, buffer, watermark)
+    released, rest = Batch(buffer.columns), Batch(buffer.columns)
+    released.append(pending, np.flatnonzero(due))
+    rest.append(pending, np.flatnonzero(~due))
+    buffer.pending = rest
+    released.select(_sorted_rows(released))
+    return released
+
+
+def _sorted_rows(batch: Batch) -> Int64s:
+    return np.lexsort((batch.offset, batch.partition, batch.stream, batch.time)).astype(np.int64)

@@ -1,0 +1,250 @@
+"""Recorded events through a program to its matches, the same lines in the same order however the input is cut.
+
+    replay = Replay(program, slack_ms=5_000)
+    for data in blocks:
+        batch = lines.take(data)           # bytes of JSON lines to a batch
+        write(replay.feed(batch).lines)
+    for found in replay.finish():
+        write(found.lines)
+
+Without slack nothing is known to be in order before the end, so all events are kept and `finish` does the work; with
+it, memory holds what the slack spans. Nothing here reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from samovar.patterns.compile import Program
+from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, Matches, States, step
+from samovar.patterns.native import Batch, Decoder, Int64s, Messages, lines_of
+from samovar.patterns.order import NO_TIME, Buffer, drain, order
+
+CHUNK_ROWS = 65_536  # rows a step: enough to pay for the call, few enough to stay in the processor's cache
+MAX_LINE_BYTES = 16 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NOTHING = Matches((), (), (), ())
+
+
+# ---------------------------------------------------------------- lines
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no event. `number` counts from 1, as editors do; `column` too, in characters."""
+
+    number: int
+    reason: str
+    column: int | None
+
+    def __str__(self) -> str:
+        where = f"{self.number}" if self.column is None else f"{self.number}:{self.column}"
+        return f"{where}: {self.reason}"
+
+
+class Lines:
+    """Cuts bytes into lines and decodes them. Bytes may come in pieces of any size; a line's number is its offset."""
+
+    def __init__(self, decoder: Decoder, on_bad: Callable[[BadLine], None], max_line_bytes: int = MAX_LINE_BYTES):
+        self.decoder = decoder
+        self.on_bad = on_bad
+        self.max_line_bytes = max_line_bytes
+        self.count = 0  # lines so far
+        self._rest = b""
+        self._started = False
+        self._too_long = False  # inside a line that has been given up
+
+    def take(self, data: bytes) -> Batch:
+        """The events of all lines that are now complete."""
+        if not self._started:
+            data, self._rest = self._rest + data, b""
+            if len(data) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(data):
+                self._rest = data
+                return self.decoder.batch()
+            data = data.removeprefix(BYTE_ORDER_MARK)
+            self._started = True
+        if self._too_long:
+            data = self._skip_line(data)
+        cut = data.rfind(b"\n") + 1
+        whole, rest = self._rest + data[:cut] if cut else b"", data[cut:]
+        self._rest = rest if cut else self._rest + rest
+        if len(self._rest) > self.max_line_bytes:
+            self._rest, self._too_long = b"", True
+        return self._decode(whole)
+
+    def end(self) -> Batch:
+        """The last line, where the input does not end with a line end."""
+        rest, self._rest = self._rest, b""
+        if self._too_long:
+            self._skip_line(b"\n")
+        return self._decode(rest)
+
+    def _skip_line(self, data: bytes) -> bytes:
+        end = data.find(b"\n") + 1
+        if not end:
+            return b""
+        self._too_long = False
+        self.count += 1
+        self.on_bad(self._long_line(self.count))
+        return data[end:]
+
+    def _long_line(self, number: int) -> BadLine:
+        return BadLine(number, f"the line is longer than {self.max_line_bytes:,} bytes", None)
+
+    def _decode(self, data: bytes) -> Batch:
+        batch = self.decoder.batch()
+        if not data:
+            return batch
+        messages = lines_of(data)
+        long = np.flatnonzero(messages.ends - messages.starts > self.max_line_bytes)
+        if len(long):
+            ends = messages.ends.copy()
+            ends[long] = messages.starts[long]  # an empty message, which makes no event
+            messages = Messages(messages.data, messages.starts, ends)
+        first, self.count = self.count, self.count + len(messages)
+        verdicts = self.decoder.decode(batch, messages, offsets=np.arange(first, self.count), copy=True)
+        bad = np.flatnonzero(verdicts["code"]).tolist()
+        too_long = set(long.tolist())
+        for row in bad:
+            if row in too_long:
+                self.on_bad(self._long_line(first + row + 1))
+                continue
+            fault = self.decoder.bad(verdicts[row], messages[row])
+            if fault.code not in ("EMPTY", "BLANK"):
+                self.on_bad(BadLine(first + row + 1, fault.reason, fault.column))
+        return batch
+
+
+# ---------------------------------------------------------------- replay
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An event that came too late: its offset (a line number from 0), and how far behind event time it was."""
+
+    offset: int
+    by_ms: int
+
+
+class Replay:
+    """Runs a program over recorded events. The source of truth for its states, and for the order of its output."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        slack_ms: int | None = None,
+        flush: bool = True,
+        max_partials: int = MAX_PARTIALS,
+        max_events: int = MAX_EVENTS,
+        on_late: Callable[[Late], None] = lambda late: None,
+        chunk_rows: int = CHUNK_ROWS,
+    ) -> None:
+        """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
+        self.program = program
+        self.states = States(program, max_partials=max_partials, max_events=max_events, hold=True)
+        self.flush = flush
+        self.on_late = on_late
+        self.chunk_rows = chunk_rows
+        self.events = 0
+        self.late = 0
+        self._columns = len(program.fields)
+        self._largest = NO_TIME
+        self._held: list[Batch] = []
+        self._buffer = None if slack_ms is None else Buffer(self._columns, (slack_ms,))
+
+    def feed(self, batch: Batch) -> Matches:
+        """Take events in the order of their arrival. The batch belongs to the replay from now on."""
+        rows = len(batch)
+        if not rows:
+            return NOTHING
+        self.events += rows
+        self._largest = max(self._largest, int(batch.time.max()))
+        # Small batches are gathered: a step for each, or a buffer that is copied for each, would cost too much.
+        if self._held and len(self._held[-1]) + rows <= self._worth_a_step():
+            self._held[-1].append(batch, np.arange(rows))
+        else:
+            self._held.append(batch)
+        if self._buffer is None:
+            return NOTHING
+        return self._release(self._held.pop()) if self._ready(self._buffer) else NOTHING
+
+    def finish(self) -> Iterator[Matches]:
+        """There is no more input: what is still to come, in order."""
+        if self._buffer is None:
+            for batch in self._in_order():
+                yield step(self.states, batch, int(batch.time[-1]))
+        else:
+            yield from (self._release(batch) for batch in self._held)
+            self._held = []
+            rest = drain(self._buffer)
+            yield step(self.states, rest, int(rest.time[-1]) if len(rest) else self._buffer.watermark())
+        self.states.hold(False)
+        yield step(self.states, Batch(self._columns), END_OF_TIME if self.flush else self._largest)
+
+    # ------------------------------------------------------------ with slack
+
+    def _worth_a_step(self) -> int:
+        return self.chunk_rows // 4 if self._buffer is None else max(1, len(self._buffer.pending) // 2)
+
+    def _ready(self, buffer: Buffer) -> bool:
+        # Releasing copies all that waits; letting half as much gather before keeps that at a few copies an event.
+        return len(self._held[-1]) >= len(buffer.pending) // 2
+
+    def _release(self, batch: Batch) -> Matches:
+        assert self._buffer is not None
+        ordered = order(batch, self._buffer)
+        self.late += len(ordered.late)
+        for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
+            self.on_late(Late(offset, by))
+        return step(self.states, ordered.released, ordered.watermark)
+
+    # ------------------------------------------------------------ without slack
+
+    def _in_order(self) -> Iterator[Batch]:
+        """All events by (time, offset), in chunks. Those that already lie so are not copied."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        held.reverse()
+        if _are_in_order(held[::-1]):
+            while held:
+                yield held.pop()  # and let it go once it has been stepped through
+            return
+        held.reverse()
+        sizes = [len(batch) for batch in held]
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        places = np.lexsort(
+            (np.concatenate([batch.offset for batch in held]), np.concatenate([batch.time for batch in held]))
+        )
+        for first in range(0, len(places), self.chunk_rows):
+            yield _gathered(held, starts, places[first : first + self.chunk_rows], self._columns)
+
+
+def _are_in_order(batches: list[Batch]) -> bool:
+    time, offset = NO_TIME, -1
+    for batch in batches:
+        times, offsets = batch.time, batch.offset
+        if (int(times[0]), int(offsets[0])) < (time, offset):
+            return False
+        later = np.diff(times)
+        if (later < 0).any() or ((later == 0) & (np.diff(offsets) < 0)).any():
+            return False
+        time, offset = int(times[-1]), int(offsets[-1])
+    return True
+
+
+def _gathered(batches: list[Batch], starts: Int64s, places: Int64s, columns: int) -> Batch:
+    """The rows at these places of all batches laid end to end, in this order."""
+    chunk = Batch(columns)
+    source = np.searchsorted(starts, places, side="right") - 1
+    by_source = np.argsort(source, kind="stable")
+    for number in np.unique(source).tolist():
+        chunk.append(batches[number], places[source == number] - starts[number])
+    back = np.empty(len(places), np.int64)
+    back[by_source] = np.arange(len(places))
+    chunk.select(back)
+    return chunk

@@ -39,7 +39,6 @@ _HERE: tuple[tuple[re.Pattern[str], _Hint], ...] = tuple(
         (r"\|\|", "write `or`"),
         (r"\|", "pipes are not part of the language: use `suppress`, `having` or `aggregate`"),
         (r"!(?:in|like|regex)\b", lambda found: f"write `not {found.group()[1:]}`"),
-        (r"!(?!=)", "write `not`"),
         (r"=~|~=|~", 'write `regex "..."` or `like "..."`'),
         (r"(?:matches|rlike|match)\b", 'write `regex "..."`'),
         (r"(?:between|BETWEEN)\b", "write `x >= 1 and x <= 9`"),
@@ -128,6 +127,8 @@ def _infix(name: str) -> str:
 def _by_expected(text: str, at: int, accepts: Collection[str], word: str | None) -> str | None:
     if "_WHERE" in accepts and "PATH" not in accepts and "RPAR" not in accepts:
         return "a bracket is `[type where condition]`; for any event of a type write `where true`"
+    if text[at : at + 1] == "!" and "PATH" in accepts:
+        return "write `not`"
     if re.compile(r"<=?|>=?|==|!=").match(text, at) and "_AND" in accepts:
         return "comparisons are not chained: write `a < b and b < c`"
     if text[at : at + 1] == "(" and "_ASSIGN" not in accepts and "COMMA" in accepts and "RPAR" not in accepts:

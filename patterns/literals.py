@@ -82,7 +82,7 @@ class Literals:
     def string(self, token: Token) -> str:
         def unescape(found: re.Match[str]) -> str:
             code = found[1]
-            if code.startswith("u{") and int(code[2:-1], 16) < 0x110000:
+            if code.startswith("u{") and _is_character(int(code[2:-1], 16)):
                 return chr(int(code[2:-1], 16))
             if code not in _ESCAPES:
                 start, end = token.start_pos or 0, token.start_pos or 0
@@ -128,6 +128,10 @@ class Literals:
             hint=tip,
         )
         return None
+
+
+def _is_character(code: int) -> bool:
+    return code < 0x110000 and not 0xD800 <= code < 0xE000
 
 
 def _bounds(node: Branch | Token) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from samovar.patterns.source import Locate
 
 NO_INDEX = "items of a list cannot be read by number"
 
+_PREFIXES = ("!", "?", "next")
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 
@@ -212,14 +213,17 @@ def _starts(tokens: list[Token]) -> Iterator[tuple[str, int]]:
     """Where each step, `until` and `having` begins. What follows `having` is one expression up to an `until`."""
     depth, joined, section = 0, False, "steps"
     for index, token in enumerate(tokens):
+        before = tokens[index - 1].text if index else "by"
         following = tokens[index + 1] if index + 1 < len(tokens) else None
         depth += (token.text == "{") - (token.text == "}")
-        if depth > (token.text == "{"):
+        # A word after these is a name, whatever it says.
+        named = token.kind == "word" and before in ("by", "as", ",")
+        if depth > (token.text == "{") or named:
             continue
-        if token.text == "until" and following and following.kind == "bracket":
+        if token.text == "until" and following and (following.kind == "bracket" or following.text in _PREFIXES):
             section, joined = "until", True
             yield "until", token.start
-        elif token.text == "having" and token.kind == "word" and index > 0:
+        elif token.text == "having":
             section = "having"
             yield "having", token.start
         elif section != "having" and _begins_step(token, following):
@@ -239,5 +243,4 @@ def _begins_step(token: Token, following: Token | None) -> bool:
         return False
     if token.text == "unordered":
         return following.text == "{"
-    prefixes = ("!", "?", "next")
-    return token.text in prefixes and (following.kind == "bracket" or following.text in (*prefixes, "unordered"))
+    return token.text in _PREFIXES and (following.kind == "bracket" or following.text in (*_PREFIXES, "unordered"))

@@ -68,19 +68,27 @@ class Lines:
             self._started = True
         if self._too_long:
             data = self._skip_line(data)
+        batch = self.decoder.batch()
         cut = data.rfind(b"\n") + 1
-        whole, rest = self._rest + data[:cut] if cut else b"", data[cut:]
-        self._rest = rest if cut else self._rest + rest
+        if cut:
+            # Only the line that began in an earlier piece is copied; the others are read where they lie.
+            first = data.find(b"\n") + 1 if self._rest else 0
+            self._decode(self._rest + data[:first], batch)
+            self._decode(memoryview(data)[first:cut], batch)
+            self._rest = b""
+        self._rest += data[cut:]
         if len(self._rest) > self.max_line_bytes:
             self._rest, self._too_long = b"", True
-        return self._decode(whole)
+        return batch
 
     def end(self) -> Batch:
         """The last line, where the input does not end with a line end."""
-        rest, self._rest = self._rest, b""
+        batch = self.decoder.batch()
         if self._too_long:
             self._skip_line(b"\n")
-        return self._decode(rest)
+        self._decode(self._rest, batch)
+        self._rest = b""
+        return batch
 
     def _skip_line(self, data: bytes) -> bytes:
         end = data.find(b"\n") + 1
@@ -94,10 +102,9 @@ class Lines:
     def _long_line(self, number: int) -> BadLine:
         return BadLine(number, f"the line is longer than {self.max_line_bytes:,} bytes", None)
 
-    def _decode(self, data: bytes) -> Batch:
-        batch = self.decoder.batch()
+    def _decode(self, data: bytes | memoryview, batch: Batch) -> None:
         if not data:
-            return batch
+            return
         messages = lines_of(data)
         long = np.flatnonzero(messages.ends - messages.starts > self.max_line_bytes)
         if len(long):
@@ -106,16 +113,14 @@ class Lines:
             messages = Messages(messages.data, messages.starts, ends)
         first, self.count = self.count, self.count + len(messages)
         verdicts = self.decoder.decode(batch, messages, offsets=np.arange(first, self.count), copy=True)
-        bad = np.flatnonzero(verdicts["code"]).tolist()
         too_long = set(long.tolist())
-        for row in bad:
+        for row in np.flatnonzero(verdicts["code"]).tolist():
             if row in too_long:
                 self.on_bad(self._long_line(first + row + 1))
                 continue
             fault = self.decoder.bad(verdicts[row], messages[row])
             if fault.code not in ("EMPTY", "BLANK"):
                 self.on_bad(BadLine(first + row + 1, fault.reason, fault.column))
-        return batch
 
 
 # ---------------------------------------------------------------- replay
@@ -163,14 +168,15 @@ class Replay:
             return NOTHING
         self.events += rows
         self._largest = max(self._largest, int(batch.time.max()))
-        # Small batches are gathered: a step for each, or a buffer that is copied for each, would cost too much.
-        if self._held and len(self._held[-1]) + rows <= self._worth_a_step():
+        # Small batches are gathered: a step for each of them would cost too much.
+        if self._held and (self._buffer is not None or len(self._held[-1]) + rows <= self.chunk_rows // 4):
             self._held[-1].append(batch, np.arange(rows))
         else:
             self._held.append(batch)
-        if self._buffer is None:
+        # Releasing copies all that waits; letting half as much gather before keeps that at a few copies an event.
+        if self._buffer is None or len(self._held[-1]) < len(self._buffer.pending) // 2:
             return NOTHING
-        return self._release(self._held.pop()) if self._ready(self._buffer) else NOTHING
+        return self._release(self._held.pop(), self._buffer)
 
     def finish(self) -> Iterator[Matches]:
         """There is no more input: what is still to come, in order."""
@@ -178,8 +184,8 @@ class Replay:
             for batch in self._in_order():
                 yield step(self.states, batch, int(batch.time[-1]))
         else:
-            yield from (self._release(batch) for batch in self._held)
-            self._held = []
+            while self._held:
+                yield self._release(self._held.pop(), self._buffer)
             rest = drain(self._buffer)
             yield step(self.states, rest, int(rest.time[-1]) if len(rest) else self._buffer.watermark())
         self.states.hold(False)
@@ -187,16 +193,8 @@ class Replay:
 
     # ------------------------------------------------------------ with slack
 
-    def _worth_a_step(self) -> int:
-        return self.chunk_rows // 4 if self._buffer is None else max(1, len(self._buffer.pending) // 2)
-
-    def _ready(self, buffer: Buffer) -> bool:
-        # Releasing copies all that waits; letting half as much gather before keeps that at a few copies an event.
-        return len(self._held[-1]) >= len(buffer.pending) // 2
-
-    def _release(self, batch: Batch) -> Matches:
-        assert self._buffer is not None
-        ordered = order(batch, self._buffer)
+    def _release(self, batch: Batch, buffer: Buffer) -> Matches:
+        ordered = order(batch, buffer)
         self.late += len(ordered.late)
         for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
             self.on_late(Late(offset, by))
@@ -209,12 +207,11 @@ class Replay:
         held, self._held = self._held, []
         if not held:
             return
-        held.reverse()
-        if _are_in_order(held[::-1]):
+        if _are_in_order(held):
+            held.reverse()
             while held:
-                yield held.pop()  # and let it go once it has been stepped through
+                yield held.pop()  # which is free again after its step
             return
-        held.reverse()
         sizes = [len(batch) for batch in held]
         starts = np.concatenate(([0], np.cumsum(sizes)))
         places = np.lexsort(

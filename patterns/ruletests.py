@@ -12,6 +12,7 @@ from samovar.patterns.constants import duration_ms
 from samovar.patterns.findings import Report
 from samovar.patterns.habits import unit_hint
 from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.settings import warn_numbers
 from samovar.patterns.syntax import Expected, RuleTest, Scalar, Span, StepKind, TestEvent
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.patterns.yamltext import List, Map, Node, Text, plain_data, read
@@ -119,6 +120,7 @@ class _Reader:
     def _fields(self, node: Text, start: int, end: int) -> dict[str, Any]:
         found = read(node.fragment.part(start, end), self.report)
         if isinstance(found, Map):
+            warn_numbers(found, self.report)
             data = plain_data(found)
             assert isinstance(data, dict)
             return data

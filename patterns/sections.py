@@ -19,8 +19,8 @@ from samovar.patterns.resolve import resolve, resolve_guarded
 from samovar.patterns.ruletests import read_tests
 from samovar.patterns.schema import Schema
 from samovar.patterns.scope import Bench, Place
-from samovar.patterns.settings import read_lists, read_params
-from samovar.patterns.syntax import Expr, Literal, Rule, Span
+from samovar.patterns.settings import read_lists, read_params, warn_numbers
+from samovar.patterns.syntax import Expr, Literal, Name, Rule, Span
 from samovar.patterns.yamltext import List, Map, Node, Text
 
 MAX_ENTRIES = 500  # of `emit` or `let`, and parts of a message
@@ -49,6 +49,9 @@ class RuleReader:
         values, durations = read_params(self.sections.get("params"), params, report)
         self.constants = Constants(values, read_lists(self.sections.get("lists"), lists, report), durations)
         _check_shared_names(self.constants, self.sections, report)
+        for name in ("params", "lists", "emit", "tests"):
+            if name in self.sections:
+                warn_numbers(self.sections[name], report)
         self.bench = Bench(report, schema, known_fields, {}, resolve)
 
     def read(self, path: str, text: str) -> Rule | None:
@@ -188,12 +191,20 @@ class RuleReader:
                 )
                 continue
             tree = self._expression(value, "a `let`")
-            lets[key.text] = tree if tree is not None else Literal(None, value.span)
+            lets[key.text] = tree if tree is not None else _unknown(key.text, value.span)
         self.bench.lets = lets
-        # Fields are checked where the let is used, for the types there; here all that does not depend on it.
-        bench = replace(self.bench, schema=None)
         for name, raw in lets.items():
-            resolve_guarded(raw, _let_place(name), bench)
+            if not self._is_sound(name):
+                lets[name] = _unknown(name, raw.span)
+
+    def _is_sound(self, name: str) -> bool:
+        """Checks a let by itself. Its fields are checked where it is used, for the types there."""
+        bench = replace(self.bench, schema=None, report=Report(self.report.path))
+        resolve_guarded(self.bench.lets[name], _let_place(name), bench)
+        self.bench.nodes += bench.nodes
+        for finding in bench.report.findings():
+            self.report.add(finding)
+        return not bench.report.failed
 
     def _entries(self, name: str, node: Node | None) -> list[tuple[Text, Node]]:
         if node is None or (isinstance(node, Text) and node.value is None):
@@ -245,6 +256,11 @@ class RuleReader:
                 raw = read_expression(part.text, part.locate, self.report, self.constants)
                 parts.append(self._resolved(raw, checked))
         return tuple(parts)
+
+
+def _unknown(name: str, span: Span) -> Expr:
+    """What stands for a faulty let, so that its uses are no further errors: an optional field that no let is named."""
+    return Name(f"?{name}?", span)
 
 
 def _let_place(name: str) -> Place:

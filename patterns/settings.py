@@ -38,8 +38,6 @@ def read_params(
         ms = duration_ms(value.text) if value.plain else None
         if ms is not None:
             durations.add(key.text)
-        else:
-            _warn_leading_zero(value, report)
         params[key.text] = value.value if ms is None else ms
     for name, value in given.items():
         if _is_declared(name, params, node, "params", report):
@@ -97,16 +95,23 @@ def _items(name: str, node: List, report: Report) -> tuple[Scalar, ...]:
             report.warning(
                 "quote-it", f"`{item.text}` is a boolean here, not text", item.span, hint=f'quote it: "{item.text}"'
             )
-        _warn_leading_zero(item, report)
         values.append(item.value)
     return tuple(values)
 
 
-def _warn_leading_zero(item: Text, report: Report) -> None:
-    if item.plain and _LEADING_ZERO.match(item.text):
-        report.warning(
-            "quote-it", f"`{item.text}` is the number {item.value} here", item.span, hint=f'quote it: "{item.text}"'
-        )
+def warn_numbers(node: Node, report: Report) -> None:
+    """Numbers with a leading zero, anywhere inside: a code such as 0742 loses its zero."""
+    stack = [node]
+    while stack and not report.full:
+        top = stack.pop()
+        if isinstance(top, Map):
+            stack.extend(value for _, value in top.entries)
+        elif isinstance(top, List):
+            stack.extend(top.items)
+        elif top.plain and _LEADING_ZERO.match(top.text):
+            report.warning(
+                "quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=f'quote it: "{top.text}"'
+            )
 
 
 def _given_items(name: str, values: Any, node: Node | None, report: Report) -> tuple[Scalar, ...]:

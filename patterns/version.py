@@ -19,7 +19,7 @@ def version_of(rule: Rule) -> str:
 
     White space, comments, the title, severity, tags, message and tests do not count.
     """
-    content = [MEANING, rule.id, _plain(rule.form), _plain(rule.emit), rule.suppress_ms]
+    content = [MEANING, _plain(rule.form), _plain(rule.emit), rule.suppress_ms]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
 

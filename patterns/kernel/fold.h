@@ -118,6 +118,13 @@ class ValueSet {
   }
 };
 
+// Whether v is to take the place of `best` under min or max. Numbers go before text; other values do not count.
+inline bool better(int function, const Value& v, const Value& best) {
+  if (!v.is_number() && v.tag != TEXT) return false;
+  if (best.is_null() || (best.tag == TEXT && v.is_number())) return true;
+  return order(v, best) == (function == A_MIN ? -1 : 1);
+}
+
 constexpr size_t VALUES_MOST = 100;  // what `values` lists at the most
 
 inline Value list_value(const ValueSet& set, Batch& out) {
@@ -143,8 +150,7 @@ struct Fold {
     if (first.is_null()) first = v;
     last = v;
     if (function == A_MIN || function == A_MAX) {
-      if (best.is_null()) { if (v.is_number() || v.tag == TEXT) best = v; }
-      else if (order(v, best) == (function == A_MIN ? -1 : 1)) best = v;
+      if (better(function, v, best)) best = v;
     } else if (function == A_SUM || function == A_AVG || function == A_STDDEV) running.add(v, 1);
     else if (function == A_DISTINCT || function == A_VALUES) set.add(v);
   }

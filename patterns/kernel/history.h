@@ -47,8 +47,7 @@ class HistoryKeeper final : public Keeper {
   }
   void add(State& state, const Value& v, const Place& place) {
     Keyed& s = (Keyed&)state;
-    // `seen` asks for the newest only, so the value at the end need not be held twice; nulls are never seen.
-    if (def_.function == A_SEEN && v.is_null()) return;
+    if (def_.function != A_COUNT && v.is_null()) return;  // nulls are left out of everything but a plain count
     s.log_.push({place, 0, 0});
     s.log_.push_value(v);
     if (sums()) s.running.add(v, 1);

@@ -44,7 +44,7 @@ struct Pane {
     switch (function) {
       case A_SUM: case A_AVG: case A_STDDEV: a.running.add(v, 1); break;
       case A_MIN: case A_MAX:
-        if (a.best.get().is_null() ? v.is_number() || v.tag == TEXT : order(v, a.best.get()) == (function == A_MIN ? -1 : 1)) a.best = v;
+        if (better(function, v, a.best.get())) a.best = v;
         break;
       case A_FIRST: if (a.first.get().is_null()) a.first = v; break;
       case A_LAST: a.last = v; break;

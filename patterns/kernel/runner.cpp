@@ -49,6 +49,18 @@ std::string match_id(const RuleDef& rule, const Program& program, const std::str
   return digest(p.bytes);
 }
 
+// A list as a person writes it: without brackets, and text without its quotes.
+std::string plain_list(std::string_view json) {
+  std::string out;
+  bool quoted = false;
+  for (size_t k = 1; k + 1 < json.size(); k++) {
+    if (json[k] == '"') { quoted = !quoted; continue; }
+    if (quoted && json[k] == '\\') k++;
+    out.push_back(json[k]);
+  }
+  return out;
+}
+
 }  // namespace
 
 void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
@@ -94,13 +106,13 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   if (!total.empty()) line += ", \"total\": {" + total + "}";
   line += ", \"emit\": {";
   bool first = true;
+  for (auto& e : rule.emit) if (program.text(e.first).view() == "count") count = nullptr;  // the rule has its own
   if (count) {
     line += "\"count\": ";
     write_value(line, Value::integer(*count));
     first = false;
   }
   for (auto& [name, node] : rule.emit) {
-    if (count && program.text(name).view() == "count") continue;
     if (!first) line += ", ";
     first = false;
     write_value(line, program.text(name));
@@ -114,6 +126,7 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
       Value v = kind == 0 ? program.text(what) : eval.of_run(what, reader, rule, row);
       if (v.tag == TEXT) text.append(v.s, v.len);
       else if (v.tag == FLOAT && v.d == std::floor(v.d) && std::fabs(v.d) < 1e15) write_value(text, Value::integer((int64_t)v.d));
+      else if (v.tag == OTHER && v.len && v.s[0] == '[') text += plain_list(v.view());
       else write_value(text, v);
     }
     line += ", \"message\": ";

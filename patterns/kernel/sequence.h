@@ -31,7 +31,7 @@ struct Run {
   int64_t last_number = 0;
   int64_t bag_from = 0, bag_to = 0;
   bool fixed_bag = false;
-  bool extended = false;  // took the event at hand into its repeated step
+  bool missed = false;    // another event came where a step wants strictly the next one
   std::vector<Taken> taken;
   std::vector<Owned> values;
   std::shared_ptr<Run> before;  // under `all`: the run as it was before an optional repeated step that lacks events
@@ -49,6 +49,7 @@ struct Keyed : State {
 class Sequence final : public Runner {
   const int size_;
   const bool has_bag_;
+  const bool may_merge_;
   const int first_required_;
 
   const StepDef& step(int k) const { return rule.steps[k]; }
@@ -114,21 +115,27 @@ class Sequence final : public Runner {
     for (int k = r.step + 1; k < size_; k++) if (!step(k).optional) return false;
     return true;
   }
-  bool waiting(const Run& r) const { return !last_absences().empty() && r.blocked == OPEN && all_taken(r); }
+  // Only absences are left: the run takes nothing more, and fires by timer.
+  bool waiting(const Run& r) const { return !last_absences().empty() && all_taken(r); }
+  template <class F>
+  void each_absence(const Run& r, F f) const {  // those that a waiting run waits for, skipped steps or not
+    for (int g = r.step + 1; g <= size_; g++) for (auto& a : rule.gaps[g]) f(a);
+  }
   int64_t limit(const Run& r, const Absence& a) const {
     int64_t by_span = r.start.time + rule.maxspan;
     return a.within < 0 ? by_span : std::min(by_span, r.last.time + a.within);
   }
   int64_t fires_at(const Run& r) const {
     int64_t at = LONG_AGO;
-    for (auto& a : last_absences()) at = std::max(at, limit(r, a));
+    each_absence(r, [&](const Absence& a) { at = std::max(at, limit(r, a)); });
     return at;
   }
   // Which of two runs with different histories stands at the same place of the sequence.
   bool same_position(const Run& a, const Run& b) const {
     bool wa = waiting(a), wb = waiting(b);
     if (wa || wb) return wa && wb;
-    if (a.step != b.step) return false;
+    // Cut off from some of its next steps, a run waits for fewer: that is another position.
+    if (a.step != b.step || a.blocked != b.blocked || a.missed != b.missed) return false;
     const StepDef& d = step(a.step);
     return d.unordered ? a.mask == b.mask : std::min(a.count, d.nmin) == std::min(b.count, d.nmin);
   }
@@ -162,6 +169,7 @@ class Sequence final : public Runner {
     r.last = e.place;
     r.last_number = s.number;
     r.blocked = OPEN;
+    r.missed = false;
   }
   // Go on to step k with this event, as its member m.
   Run moved(Keyed& s, const Run& from, int k, int m, const Event& e) {
@@ -171,7 +179,6 @@ class Sequence final : public Runner {
     r.count = 1;
     r.mask = step(k).unordered ? 1ull << m : 0;
     r.steps_taken++;
-    r.extended = false;
     capture(r, step(k).unordered ? step(k).names[m] : step(k).names[0], e);
     took(s, r, e);
     return r;
@@ -216,8 +223,7 @@ class Sequence final : public Runner {
   }
   bool may_repeat(const Run& r) const {
     const StepDef& d = step(r.step);
-    if (d.unordered || r.count >= d.nmax) return false;
-    return !(waiting(r) || (r.count >= d.nmin && r.step == size_ - 1));
+    return !d.unordered && r.count < d.nmax;
   }
   // The members of group k that e can fill in r (none filled yet where `mask` is 0).
   template <class F>
@@ -263,9 +269,14 @@ class Sequence final : public Runner {
     if (r.before && !survives(s, *r.before, e)) r.before = nullptr;
     if (!complete(r)) return true;
     View v = view(s, r, e.time);
-    for (int g = r.step + 1; g <= size_; g++) {
+    if (waiting(r)) {
+      bool lives = true;
+      each_absence(r, [&](const Absence& a) { if (e.time <= limit(r, a) && fits(a.bracket, e, v)) lives = false; });
+      if (!lives && trace) trace->killed(e.place.offset, r.step, -1);
+      return lives;
+    }
+    for (int g = r.step + 1; g < size_; g++) {
       for (auto& a : rule.gaps[g]) {
-        if (g == size_ && (!waiting(r) || e.time > limit(r, a))) continue;
         if (!fits(a.bracket, e, v)) continue;
         if (g == r.step + 1) {
           if (trace) trace->killed(e.place.offset, r.step, a.bracket);
@@ -273,9 +284,26 @@ class Sequence final : public Runner {
         }
         r.blocked = std::min(r.blocked, g);
       }
-      if (g < size_ && !step(g).optional) break;
+      if (!step(g).optional) break;
     }
     return true;
+  }
+
+  // `next` wants strictly the next event of the key. Returns whether a run that did not take e can still go on.
+  bool passed_over(Run& r, const Event& e) const {
+    if (r.before && !passed_over(*r.before, e)) r.before = nullptr;
+    if (r.last == e.place || !complete(r) || waiting(r)) return true;
+    bool strict = false, hope = may_repeat(r);
+    for (int k = r.step + 1; k < size_; k++) {
+      if (step(k).next) strict = true;
+      else if (r.blocked > k) hope = true;
+      if (!step(k).optional) break;
+    }
+    if (strict) r.missed = true;
+    return !strict || hope;
+  }
+  void pass_over(Keyed& s, const Event& e) const {
+    if (rule.uses_next) std::erase_if(s.runs, [&](Run& r) { return !passed_over(r, e); });
   }
 
   void absences(Keyed& s, const Event& e) {
@@ -373,22 +401,14 @@ class Sequence final : public Runner {
   void latest(Keyed& s, const Event& e) {
     std::vector<Run> made, done;
     auto put = [&](Run r) {
-      if (finished(r)) { if (holds(s, r, e.time, (int64_t)e.row)) done.push_back(std::move(r)); }
-      else { if (waiting(r)) fix_bag(s, r, e.time); made.push_back(std::move(r)); }
+      if (all_taken(r) && !holds(s, r, e.time, (int64_t)e.row)) return;
+      if (waiting(r)) fix_bag(s, r, e.time);
+      (finished(r) ? done : made).push_back(std::move(r));
     };
-    for (auto& r : s.runs) r.extended = false;
     for (size_t k = 0; k < s.runs.size(); k++) {
-      Run& r = s.runs[k];
-      size_t before = made.size();
-      bool was_waiting = waiting(r);
-      onward(s, r, e, false, put);
-      if (was_waiting && made.size() > before) {  // an optional step behind which only absences stand: taken in place
-        Run taken = std::move(made[before]);
-        made.erase(made.begin() + (long)before, made.end());
-        r = std::move(taken);
-        continue;
-      }
-      grow_latest(s, r, e, put);
+      if (waiting(s.runs[k])) continue;
+      onward(s, s.runs[k], e, false, put);
+      grow_latest(s, s.runs[k], e, put);
     }
     if (has_bag_) {
       View v = bag_view(s, e.time);
@@ -402,8 +422,9 @@ class Sequence final : public Runner {
       clear(s);
       return;
     }
-    for (auto& r : made) settle(s, made, r);
-    for (auto& r : s.runs) r.extended = false;
+    pass_over(s, e);
+    if (may_merge_) merge(s, e);
+    for (auto& r : made) if (wins(r, made)) place_run(s.runs, r, e);
   }
   // Of runs that complete on one event: the earliest start, more steps, events that come first.
   bool earlier(const Keyed& s, const Run& a, const Run& b, int64_t now) {
@@ -419,7 +440,7 @@ class Sequence final : public Runner {
       members(d, r.mask, e, v, false, [&](int m) { Run c = r; fill(s, c, m, e); put(std::move(c)); });
     } else if (may_repeat(r) && any_fits(d, e, v)) {
       if (r.count < d.nmin) { Run c = r; repeat(s, c, e); put(std::move(c)); }
-      else { repeat(s, r, e); r.extended = true; }
+      else repeat(s, r, e);
     }
   }
   template <class F>
@@ -447,18 +468,41 @@ class Sequence final : public Runner {
     if (step(k).unordered) members(step(k), 0, e, v, each, [&](int m) { put(moved(s, none, k, m, e)); });
     else if (any_fits(step(k), e, v)) put(moved(s, none, k, 0, e));
   }
-  // Let one of the runs made on this event have its position, if none is better.
-  void settle(Keyed& s, const std::vector<Run>& made, const Run& r) {
-    for (auto& other : made)
-      if (&other != &r && same_position(other, r) && (newer(other, r) || (!newer(r, other) && &other < &r))) return;
-    for (auto& held : s.runs) {
+  // Of those that reach a position on one event: the newest start, more steps, the older by its events.
+  bool wins(const Run& r, const std::vector<Run>& made) const {
+    for (auto& other : made) {
+      if (&other == &r || !same_position(other, r)) continue;
+      if (newer(other, r)) return false;
+      if (!newer(r, other) && (older(other, r) || (!older(r, other) && &other < &r))) return false;
+    }
+    return true;
+  }
+  static bool older(const Run& a, const Run& b) {
+    if (a.bag_to != b.bag_to) return a.bag_to < b.bag_to;
+    for (size_t k = 0; k < a.taken.size() && k < b.taken.size(); k++)
+      if (!(a.taken[k].place == b.taken[k].place)) return a.taken[k].place < b.taken[k].place;
+    if (a.taken.size() != b.taken.size()) return a.taken.size() < b.taken.size();
+    for (size_t k = 0; k < a.taken.size(); k++) if (a.taken[k].name != b.taken[k].name) return a.taken[k].name < b.taken[k].name;
+    return false;
+  }
+  // One run a position. Between equal starts the older stays, unless the next step has `within`: then the newer one
+  // has more time left, if the older did not just take this event in as well.
+  void place_run(std::vector<Run>& runs, const Run& r, const Event& e) {
+    for (auto& held : runs) {
       if (!same_position(held, r)) continue;
       if (waiting(held)) return;
-      bool replace = held.start < r.start || (held.start == r.start && !held.extended && next_has_within(r));
-      if (replace) held = r;
+      if (held.start < r.start || (held.start == r.start && !(held.last == e.place) && next_has_within(r))) held = r;
       return;
     }
-    s.runs.push_back(r);
+    runs.push_back(r);
+  }
+  // What cut runs off from their next steps may have brought two of them to one position.
+  void merge(Keyed& s, const Event& e) {
+    if (s.runs.size() < 2) return;
+    std::vector<Run> runs;
+    runs.swap(s.runs);
+    std::stable_sort(runs.begin(), runs.end(), older);
+    for (auto& r : runs) place_run(s.runs, r, e);
   }
 
   // ---------------------------------------------------------------- overlap = all, any
@@ -467,12 +511,13 @@ class Sequence final : public Runner {
     bool any = rule.overlap == ANY;
     std::vector<Run> done, made;
     auto put = [&](Run r) {
-      if (finished(r)) { if (holds(s, r, e.time, (int64_t)e.row)) done.push_back(std::move(r)); }
-      else made.push_back(std::move(r));
+      if (all_taken(r) && !holds(s, r, e.time, (int64_t)e.row)) return;
+      (finished(r) ? done : made).push_back(std::move(r));
     };
     if (any) for (auto& r : s.runs) ways(s, r, e, put);
     else advance_all(s, e, done);
     if (may_start(s, e)) start_many(s, e, any, put);
+    pass_over(s, e);
     if (!done.empty() && complete_many(s, made, done, e)) return;
     for (auto& r : made) s.runs.push_back(std::move(r));
     bound(s);
@@ -480,6 +525,7 @@ class Sequence final : public Runner {
 
   template <class F>
   void ways(Keyed& s, const Run& r, const Event& e, F put) {
+    if (waiting(r)) return;
     const StepDef& d = step(r.step);
     View v = view(s, r, e.time);
     if (d.unordered && !complete(r)) {
@@ -499,8 +545,14 @@ class Sequence final : public Runner {
     // One run an event: the one that completes, else at the first step as written that it fits.
     std::vector<Run> ways;
     for (int k = 0; k <= first_required_; k++) begin(s, k, e, false, [&](Run r) { ways.push_back(std::move(r)); });
-    for (auto& r : ways) if (finished(r) && holds(s, r, e.time, (int64_t)e.row)) { put(std::move(r)); return; }
-    for (auto& r : ways) if (!finished(r)) { put(std::move(r)); return; }
+    choose(s, ways, e, put);
+  }
+  // A match that can complete completes; else the first way. What `having` refuses at its end is no way.
+  template <class F>
+  void choose(Keyed& s, std::vector<Run>& ways, const Event& e, F put) {
+    std::erase_if(ways, [&](const Run& r) { return all_taken(r) && !holds(s, r, e.time, (int64_t)e.row); });
+    for (auto& r : ways) if (finished(r)) { put(std::move(r)); return; }
+    if (!ways.empty()) put(std::move(ways[0]));
   }
 
   // Every run takes e where it can, in place; what completes moves to `done`.
@@ -511,39 +563,30 @@ class Sequence final : public Runner {
       return true;
     });
   }
-  // r goes on as c, unless c is at its end and `having` refuses it. Returns whether r is now a match.
-  bool became(Keyed& s, Run& r, Run& c, const Event& e) {
-    bool end = finished(c);
-    if (end && !holds(s, c, e.time, (int64_t)e.row)) return false;
-    r = std::move(c);
-    return end;
-  }
-  // Returns whether r is now a match.
+  // Returns whether r is now a match. It prefers to complete, then the nearest later step, then its own repeated step.
   bool take_all(Keyed& s, Run& r, const Event& e) {
+    if (waiting(r)) return false;
     std::vector<Run> ways;
-    auto keep = [&](Run c) { ways.push_back(std::move(c)); };
+    auto onward_of = [&](const Run& from, int beyond) {
+      onward(s, from, e, false, [&](Run c) {
+        if (c.step <= beyond) return;
+        if (step(c.step).optional && !complete(c)) c.before = std::make_shared<Run>(from);
+        ways.push_back(std::move(c));
+      });
+    };
+    onward_of(r, -1);
     const StepDef& d = step(r.step);
-    if (complete(r)) onward(s, r, e, false, keep);
-    if (r.before) onward(s, *r.before, e, false, [&](Run c) { if (c.step > r.step) ways.push_back(std::move(c)); });
-    for (auto& c : ways) if (finished(c) && holds(s, c, e.time, (int64_t)e.row)) { r = std::move(c); return true; }
     View v = view(s, r, e.time);
-    if (d.unordered && !complete(r)) {
-      members(d, r.mask, e, v, false, [&](int m) { Run c = r; fill(s, c, m, e); ways.push_back(std::move(c)); });
-      return !ways.empty() && became(s, r, ways[0], e);
+    if (d.unordered && !complete(r)) members(d, r.mask, e, v, false, [&](int m) { Run c = r; fill(s, c, m, e); ways.push_back(std::move(c)); });
+    if (may_repeat(r) && any_fits(d, e, v)) {
+      ways.push_back(r);
+      repeat(s, ways.back(), e);
+      if (complete(ways.back())) ways.back().before = nullptr;
     }
-    if (!complete(r) && may_repeat(r) && any_fits(d, e, v)) {
-      Run c = r;
-      repeat(s, c, e);
-      if (complete(c)) c.before = nullptr;
-      return became(s, r, c, e);
-    }
-    for (auto& c : ways) if (!finished(c)) {
-      if (step(c.step).optional && !complete(c)) c.before = std::make_shared<Run>(r.before && !complete(r) ? *r.before : r);
-      r = std::move(c);
-      return false;
-    }
-    if (complete(r) && may_repeat(r) && any_fits(d, e, v)) repeat(s, r, e);
-    return false;
+    if (r.before) onward_of(*r.before, r.step);
+    bool done = false;
+    choose(s, ways, e, [&](Run c) { r = std::move(c); done = finished(r); });
+    return done;
   }
 
   // Returns whether all partials are gone.
@@ -591,6 +634,7 @@ class Sequence final : public Runner {
       : Runner(r, e, k, l),
         size_((int)r.steps.size()),
         has_bag_(r.overlap == LATEST && !r.steps[0].unordered && r.steps[0].repeated()),
+        may_merge_(r.uses_next || std::any_of(r.steps.begin(), r.steps.end(), [](const StepDef& d) { return d.optional; })),
         first_required_([&] { int n = 0; while (r.steps[n].optional) n++; return n; }()) {}
 
   State* fresh() const override {
@@ -629,9 +673,7 @@ class Sequence final : public Runner {
   void fire(Keyed& s, Run* due) {
     Run r = std::move(*due);
     s.runs.erase(s.runs.begin() + (due - s.runs.data()));
-    int64_t at = fires_at(r);
-    if (!holds(s, r, at, -1)) return;
-    report(s, r, at, -1);
+    report(s, r, fires_at(r), -1);
     if (rule.skip == PAST_LAST) clear(s);
     else if (rule.skip == TO_NEXT) std::erase_if(s.runs, [&](const Run& o) { return o.start == r.start; });
   }

@@ -17,7 +17,7 @@ void pack_run(const Run& r, const Keyed& s, const RuleDef& rule, Packer& p) {
   bool bag = r.bag_from < r.bag_to;
   int64_t from = r.bag_from < s.bag.begin() ? s.bag.begin() : r.bag_from;  // older ones are gone for good
   p.num(bag ? from - base : 0); p.num(bag ? r.bag_to - base : 0);
-  p.num(r.fixed_bag);
+  p.num(r.fixed_bag | r.missed << 1);
   p.raw(r.taken.size());
   for (auto& t : r.taken) {
     p.num(t.name);
@@ -37,7 +37,9 @@ Run unpack_run(const Keyed& s, const RuleDef& rule, Unpacker& u, int depth) {
   r.start = u.place(); r.last = u.place();
   r.last_number = s.number - u.num();
   r.bag_from = u.num(); r.bag_to = u.num();
-  r.fixed_bag = u.num();
+  int64_t flags = u.num();
+  r.fixed_bag = flags & 1;
+  r.missed = flags & 2;
   if (r.step < 0 || r.step >= (int)rule.steps.size()) u.bad = true;
   for (size_t n = u.count(); n-- > 0 && !u.bad;) {
     Taken t{(int)u.num(), (uint32_t)r.values.size(), u.place()};

@@ -83,7 +83,7 @@ class LatestOfKey(SequenceOfKey):
     def started(self, event: Event) -> tuple[dict[int, Partial], list[Partial]]:
         """A run starts at the first step that is not optional or at any optional step before it.
 
-        A repeated step that starts a run is a bag. Gives the bags that took the event in, by step, and new partials.
+        A repeated first step is a bag. Gives the bags that took the event in, by step, and new partials.
         """
         bags: dict[int, Partial] = {}
         starts: list[Partial] = []
@@ -92,7 +92,7 @@ class LatestOfKey(SequenceOfKey):
         for target in self.plan.targets(-1):
             if target == self.plan.end:
                 continue
-            if self.plan.steps[target].repeated:
+            if target == 0 and self.plan.steps[0].repeated:
                 bag = self.bag_with(target, event)
                 bags |= {} if bag is None else {target: bag}
             else:

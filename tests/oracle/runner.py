@@ -34,12 +34,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Found:
-    """A match with what it is sorted by: when, the place of its last event, its rule, its events step by step."""
+    """A match with what it is sorted by: when, the line of its last event, its rule, its events step by step."""
 
     rule: int
     key: KeyValue
     at: int
-    last: Place
+    last: int
     events: tuple[Place, ...]
     by_step: tuple[tuple[Place, ...], ...]
     record: dict[str, Any]
@@ -145,7 +145,7 @@ class RuleRunner:
 
     def found(self, key: KeyValue, record: dict[str, Any], events: list[Event], by_step: tuple[Any, ...]) -> Found:
         in_steps = tuple(place for step in by_step for place in step if place != AFTER_ALL)
-        last = max(event.place for event in events)
+        last = max(events, key=lambda event: event.place).line
         return Found(self.number, key, record["at"], last, (*in_steps, AFTER_ALL), by_step, record)
 
 

@@ -131,7 +131,7 @@ def _target(name: str, arg: Expr, place: Place, span: Span, bench: Bench) -> str
 def _is_field(path: str, place: Place, bench: Bench) -> bool:
     if bench.schema is not None:
         return bench.schema.kind(path, place.types) is not None
-    return path in bench.lets or any(known.split(".")[0] == path for known in bench.known_fields or ())
+    return path in bench.lets or path in bench.known_heads
 
 
 def _report_no_step(name: str, paths: list[str], place: Place, span: Span, bench: Bench) -> None:

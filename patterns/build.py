@@ -222,7 +222,11 @@ class Builder(Literals):
     def _literal(self, node: Branch) -> Expr:
         token = node.children[0]
         assert isinstance(token, Token)
-        return Literal(self.scalar(token), self.span(token))
+        value = self.scalar(token)
+        if token.type == "PARAM" and token[1:] not in self.constants.params:
+            # Reported: what goes on is a value of which nothing is known.
+            return Name(f"?{token}", self.span(token))
+        return Literal(value, self.span(token))
 
 
 _PATTERN_EXAMPLE = {"like": 'a pattern such as "a*"', "regex": 'a regular expression such as "^a.+z$"'}

@@ -18,7 +18,7 @@ from samovar.patterns.functions import (
 from samovar.patterns.habits import KEYWORDS
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.scope import Bench, Place, Typed, where
-from samovar.patterns.syntax import Call, Expr, History, Literal, Span
+from samovar.patterns.syntax import Call, Expr, History, Literal, Name, Span
 
 _ELSEWHERE = {
     "median": "there are count, sum, avg, min, max, stddev, distinct, first, last and values",
@@ -67,7 +67,9 @@ def resolve_call(node: Call, place: Place, bench: Bench) -> Typed:
         expected=None if tip else "a function: " + ", ".join(sorted(ALL_NAMES)),
     )
     for arg in node.args:
-        bench.resolve(arg, place, bench)
+        # A misspelt aggregate may well take a step's name.
+        if not (isinstance(arg, Name) and arg.path in place.readable):
+            bench.resolve(arg, place, bench)
     return Literal(None, span), ANY
 
 

@@ -442,8 +442,10 @@ def _sequence_words(compiler: _RuleCompiler, form: SequenceForm) -> list[int]:
             gaps.append([])
     until = -1 if form.until is None else compiler.add_bracket(form.until)
     uses_next = any(step.next for step in form.steps)
+    # With keys on steps only, an event of a type that has none belongs to no key.
+    own_by = not form.by or form.by[0].span < form.steps[0].span
     words = [form.maxspan_ms, OVERLAPS[form.overlap], SKIPS[form.skip]]
-    words += [int(uses_next), compiler.key(form.by) if uses_next else -1, until, len(positive)]
+    words += [int(uses_next), compiler.key(form.by) if uses_next and own_by else -1, until, len(positive)]
     for step_words in positive:
         words += step_words
     for gap in gaps:

@@ -79,6 +79,7 @@ def _set_frame(head: Head, clause: Branch, builder: Builder) -> None:
         builder.report.error(
             "misplaced-option", f"`{name}` belongs to `{belongs}`", builder.span(clause), hint=_FRAME_HINTS[head.kind]
         )
+        head.options.misspelt = True
         return
     head.options.marks[name] = builder.span(clause)
     set_option(name, value, builder, head.options)

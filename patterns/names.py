@@ -76,7 +76,7 @@ def _let(name: str, place: Place, span: Span, bench: Bench) -> Typed:
 
 def _check_bare_step(path: str, place: Place, span: Span, bench: Bench) -> None:
     """`probe` alone, where probe is a step: nearly always a field of it is meant."""
-    if path not in place.readable or bench.schema is not None or path in _known_heads(bench):
+    if path not in place.readable or bench.schema is not None or path in bench.known_heads:
         return
     bench.report.warning(
         "step-as-field",
@@ -86,14 +86,10 @@ def _check_bare_step(path: str, place: Place, span: Span, bench: Bench) -> None:
     )
 
 
-def _known_heads(bench: Bench) -> frozenset[str]:
-    return frozenset(path.split(".")[0] for path in bench.known_fields or ())
-
-
 def _check_habits(path: str, place: Place, span: Span, bench: Bench) -> None:
     """Without a schema no field is unknown, but some names are slips all the same."""
     head, _, rest = path.partition(".")
-    if head in _known_heads(bench):
+    if head in bench.known_heads:
         return
     if not rest and path.lower() in _WORDS and path != path.lower():
         meant = {"none": "null"}.get(path.lower(), path.lower())
@@ -107,18 +103,13 @@ def _check_habits(path: str, place: Place, span: Span, bench: Bench) -> None:
         return
     close = nearest(head, [*place.readable, *place.unreadable]) if rest else None
     if close:
-        text = f"no step is named `{head}`, and no event has such a field"
-        if bench.known_fields is not None:
-            bench.report.error(
-                "unknown-step", text, span, expected=one_of(place.readable), hint=f"did you mean `{close}.{rest}`?"
-            )
-        else:
-            bench.report.warning(
-                "close-to-step",
-                f"`{head}` is read as a field; no step is named so",
-                span,
-                hint=f"did you mean `{close}.{rest}`?",
-            )
+        bench.report.error(
+            "unknown-step",
+            f"no step is named `{head}`",
+            span,
+            expected=one_of(place.readable),
+            hint=f"did you mean `{close}.{rest}`? If it is a field all the same, write `?{path}`",
+        )
 
 
 def _report_unknown(path: str, place: Place, span: Span, bench: Bench) -> None:

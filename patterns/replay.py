@@ -145,7 +145,8 @@ class Replay:
         flush: bool = True,
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
-        on_late: Callable[[Late], None] = lambda late: None,
+        on_late: Callable[[Late], None] = lambda _: None,
+        after_step: Callable[[Batch], None] = lambda _: None,
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
@@ -153,6 +154,7 @@ class Replay:
         self.states = States(program, max_partials=max_partials, max_events=max_events, hold=True)
         self.flush = flush
         self.on_late = on_late
+        self.after_step = after_step
         self.chunk_rows = chunk_rows
         self.events = 0
         self.late = 0
@@ -182,14 +184,24 @@ class Replay:
         """There is no more input: what is still to come, in order."""
         if self._buffer is None:
             for batch in self._in_order():
-                yield step(self.states, batch, int(batch.time[-1]))
+                yield self._step(batch, int(batch.time[-1]))
         else:
             while self._held:
                 yield self._release(self._held.pop(), self._buffer)
             rest = drain(self._buffer)
-            yield step(self.states, rest, int(rest.time[-1]) if len(rest) else self._buffer.watermark())
+            yield self._step(rest, int(rest.time[-1]) if len(rest) else self._buffer.watermark())
         self.states.hold(False)
-        yield step(self.states, Batch(self._columns), END_OF_TIME if self.flush else self._largest)
+        yield self._step(Batch(self._columns), END_OF_TIME if self.flush else self._largest)
+
+    def _step(self, batch: Batch, watermark: int) -> Matches:
+        found = step(self.states, batch, watermark)
+        self.after_step(batch)
+        return found
+
+    @property
+    def end_ms(self) -> int:
+        """The largest time so far."""
+        return self._largest
 
     # ------------------------------------------------------------ with slack
 
@@ -198,7 +210,7 @@ class Replay:
         self.late += len(ordered.late)
         for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
             self.on_late(Late(offset, by))
-        return step(self.states, ordered.released, ordered.watermark)
+        return self._step(ordered.released, ordered.watermark)
 
     # ------------------------------------------------------------ without slack
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from samovar.patterns.findings import Report
@@ -61,6 +62,11 @@ class Bench:
     nodes: int = 0
     depth: int = 0
     exhausted: bool = False
+
+    @cached_property
+    def known_heads(self) -> frozenset[str]:
+        """The first parts of the field paths seen in the data."""
+        return frozenset(path.partition(".")[0] for path in self.known_fields or ())
 
     @contextmanager
     def inside(self, span: Span) -> Iterator[None]:

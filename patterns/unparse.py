@@ -20,10 +20,12 @@ from samovar.patterns.syntax import (
     Scalar,
     TextMatch,
     Unary,
+    walk,
 )
 
 # The tighter a sign binds, the higher its number; a part that binds less than its place needs brackets.
-_BINDING = {"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_BINDING = {"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4}
+_BINDING |= {"+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
 _NOT, _COMPARISON, _SIGN, _ATOM = 3, 4, 7, 8
 _SHOWN_ITEMS = 6
 _PLAIN_NAME = re.compile(r"[@?]?[^\W\d][\w@-]*(\.[@\w-]+)*\Z")
@@ -60,7 +62,7 @@ def _parts(expr: Expr) -> tuple[str, int]:
         case Binary(op, left, right):
             binding = _BINDING[op]
             associative = op in ("and", "or", "+", "*")
-            times = op in _BINDING and binding == _COMPARISON and _is_time(left)
+            times = (binding == _COMPARISON and is_difference(left)) or (op == "/" and any(map(is_moment, walk(left))))
             shown = _time_text(right) if times else _write(right, binding + (not associative))
             return f"{_write(left, binding + (binding == _COMPARISON))} {op} {shown}", binding
         case In():
@@ -131,7 +133,7 @@ def _patterns(patterns: tuple[str, ...]) -> str:
     return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
-def _is_time(expr: Expr) -> bool:
+def is_difference(expr: Expr) -> bool:
     """A difference of two times: what it is compared with reads best as a time."""
     return isinstance(expr, Binary) and expr.op == "-" and is_moment(expr.left) and is_moment(expr.right)
 

@@ -12,6 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from samovar.patterns.compile import compile_rules
+from samovar.patterns.native import Decoder
+from samovar.patterns.replay import BadLine, Lines, Replay
 from samovar.patterns.rulefile import Loaded, load_paths
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Expected, Rule, RuleTest
@@ -34,8 +37,20 @@ def by_oracle(rule: Rule, events: list[dict[str, Any]]) -> Matches:
     return oracle.run([rule], events).matches
 
 
-# A further engine takes a rule and events as dictionaries with `type` and `ts`, and gives what `samovar match` prints.
-ENGINES: dict[str, Engine] = {"oracle": by_oracle}
+def by_matcher(rule: Rule, events: list[dict[str, Any]]) -> Matches:
+    program = compile_rules([rule])
+    lines, replay = Lines(Decoder(program.fields), on_bad=refuse), Replay(program)
+    found = [replay.feed(lines.take("".join(json.dumps(event) + "\n" for event in events).encode())), *replay.finish()]
+    told = [zip(part, part.suppressed, strict=True) for part in found]
+    return [match for part in told for match, suppressed in part if not suppressed]
+
+
+def refuse(line: BadLine) -> None:
+    raise AssertionError(f"a line that is no event: {line}")
+
+
+# An engine takes a rule and events as dictionaries with `type` and `ts`, and gives what `samovar match` prints.
+ENGINES: dict[str, Engine] = {"oracle": by_oracle, "matcher": by_matcher}
 
 
 @cache

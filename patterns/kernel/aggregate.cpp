@@ -1,7 +1,6 @@
 // The `aggregate` form: a sliding window of events a key; fires when `having` turns true.
 //
-// Sums, counts and distinct counts go on from event to event. For `distinct`, an event counts while no later one in
-// the window has the same value: adding looks back for the one it covers, dropping needs no look at all.
+// What `having` reads is kept up to date as events come and go; what only `emit` reads is worked out when it fires.
 #include <algorithm>
 
 #include "runner.h"
@@ -9,14 +8,16 @@
 namespace samovar {
 namespace {
 
+struct Kept {
+  Running running;
+  CountedValues values;
+};
+
 struct Keyed : State {
   EventLog window;
   bool armed = true;
   int64_t fired = LONG_AGO;
-  std::vector<Running> sums;              // one an aggregate
-  std::vector<std::vector<char>> covered;  // of `distinct`: a later event has the same value; a flag an event held
-  std::vector<int64_t> distinct;
-  int64_t flags_from = 0;                 // the event that covered[..][0] is of
+  std::vector<Kept> kept;  // one for each aggregate that `having` reads
 };
 
 class Aggregate final : public Runner {
@@ -28,58 +29,41 @@ class Aggregate final : public Runner {
     Value last_event(int slot) override { return s.window.size() ? s.window.value(s.window.end() - 1, s.window.width - form.rule.last_captures + slot) : Value::nil(); }
     Value aggregate(const AggRef& ref) override {
       size_t k = (size_t)(&ref - form.rule.aggregates.data());
-      switch (ref.function) {
-        case A_COUNT: return Value::integer(s.sums[k].events);
-        case A_SUM: case A_AVG: case A_STDDEV: return s.sums[k].result(ref.function);
-        case A_DISTINCT: return Value::integer(s.distinct[k]);
+      if (ref.function == A_COUNT && ref.target < 0) return Value::integer(s.window.size());
+      if (form.place_[k] >= 0) {
+        const Kept& kept = s.kept[(size_t)form.place_[k]];
+        switch (ref.function) {
+          case A_COUNT: return Value::integer(kept.running.events);
+          case A_SUM: case A_AVG: case A_STDDEV: return kept.running.result(ref.function);
+          case A_DISTINCT: return Value::integer(kept.values.size());
+        }
       }
       Fold fold{ref.function};
       for (int64_t n = s.window.begin(); n < s.window.end(); n++)
-        if (form.in(ref, s.window.at(n))) fold.add(s.window.value(n, ref.slot));
+        if (form.in(ref, s.window.at(n))) fold.add(ref.slot < 0 ? Value::nil() : s.window.value(n, ref.slot));
       return fold.result(form.eval.scratch);
     }
   };
   bool in(const AggRef& ref, const Held& h) const { return ref.target < 0 || h.brackets >> ref.target & 1; }
 
-  char& flag(Keyed& s, size_t k, int64_t n) const { return s.covered[k][(size_t)(n - s.flags_from)]; }
-
-  void count_in(Keyed& s, int64_t n) const {
-    for (size_t k = 0; k < rule.aggregates.size(); k++) {
-      const AggRef& ref = rule.aggregates[k];
-      if (ref.function == A_DISTINCT) s.covered[k].push_back(0);
+  // sign 1: event n of the window comes; -1: it goes.
+  void count(Keyed& s, int64_t n, int sign) const {
+    for (size_t k = 0; k < kept_.size(); k++) {
+      const AggRef& ref = rule.aggregates[(size_t)kept_[k]];
       if (!in(ref, s.window.at(n))) continue;
-      s.sums[k].events++;
+      Kept& kept = s.kept[k];
+      kept.running.events += sign;
       if (ref.slot < 0) continue;
-      const Value& v = s.window.value(n, ref.slot);
-      if (ref.function == A_DISTINCT) cover(s, k, n, v);
-      else if (ref.function <= A_AVG || ref.function == A_STDDEV) s.sums[k].add(v, 1);
-    }
-  }
-  void cover(Keyed& s, size_t k, int64_t n, const Value& v) const {
-    if (v.is_null() || v.tag == OTHER) return;
-    const AggRef& ref = rule.aggregates[k];
-    for (int64_t m = n - 1; m >= s.window.begin(); m--)
-      if (!flag(s, k, m) && in(ref, s.window.at(m)) && same(s.window.value(m, ref.slot), v)) { flag(s, k, m) = 1; return; }
-    s.distinct[k]++;
-  }
-  void count_out(Keyed& s, int64_t n) const {
-    for (size_t k = 0; k < rule.aggregates.size(); k++) {
-      const AggRef& ref = rule.aggregates[k];
-      if (!in(ref, s.window.at(n))) continue;
-      s.sums[k].events--;
-      if (ref.slot < 0) continue;
-      const Value& v = s.window.value(n, ref.slot);
-      if (ref.function == A_DISTINCT) { if (!v.is_null() && v.tag != OTHER && !flag(s, k, n)) s.distinct[k]--; }
-      else if (ref.function <= A_AVG || ref.function == A_STDDEV) s.sums[k].add(v, -1);
+      Value v = s.window.value(n, ref.slot);
+      auto value_of = [&](int64_t event) { return s.window.value(event, ref.slot); };
+      if (ref.function != A_DISTINCT) kept.running.add(v, sign, ref.function == A_STDDEV);
+      else if (sign > 0) kept.values.add(v, n, value_of);
+      else kept.values.remove(v, value_of);
     }
   }
   void drop_before(Keyed& s, int64_t n) const {
-    for (int64_t k = s.window.begin(); k < n; k++) count_out(s, k);
+    if (!kept_.empty()) for (int64_t k = s.window.begin(); k < n; k++) count(s, k, -1);
     s.window.drop_before(n);
-    int64_t stale = s.window.begin() - s.flags_from;
-    if (stale < 64 && s.window.size()) return;  // flags go in bulk
-    for (auto& c : s.covered) if (!c.empty()) c.erase(c.begin(), c.begin() + (long)std::min<int64_t>(stale, (int64_t)c.size()));
-    s.flags_from = s.window.begin();
   }
   void trim(Keyed& s, int64_t now) const { drop_before(s, s.window.since(now - rule.over, s.window.begin())); }
   bool holds(Keyed& s) {
@@ -87,6 +71,11 @@ class Aggregate final : public Runner {
     return eval.of_run(rule.having, v, rule, -1).is_true();
   }
 
+  void note_window(Keyed& s, const Event& e) {
+    View v(*this, s);
+    bool ready = s.armed || (rule.repeat >= 0 && e.time - s.fired >= rule.repeat);
+    note_having("window", e.place.offset, v, (int64_t)e.row, s.window.at(s.window.begin()).place.time, s.window.size(), ready);
+  }
   void report(Keyed& s, const Event& e) {
     s.fired = e.time;
     Listed listed{events_name_, {}, s.window.size()};
@@ -97,27 +86,44 @@ class Aggregate final : public Runner {
   }
 
   int events_name_;
+  std::vector<int> kept_;   // aggregates that go on from event to event
+  std::vector<int> place_;  // of an aggregate in kept_, or -1
+
+  void keep_what_is_read(int node) {
+    const Node& n = eval.program.nodes[(size_t)node];
+    if (n.op == AGG && place_[(size_t)n.x] < 0) {
+      const AggRef& ref = rule.aggregates[(size_t)n.x];
+      bool goes_on = ref.function <= A_AVG || ref.function == A_STDDEV || ref.function == A_DISTINCT;
+      if (goes_on && !(ref.function == A_COUNT && ref.target < 0)) {
+        place_[(size_t)n.x] = (int)kept_.size();
+        kept_.push_back(n.x);
+      }
+    }
+    for (int a : n.args) keep_what_is_read(a);
+  }
 
  public:
-  Aggregate(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) : Runner(r, e, k, l), events_name_(r.names[0].text) {}
+  Aggregate(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l)
+      : Runner(r, e, k, l), events_name_(r.names[0].text), place_(r.aggregates.size(), -1) {
+    keep_what_is_read(r.having);
+  }
 
   State* fresh() const override {
     Keyed* s = new Keyed;
     s->window.width = (int)rule.values.size();
-    s->sums.resize(rule.aggregates.size());
-    s->covered.resize(rule.aggregates.size());
-    s->distinct.resize(rule.aggregates.size());
+    s->kept.resize(kept_.size());
     return s;
   }
   void event(State& state, const Event& e) override {
     if (!e.brackets) return;
     Keyed& s = (Keyed&)state;
     trim(s, e.time);
-    if (!holds(s)) s.armed = true;
+    if (!s.armed && !holds(s)) s.armed = true;
     s.window.push({e.place, 0, e.brackets});
     for (int node : rule.values) s.window.push_value(eval.at_row(node, e.row));
-    count_in(s, s.window.end() - 1);
+    if (!kept_.empty()) count(s, s.window.end() - 1, 1);
     if (s.window.size() > limits.max_events) { drop_before(s, s.window.begin() + 1); counters.dropped_events++; }
+    if (trace) note_window(s, e);
     if (!holds(s)) return;
     bool again = rule.repeat >= 0 && e.time - s.fired >= rule.repeat;
     if (s.armed || again) report(s, e);
@@ -139,6 +145,11 @@ class Aggregate final : public Runner {
     return s.armed && s.window.size() == 0 && (s.alerted == LONG_AGO || rule.suppress < 0 || now - s.alerted > rule.suppress);
   }
   EventLog* log(State& state) const override { return &((Keyed&)state).window; }
+  void prefetch(State& state) const override {
+    Keyed& s = (Keyed&)state;
+    s.window.prefetch();
+    if (!kept_.empty()) __builtin_prefetch(s.kept.data());
+  }
 
   // Packed: armed, fired. The rest follows from the events, which are chunks of their own.
   void pack(const State& state, Packer& p) const override {
@@ -153,8 +164,7 @@ class Aggregate final : public Runner {
   }
   void loaded(State& state) const override {
     Keyed& s = (Keyed&)state;
-    s.flags_from = s.window.begin();
-    for (int64_t n = s.window.begin(); n < s.window.end(); n++) count_in(s, n);
+    for (int64_t n = s.window.begin(); n < s.window.end(); n++) count(s, n, 1);
   }
 };
 

@@ -4,6 +4,7 @@ namespace samovar {
 namespace {
 
 constexpr int64_t UNKNOWN = -2, NO_KEY = -1;
+constexpr size_t AHEAD = 32;  // events whose keys and states are brought near together
 
 uint64_t starting_brackets(const RuleDef& r) {
   if (r.form != SEQUENCE) return ~0ull;
@@ -80,6 +81,52 @@ int64_t Engine::key_of(int keyspec, size_t row) {
   return cached = keys_.find_or_add(scratch_key_);
 }
 
+Event Engine::event_at(size_t r) const {
+  const Batch& b = *eval_.batch();
+  return {b.time[r], {b.time[r], (int64_t)b.stream[r] << 32 | (uint32_t)b.partition[r], b.offset[r]}, bits_[r], r};
+}
+
+// The keys of some rows at once: memory is slow, so what will be needed is asked for before it is used.
+void Engine::resolve_keys(int keyspec, const uint32_t* rows, size_t n) {
+  auto& cache = key_cache_[(size_t)keyspec];
+  size_t ends[AHEAD];
+  uint64_t hashes[AHEAD];
+  bool wanted[AHEAD];
+  scratch_key_.clear();
+  for (size_t k = 0; k < n; k++) {
+    wanted[k] = cache[rows[k]] == UNKNOWN;
+    size_t from = scratch_key_.size();
+    if (wanted[k]) for (int node : program_.keyspecs[(size_t)keyspec])
+      if (!encode_key(scratch_key_, eval_.at_row(node, rows[k]))) { cache[rows[k]] = NO_KEY; wanted[k] = false; break; }
+    ends[k] = scratch_key_.size();
+    if (!wanted[k]) continue;
+    hashes[k] = KeyTable::hash(std::string_view(scratch_key_).substr(from));
+    keys_.prefetch_slot(hashes[k]);
+  }
+  for (size_t k = 0; k < n; k++) if (wanted[k]) keys_.prefetch_entry(hashes[k]);
+  for (size_t k = 0, from = 0; k < n; from = ends[k++])
+    if (wanted[k]) cache[rows[k]] = keys_.find_or_add(std::string_view(scratch_key_).substr(from, ends[k] - from), hashes[k]);
+}
+
+void Engine::run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting) {
+  for (size_t from = 0; from < relevant_.size(); from += AHEAD) {
+    const uint32_t* rows = relevant_.data() + from;
+    size_t n = std::min(AHEAD, relevant_.size() - from);
+    if (keyspec >= 0) {
+      resolve_keys(keyspec, rows, n);
+      auto& keys = key_cache_[(size_t)keyspec];
+      State* states[AHEAD];
+      for (size_t k = 0; k < n; k++) if (keys[rows[k]] >= 0) store.states.prefetch((uint32_t)keys[rows[k]]);
+      for (size_t k = 0; k < n; k++) {
+        states[k] = keys[rows[k]] < 0 ? nullptr : store.states.find((uint32_t)keys[rows[k]]);
+        for (int line = 0; states[k] && line < 4; line++) __builtin_prefetch((char*)states[k] + 64 * line);
+      }
+      for (size_t k = 0; k < n; k++) if (states[k]) runner.prefetch(*states[k]);
+    }
+    for (size_t k = 0; k < n; k++) touch(store, runner, key_of(keyspec, rows[k]), event_at(rows[k]), starting);
+  }
+}
+
 void Engine::run(Store& store, Runner& runner) {
   const RuleDef& rule = runner.rule;
   Batch& batch = *eval_.batch();
@@ -104,10 +151,11 @@ void Engine::run(Store& store, Runner& runner) {
     }
   }
   uint64_t starting = starting_brackets(rule);
-  for (size_t r = 0; r < batch.rows; r++) {
-    if (!bits_[r] && !rule.uses_next) continue;
-    Event e{batch.time[r], {batch.time[r], (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]}, bits_[r], r};
-    if (one_key) { touch(store, runner, key_of(keyspec, r), e, starting); continue; }
+  relevant_.clear();
+  for (size_t r = 0; r < batch.rows; r++) if (bits_[r] || rule.uses_next || (tracing && concerns_traced(rule, r))) relevant_.push_back((uint32_t)r);
+  if (one_key) { run_one_key(store, runner, keyspec, starting); return; }
+  for (uint32_t r : relevant_) {
+    Event e = event_at(r);
     // Brackets with keys of their own: the event is seen once by each key, with the brackets that have that key.
     int64_t seen[66];
     int keys = 0;
@@ -121,28 +169,43 @@ void Engine::run(Store& store, Runner& runner) {
       touch(store, runner, key, own, starting);
     };
     int type = eval_.type_of(r);
+    bool named = false;
     for (size_t b = 0; b < rule.brackets.size(); b++) {
       const BracketDef& d = rule.brackets[b];
-      if ((e.brackets >> b & 1) || (rule.uses_next && (d.type < 0 || d.type == type))) visit(key_of(d.keyspec, r));
+      bool takes = d.type < 0 || d.type == type;
+      named = named || takes;
+      if ((e.brackets >> b & 1) || ((rule.uses_next || tracing) && takes)) visit(key_of(d.keyspec, r));
     }
-    if (rule.uses_next) visit(key_of(rule.next_keyspec, r));
+    if (rule.uses_next && !named) visit(key_of(rule.next_keyspec, r));
   }
 }
 
 void Engine::touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting) {
   if (key < 0) { if (e.brackets) runner.counters.no_key++; return; }
+  bool traced = is_traced(key);
+  if (!e.brackets && !runner.rule.uses_next && !traced) return;
   State* s = store.states.find((uint32_t)key);
   if (!s) {
-    if (!(e.brackets & starting) && !tracing) return;
+    if (!(e.brackets & starting) && !traced) return;
     s = find_or_add(store, (uint32_t)key);
   }
-  bool traced = tracing && keys_.bytes((uint32_t)key) == traced_key;
   if (traced) { trace.rule = runner.rule.index; runner.trace = &trace; }
   if (s->scheduled < e.time) runner.on_time(*s, e.time);
+  if (traced) runner.note_event(e);
   runner.event(*s, e);
   runner.trace = nullptr;
   s->dirty = true;
   reschedule(store, *s, e.time);
+}
+
+bool Engine::is_traced(int64_t key) const { return tracing && key >= 0 && keys_.bytes((uint32_t)key) == traced_key; }
+
+// An event that fits no bracket is of no use to a rule, but a person wants to know why it did not fit.
+bool Engine::concerns_traced(const RuleDef& rule, size_t row) {
+  int type = eval_.type_of(row);
+  for (auto& d : rule.brackets)
+    if ((d.type < 0 || d.type == type) && is_traced(key_of(d.keyspec, row))) return true;
+  return false;
 }
 
 State* Engine::find_or_add(Store& store, uint32_t key) {
@@ -184,6 +247,11 @@ void Engine::remove(Store& store, State* s) {
   delete s;
 }
 
+Runner* Engine::runner_of(const Store& store) const {
+  for (auto& r : runners) if (r.get() == store.keeper) return r.get();
+  return nullptr;
+}
+
 void Engine::advance(Store& store, int64_t now) {
   while (!store.heap.empty() && store.heap.front().first < now) {
     auto [time, key] = store.heap.front();
@@ -191,7 +259,10 @@ void Engine::advance(Store& store, int64_t now) {
     store.heap.pop_back();
     State* s = store.states.find(key);
     if (!s || s->scheduled != time) continue;  // the state went, or is looked at another time
+    Runner* traced = is_traced(key) ? runner_of(store) : nullptr;
+    if (traced) { trace.rule = traced->rule.index; traced->trace = &trace; }
     store.keeper->on_time(*s, now);
+    if (traced) traced->trace = nullptr;
     s->dirty = true;
     s->scheduled = NEVER;
     reschedule(store, *s, now);

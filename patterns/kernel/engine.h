@@ -52,6 +52,7 @@ class Engine final : public HistoryHook {
   std::vector<Store> stores_;  // rules, then histories
   std::vector<std::vector<int64_t>> key_cache_;
   std::vector<uint64_t> bits_;
+  std::vector<uint32_t> relevant_;  // rows that the rule at hand must see
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
@@ -59,6 +60,12 @@ class Engine final : public HistoryHook {
   void run(Store& store, Runner& runner);
   void touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting);
   int64_t key_of(int keyspec, size_t row);
+  void resolve_keys(int keyspec, const uint32_t* rows, size_t n);
+  void run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting);
+  Event event_at(size_t row) const;
+  bool is_traced(int64_t key) const;
+  bool concerns_traced(const RuleDef& rule, size_t row);
+  Runner* runner_of(const Store& store) const;
   State* find_or_add(Store& store, uint32_t key);
   void reschedule(Store& store, State& s, int64_t now);
   void advance(Store& store, int64_t now);

@@ -50,10 +50,13 @@ struct Running {
   int64_t events = 0, numbers = 0;
   ExactSum sum;
   double square_high = 0, square_low = 0;
-  void add(const Value& v, int sign) {
+  void add(const Value& v, int sign, bool squares) {
     if (!v.is_number()) return;
     numbers += sign;
     sum.add(v, sign);
+    if (squares) add_square(v, sign);
+  }
+  void add_square(const Value& v, int sign) {
     double x = v.as_double(), p = x * x, e = std::fma(x, x, -p);
     ExactSum s;
     s.high = square_high; s.low = square_low;
@@ -78,19 +81,19 @@ struct Running {
   }
 };
 
+inline uint64_t hash_value(const Value& v) {
+  if (v.tag == TEXT) return hash_bytes(v.s, v.len);
+  double d = v.tag == BOOL ? (v.i ? 0.5 : 0.25) : v.as_double();
+  if (d == 0) d = 0;  // -0
+  return hash_bytes((const char*)&d, 8);
+}
+
 // Distinct values in the order of their first coming. A list while small, with a table of hashes when it grows.
 class ValueSet {
   std::vector<Owned> list_;
   std::vector<uint32_t> table_;
-  static uint64_t hash(const Value& v) {
-    if (v.tag == TEXT) return hash_bytes(v.s, v.len);
-    double d = v.as_double();
-    if (v.tag == BOOL) d = v.i ? 0.5 : 0.25;
-    if (d == 0) d = 0;
-    return hash_bytes((const char*)&d, 8);
-  }
   void place(uint32_t k) {
-    size_t mask = table_.size() - 1, at = hash(list_[k].get()) & mask;
+    size_t mask = table_.size() - 1, at = hash_value(list_[k].get()) & mask;
     while (table_[at]) at = (at + 1) & mask;
     table_[at] = k + 1;
   }
@@ -103,7 +106,7 @@ class ValueSet {
       return false;
     }
     size_t mask = table_.size() - 1;
-    for (size_t at = hash(v) & mask; table_[at]; at = (at + 1) & mask) if (same(list_[table_[at] - 1].get(), v)) return true;
+    for (size_t at = hash_value(v) & mask; table_[at]; at = (at + 1) & mask) if (same(list_[table_[at] - 1].get(), v)) return true;
     return false;
   }
   bool add(const Value& v) {
@@ -124,6 +127,58 @@ inline bool better(int function, const Value& v, const Value& best) {
   if (best.is_null() || (best.tag == TEXT && v.is_number())) return true;
   return order(v, best) == (function == A_MIN ? -1 : 1);
 }
+
+// How many different values the events of a queue have, as they come and go.
+class CountedValues {
+  struct Slot {
+    int64_t event = 0;  // one that has the value
+    uint32_t count = 0, tag = 0;
+  };
+  std::vector<Slot> slots_;
+  size_t size_ = 0;
+
+  template <class ValueOf>
+  size_t find(const Value& v, uint64_t h, ValueOf value_of) const {
+    size_t mask = slots_.size() - 1, at = h & mask;
+    while (slots_[at].count && !(slots_[at].tag == (uint32_t)(h >> 32) && same(value_of(slots_[at].event), v))) at = (at + 1) & mask;
+    return at;
+  }
+  template <class ValueOf>
+  void grow(ValueOf value_of) {
+    std::vector<Slot> old(slots_.empty() ? 8 : slots_.size() * 2);
+    old.swap(slots_);
+    for (auto& s : old) if (s.count) {
+      size_t mask = slots_.size() - 1, at = hash_value(value_of(s.event)) & mask;
+      while (slots_[at].count) at = (at + 1) & mask;
+      slots_[at] = s;
+    }
+  }
+
+ public:
+  int64_t size() const { return (int64_t)size_; }
+  void prefetch() const { __builtin_prefetch(slots_.data()); }
+  template <class ValueOf>
+  void add(const Value& v, int64_t event, ValueOf value_of) {
+    if (v.is_null() || v.tag == OTHER) return;
+    if ((size_ + 1) * 2 > slots_.size()) grow(value_of);
+    uint64_t h = hash_value(v);
+    Slot& s = slots_[find(v, h, value_of)];
+    if (!s.count) size_++;
+    s = {event, s.count + 1, (uint32_t)(h >> 32)};
+  }
+  template <class ValueOf>
+  void remove(const Value& v, ValueOf value_of) {
+    if (v.is_null() || v.tag == OTHER) return;
+    size_t mask = slots_.size() - 1, at = find(v, hash_value(v), value_of);
+    if (--slots_[at].count) return;
+    size_--;
+    slots_[at] = {};
+    for (size_t k = (at + 1) & mask; slots_[k].count; k = (k + 1) & mask) {
+      size_t want = hash_value(value_of(slots_[k].event)) & mask;
+      if (((k - want) & mask) >= ((k - at) & mask)) { slots_[at] = slots_[k]; slots_[k] = {}; at = k; }
+    }
+  }
+};
 
 constexpr size_t VALUES_MOST = 100;  // what `values` lists at the most
 
@@ -151,7 +206,7 @@ struct Fold {
     last = v;
     if (function == A_MIN || function == A_MAX) {
       if (better(function, v, best)) best = v;
-    } else if (function == A_SUM || function == A_AVG || function == A_STDDEV) running.add(v, 1);
+    } else if (function == A_SUM || function == A_AVG || function == A_STDDEV) running.add(v, 1, function == A_STDDEV);
     else if (function == A_DISTINCT || function == A_VALUES) set.add(v);
   }
   Value result(Batch& out) const {

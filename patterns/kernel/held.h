@@ -37,7 +37,7 @@ class EventLog {
   int64_t end() const { return first_ + (int64_t)(items_.size() - head_); }
   int64_t size() const { return end() - first_; }
   const Held& at(int64_t n) const { return items_[head_ + (size_t)(n - first_)]; }
-  const Value& value(int64_t n, int slot) const { return values_[(head_ + (size_t)(n - first_)) * width + slot].get(); }
+  Value value(int64_t n, int slot) const { return values_[(head_ + (size_t)(n - first_)) * width + slot].get(); }
   void push(const Held& h) { items_.push_back(h); }
   void push_value(Owned v) { values_.push_back(std::move(v)); }
   void drop_before(int64_t n) {
@@ -50,6 +50,11 @@ class EventLog {
       values_.erase(values_.begin(), values_.begin() + head_ * width);
       head_ = 0;
     }
+  }
+  void prefetch() const {
+    __builtin_prefetch(items_.data() + items_.size(), 1);
+    __builtin_prefetch(items_.data() + head_);
+    if (width) __builtin_prefetch(values_.data() + values_.size(), 1);
   }
   void restart(int64_t first) { items_.clear(); values_.clear(); head_ = 0; first_ = first; }
   // The first number whose event is not older than `time`; events are in time order.

@@ -17,7 +17,7 @@ class HistoryKeeper final : public Keeper {
 
   bool sums() const { return def_.function == A_SUM || def_.function == A_AVG; }
   void drop_before(Keyed& s, int64_t n) const {
-    if (sums()) for (int64_t k = s.log_.begin(); k < n; k++) s.running.add(s.log_.value(k, 0), -1);
+    if (sums()) for (int64_t k = s.log_.begin(); k < n; k++) s.running.add(s.log_.value(k, 0), -1, false);
     s.log_.drop_before(n);
   }
 
@@ -50,7 +50,7 @@ class HistoryKeeper final : public Keeper {
     if (def_.function != A_COUNT && v.is_null()) return;  // nulls are left out of everything but a plain count
     s.log_.push({place, 0, 0});
     s.log_.push_value(v);
-    if (sums()) s.running.add(v, 1);
+    if (sums()) s.running.add(v, 1, false);
     if (s.log_.size() > limits_.max_events) { drop_before(s, s.log_.begin() + 1); counters_.dropped_events++; }
   }
   void on_time(State& state, int64_t now) override {
@@ -67,7 +67,7 @@ class HistoryKeeper final : public Keeper {
   EventLog* log(State& s) const override { return &((Keyed&)s).log_; }
   void loaded(State& state) const override {
     Keyed& s = (Keyed&)state;
-    if (sums()) for (int64_t n = s.log_.begin(); n < s.log_.end(); n++) s.running.add(s.log_.value(n, 0), 1);
+    if (sums()) for (int64_t n = s.log_.begin(); n < s.log_.end(); n++) s.running.add(s.log_.value(n, 0), 1, false);
   }
 };
 

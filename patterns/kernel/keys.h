@@ -81,29 +81,32 @@ class KeyTable {
     uint32_t uses = 0;
     bool live = false;
   };
+  struct Slot {
+    uint32_t id = 0;   // id + 1, 0 is free
+    uint32_t tag = 0;  // the hash's upper half: most strangers are told by it without a look at their entry
+  };
   std::vector<Entry> entries_;
-  std::vector<uint32_t> slots_ = std::vector<uint32_t>(64, 0);  // id + 1, 0 is free
+  std::vector<Slot> slots_ = std::vector<Slot>(64);
   std::vector<uint32_t> free_, touched_;
   size_t live_ = 0;
 
   size_t home(uint64_t hash) const { return hash & (slots_.size() - 1); }
   void grow() {
-    std::vector<uint32_t> old(slots_.size() * 2, 0);
+    std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
-    for (uint32_t s : old) if (s) insert(s);
-  }
-  void insert(uint32_t s) {
-    size_t at = home(entries_[s - 1].hash);
-    while (slots_[at]) at = (at + 1) & (slots_.size() - 1);
-    slots_[at] = s;
+    for (Slot s : old) if (s.id) {
+      size_t at = home(entries_[s.id - 1].hash);
+      while (slots_[at].id) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = s;
+    }
   }
   void erase(uint32_t id) {
     size_t mask = slots_.size() - 1, at = home(entries_[id].hash);
-    while (slots_[at] != id + 1) at = (at + 1) & mask;
-    slots_[at] = 0;
-    for (size_t k = (at + 1) & mask; slots_[k]; k = (k + 1) & mask) {  // close the gap, so that no search stops short
-      size_t want = home(entries_[slots_[k] - 1].hash);
-      if (((k - want) & mask) >= ((k - at) & mask)) { slots_[at] = slots_[k]; slots_[k] = 0; at = k; }
+    while (slots_[at].id != id + 1) at = (at + 1) & mask;
+    slots_[at] = {};
+    for (size_t k = (at + 1) & mask; slots_[k].id; k = (k + 1) & mask) {  // close the gap, so that no search stops short
+      size_t want = home(entries_[slots_[k].id - 1].hash);
+      if (((k - want) & mask) >= ((k - at) & mask)) { slots_[at] = slots_[k]; slots_[k] = {}; at = k; }
     }
     entries_[id].live = false;
     std::string().swap(entries_[id].bytes);
@@ -112,19 +115,26 @@ class KeyTable {
   }
 
  public:
-  uint32_t find_or_add(const std::string& key) {
-    uint64_t h = hash_bytes(key.data(), key.size());
+  static uint64_t hash(std::string_view key) { return hash_bytes(key.data(), key.size()); }
+  void prefetch_slot(uint64_t h) const { __builtin_prefetch(&slots_[home(h)]); }
+  void prefetch_entry(uint64_t h) const {
+    uint32_t id = slots_[home(h)].id;
+    if (id) __builtin_prefetch(&entries_[id - 1]);
+  }
+  uint32_t find_or_add(std::string_view key) { return find_or_add(key, hash(key)); }
+  uint32_t find_or_add(std::string_view key, uint64_t h) {
     size_t mask = slots_.size() - 1, at = home(h);
-    for (; slots_[at]; at = (at + 1) & mask) {
-      Entry& e = entries_[slots_[at] - 1];
-      if (e.hash == h && e.bytes == key) return slots_[at] - 1;
+    for (; slots_[at].id; at = (at + 1) & mask) {
+      if (slots_[at].tag != (uint32_t)(h >> 32)) continue;
+      Entry& e = entries_[slots_[at].id - 1];
+      if (e.hash == h && e.bytes == key) return slots_[at].id - 1;
     }
     uint32_t id;
     if (free_.empty()) { id = (uint32_t)entries_.size(); entries_.emplace_back(); }
     else { id = free_.back(); free_.pop_back(); }
     Entry& e = entries_[id];
     e.hash = h; e.bytes = key; e.uses = 0; e.live = true;
-    slots_[at] = id + 1;
+    slots_[at] = {id + 1, (uint32_t)(h >> 32)};
     touched_.push_back(id);
     if (++live_ * 2 > slots_.size()) grow();
     return id;
@@ -150,6 +160,7 @@ class IdMap {
 
  public:
   size_t size() const { return size_; }
+  void prefetch(uint32_t id) const { __builtin_prefetch(&slots_[home(id)]); }
   T* find(uint32_t id) const {
     for (size_t at = home(id); slots_[at].value; at = (at + 1) & (slots_.size() - 1))
       if (slots_[at].id == id) return slots_[at].value;

@@ -1,4 +1,5 @@
-// A value that outlives its batch: text is kept in a counted block, shared between copies.
+// A value that outlives its batch. Short text stands in the value itself; longer text in a counted block that copies
+// share. 16 bytes either way.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
@@ -10,18 +11,36 @@
 namespace samovar {
 
 class Owned {
+  static constexpr size_t INSIDE = 14;
+  static constexpr uint8_t SHORT = 0x80;  // in the tag's first byte: the text is here, behind its length
   struct Block {
     uint32_t uses;
     char bytes[4];
   };
-  Value value_;
+  union {
+    Value value_;
+    struct {
+      uint8_t tag, size;
+      char text[INSIDE];
+    } short_;
+    uint64_t words_[2];
+  };
+
+  bool is_short() const { return short_.tag & SHORT; }
   Block* block() const { return (Block*)(value_.s - offsetof(Block, bytes)); }
-  bool counted() const { return value_.tag >= TEXT && value_.len > 0; }
+  bool counted() const { return !is_short() && value_.tag >= TEXT && value_.len > 0; }
 
  public:
-  Owned() {}
+  Owned() : value_() {}
   Owned(const Value& v) : value_(v) {
-    if (!counted()) return;
+    if (v.tag < TEXT || v.len == 0) return;
+    if (v.len <= INSIDE) {
+      words_[0] = words_[1] = 0;
+      short_.tag = (uint8_t)(v.tag | SHORT);
+      short_.size = (uint8_t)v.len;
+      memcpy(short_.text, v.s, v.len);
+      return;
+    }
     Block* b = (Block*)malloc(sizeof(Block) + v.len);
     if (!b) abort();
     b->uses = 1;
@@ -33,13 +52,21 @@ class Owned {
   }
   Owned(Owned&& o) noexcept : value_(o.value_) { o.value_ = Value(); }
   Owned& operator=(Owned o) noexcept {
-    std::swap(value_, o.value_);
+    std::swap(words_[0], o.words_[0]);
+    std::swap(words_[1], o.words_[1]);
     return *this;
   }
   ~Owned() {
     if (counted() && --block()->uses == 0) free(block());
   }
-  const Value& get() const { return value_; }
+  // Its text, if it has any, is good as long as this Owned stays where it is.
+  Value get() const {
+    if (!is_short()) return value_;
+    Value v = Value::text(short_.text, short_.size);
+    v.tag = short_.tag & ~SHORT;
+    return v;
+  }
 };
+static_assert(sizeof(Owned) == 16);
 
 }  // namespace samovar

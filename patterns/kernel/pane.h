@@ -42,7 +42,7 @@ struct Pane {
   }
   static void accumulate(Accumulator& a, int function, const Value& v, const Limits& limits, Counters& counters) {
     switch (function) {
-      case A_SUM: case A_AVG: case A_STDDEV: a.running.add(v, 1); break;
+      case A_SUM: case A_AVG: case A_STDDEV: a.running.add(v, 1, function == A_STDDEV); break;
       case A_MIN: case A_MAX:
         if (better(function, v, a.best.get())) a.best = v;
         break;

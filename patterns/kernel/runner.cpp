@@ -1,5 +1,7 @@
 #include "runner.h"
 
+#include "trace.h"
+
 namespace samovar {
 namespace {
 
@@ -134,6 +136,7 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   }
   if (m.suppressed) line += ", \"suppressed\": true";
   line += "}";
+  if (trace) trace->matched(last.offset, at, m.suppressed);
   out->push_back(std::move(m));
 }
 

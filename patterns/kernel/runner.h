@@ -66,6 +66,8 @@ class Keeper {
   virtual void unpack(State& s, Unpacker& u) const = 0;
   // Events held in a queue of their own, which is stored in chunks; null where there is none.
   virtual EventLog* log(State&) const { return nullptr; }
+  // Bring what the next event will touch near. Only ever a hint.
+  virtual void prefetch(State& s) const { if (EventLog* l = log(s)) l->prefetch(); }
   virtual int64_t number(const State&) const { return 0; }  // what Held::number counts up to
   virtual void loaded(State&) const {}  // after unpack, when the queue is back: work out what is not stored
   virtual int64_t partials(const State&) const { return 0; }
@@ -85,6 +87,7 @@ class Runner : public Keeper {
 
   Runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) : rule(r), eval(e), keys(k), limits(l) {}
   virtual void event(State& s, const Event& e) = 0;
+  void note_event(const Event& e);  // for a trace
 
  protected:
   bool fits(int bracket, const Event& e, Reader& reader) {
@@ -93,6 +96,9 @@ class Runner : public Keeper {
       if (!eval.of_run(c, reader, rule, (int64_t)e.row).is_true()) return false;
     return true;
   }
+  // Notes for a trace, in trace.cpp: what a condition read, leaf by leaf; and how `having` stands, part by part.
+  void note_reads(int node, Reader& reader, int64_t row);
+  void note_having(const char* what, int64_t event, Reader& reader, int64_t row, int64_t start, int64_t count, bool armed = true);
   void write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
              Reader& reader, int64_t row, const int64_t* count = nullptr);
 };

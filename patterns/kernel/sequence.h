@@ -338,6 +338,7 @@ class Sequence final : public Runner {
   bool holds(Keyed& s, const Run& r, int64_t now, int64_t row) {
     if (rule.having < 0) return true;
     View v = view(s, r, now);
+    if (trace) note_having("having", r.last.offset, v, row, r.start.time, r.steps_taken);
     return eval.of_run(rule.having, v, rule, row).is_true();
   }
   void report(Keyed& s, const Run& r, int64_t at, int64_t row) {
@@ -616,13 +617,15 @@ class Sequence final : public Runner {
     return false;
   }
 
-  int64_t advance_of(const Run& r) const { return (int64_t)r.step << 40 | r.count; }
+  int64_t advance_of(const Run& r) const { return (int64_t)r.step << 40 | (int64_t)r.taken.size(); }
   void bound(Keyed& s) {
     while ((int64_t)s.runs.size() > limits.max_partials) {
       size_t worst = 0;
       for (size_t k = 1; k < s.runs.size(); k++) {
         const Run &a = s.runs[k], &b = s.runs[worst];
-        if (a.start < b.start || (a.start == b.start && advance_of(a) < advance_of(b))) worst = k;
+        if (!(a.start == b.start)) { if (a.start < b.start) worst = k; continue; }
+        if (advance_of(a) != advance_of(b)) { if (advance_of(a) < advance_of(b)) worst = k; continue; }
+        if (older(a, b)) worst = k;
       }
       s.runs.erase(s.runs.begin() + (long)worst);
       counters.dropped_partials++;
@@ -648,12 +651,17 @@ class Sequence final : public Runner {
     Keyed& s = (Keyed&)state;
     s.number++;
     View none(*this, s, nullptr, 0, 0);
-    if (rule.until >= 0 && fits(rule.until, e, none)) { clear(s); return; }
+    if (rule.until >= 0 && fits(rule.until, e, none)) {
+      if (trace) trace->plain("until", e.place.offset);
+      clear(s);
+      return;
+    }
     trim(s, e.time);
     if (trace) observe(s, e);
     absences(s, e);
     if (rule.overlap == LATEST) latest(s, e); else many(s, e);
     for (size_t k = 0; k < s.absent.size(); k++) if (fits(rule.gaps[0][k].bracket, e, none)) s.absent[k] = e.time;
+    if (trace) stand(s, e);
   }
 
   void on_time(State& state, int64_t now) override {
@@ -710,6 +718,7 @@ class Sequence final : public Runner {
   void unpack(State& s, Unpacker& u) const override;
   void describe(const State& s, std::string& out) const override;
   void observe(Keyed& s, const Event& e);                   // sequence_trace.cpp
+  void stand(Keyed& s, const Event& e);
 };
 
 }  // namespace samovar

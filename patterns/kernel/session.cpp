@@ -15,6 +15,7 @@ class Session final : public Runner {
   }
   void close(Keyed& s) {
     Pane::View v(s.pane, rule, eval.scratch);
+    if (trace) note_having("closed", s.pane.last.offset, v, -1, s.pane.start, s.pane.count);
     if (rule.having < 0 || eval.of_run(rule.having, v, rule, -1).is_true())
       write(s, s.pane.last, s.pane.start, s.pane.end, closes_at(s), {s.pane.listed(rule.names[0].text)}, v, -1, &s.pane.count);
     s.pane = Pane();
@@ -28,6 +29,10 @@ class Session final : public Runner {
     Keyed& s = (Keyed&)state;
     if (s.pane.count && e.time > closes_at(s)) close(s);
     s.pane.add(rule, eval, e, limits, counters);
+    if (trace) {
+      Pane::View v(s.pane, rule, eval.scratch);
+      note_having("window", e.place.offset, v, -1, s.pane.start, s.pane.count);
+    }
   }
   void on_time(State& state, int64_t now) override {
     Keyed& s = (Keyed&)state;

@@ -20,6 +20,7 @@ class Window final : public Runner {
     Open w = std::move(s.open.front());
     s.open.pop_front();
     Pane::View v(w.pane, rule, eval.scratch);
+    if (trace) note_having("closed", w.pane.last.offset, v, -1, w.start, w.pane.count);
     if (rule.having >= 0 && !eval.of_run(rule.having, v, rule, -1).is_true()) return;
     int64_t end = w.start + rule.size;
     write(s, w.pane.last, w.start, end, end, {w.pane.listed(rule.names[0].text)}, v, -1);
@@ -39,6 +40,9 @@ class Window final : public Runner {
       while (at != s.open.end() && at->start < start) ++at;
       if (at == s.open.end() || at->start != start) at = s.open.insert(at, Open{start, Pane()});
       at->pane.add(rule, eval, e, limits, counters);
+      if (!trace) continue;
+      Pane::View v(at->pane, rule, eval.scratch);
+      note_having("window", e.place.offset, v, -1, start, at->pane.count);
     }
   }
   void on_time(State& state, int64_t now) override {

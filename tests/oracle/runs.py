@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from samovar.patterns.syntax import Overlap, Skip
 from tests.oracle.events import Event
-from tests.oracle.partial import Partial, is_complete, reaches_end, step_by_step, within_maxspan
+from tests.oracle.partial import Partial, age, is_complete, reaches_end, step_by_step, within_maxspan
 from tests.oracle.sequence import SequenceOfKey
 
 
@@ -108,10 +108,10 @@ class RunsOfKey(SequenceOfKey):
         return ranked
 
     def keep_newest(self) -> None:
-        """At most max_partials: the oldest start goes; of equal starts the least advanced."""
+        """At most max_partials: the oldest start goes; of equal starts the least advanced, then the older one."""
         extra = len(self.partials) - self.limits.max_partials
         if extra > 0:
-            ranked = sorted(self.partials, key=lambda run: (run.first.place, run.step, len(run.taken)))
+            ranked = sorted(self.partials, key=lambda run: (run.first.place, run.step, len(run.taken), age(run)))
             gone = ranked[:extra]
             self.partials = [run for run in self.partials if not any(run is other for other in gone)]
             self.dropped.partials += extra

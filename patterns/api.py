@@ -70,7 +70,7 @@ class Rules:
     def __repr__(self) -> str:
         return f"<Rules: {', '.join(rule.id for rule in self.rules)}>"
 
-    def run(
+    def run(  # noqa: PLR0913 - each is what the command has an option for
         self,
         events: Any,
         *,
@@ -82,12 +82,14 @@ class Rules:
         missing: str = "error",
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
+        suppressed: bool = False,
     ) -> Result:
         """Run the rules over events, as `samovar match` does.
 
         `time` and `type` name the fields that hold an event's time and type; with `type=None` all are of `fixed_type`.
         `slack` ("5s", or ms) mends that much disorder and counts the rest as late; without it events may stand in any
-        order. `missing` says what a data frame without a column that the rules read is: "error", or "null".
+        order. `missing` says what a data frame without a column that the rules read is: "error", or "null". With
+        `suppressed`, the matches that `suppress` holds back are kept in the result's `all_matches`.
         """
         if missing not in ("error", "null"):
             raise ValueError(f'missing is "error" or "null", not {missing!r}')
@@ -99,6 +101,7 @@ class Rules:
             flush=flush,
             max_partials=max_partials,
             max_events=max_events,
+            show_suppressed=suppressed,
             on_late=late.append,
         )
         matches: list[Match] = []

@@ -8,7 +8,7 @@ They are therefore an upper bound, as long as texts that the rule reads, and key
                    + events in a bag or window * (place + brackets + values read of it) + a row key every 128 of them
                    + for each history function: events in its span * (place + value)
 
-`typical` is one partial match that lacks its last event; where events are counted (an aggregate, a session, a window)
+`typical` is one match under way that lacks its last event; where events are counted (an aggregate, a session, a window)
 as many as `having` asks for, if that can be seen, and else ten. `worst` is with `max_events` and `max_partials`
 reached.
 """
@@ -89,9 +89,10 @@ def cost(rule: Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PA
         state = _Sizes(_log_bytes(width, events, name, rule) + 12, _log_bytes(width, max_events, name, rule) + 12, 1)
     else:
         state = _panes(rule, form, max_events)
+    worst = row + state.worst + past_worst
     return Cost(
-        row + state.typical + past,
-        row + state.worst + past_worst,
+        min(row + state.typical + past, worst),
+        worst,
         state.partials,
         _held(rule, histories),
         _overflow(form, max_partials) if isinstance(form, Sequence) else None,
@@ -158,8 +159,7 @@ def _sequence(rule: Rule, form: Sequence, max_events: int, max_partials: int) ->
     in_runs = taken[1:] if bag else taken
     run = 30 + 2 * PLACE_BYTES + 3 * NUMBER_BYTES
     copies = 2 if form.overlap is Overlap.ALL and any(step.optional and step.repeated for step in taken) else 1
-    lacking = in_runs if form.steps[-1].kind is StepKind.ABSENT else in_runs[:-1]
-    small = run + sum(_events_bytes(step, captures, step.runs_min) for step in lacking) if partials else 0
+    small = _under_way(form, in_runs, captures, run) if partials else 0
     large = run + sum(_events_bytes(step, captures, _most(step, max_events)) for step in in_runs)
     name = len(rule.id) + 17
     width = captures.get(str(taken[0].name), 0)
@@ -167,6 +167,23 @@ def _sequence(rule: Rule, form: Sequence, max_events: int, max_partials: int) ->
     bag_most = _log_bytes(width, max_events, name, rule) if bag else 0
     worst = head + partials * copies * large + bag_most
     return _Sizes(min(head + small + bag_least, worst), worst, partials + bag)
+
+
+def _under_way(form: Sequence, steps: list[Step], captures: dict[str, int], run: int) -> int:
+    """The partial matches of a match that lacks its last event. But for `all`, one is left at every position passed."""
+    sizes: list[int] = []
+    held = 0
+    for step in steps:
+        if step.kind is StepKind.UNORDERED:
+            held += _events_bytes(step, captures, 1)
+            sizes += [held] * min(2 ** len(step.brackets) - 1, MAX_OVERFLOW)
+            continue
+        for _ in range(step.runs_min):
+            held += _events_bytes(step, captures, 1)
+            sizes.append(held)
+    passed = sizes if form.steps[-1].kind is StepKind.ABSENT else sizes[:-1]
+    counted = passed[-1:] if form.overlap is Overlap.ALL else passed
+    return sum(run + size for size in counted)
 
 
 def _most(step: Step, max_events: int) -> int:
@@ -222,11 +239,13 @@ def _panes(rule: Rule, form: Session | Window, max_events: int) -> _Sizes:
         sets = sum(min(events, _kept_values(item, max_events)) * VALUE_BYTES for item in aggregates)
         return fixed + min(events, LISTED_EVENTS) * PLACE_BYTES + len(aggregates) * running + sets
 
+    many = max(max_events, LISTED_EVENTS)
+
     panes = 1 if isinstance(form, Session) else -(-form.size_ms // form.every_ms)
     asked = COMMON_EVENTS if form.having is None else _asked_for(form.having)
     # A window of which the end has come stays open until a later event or the clock passes it.
     open_panes = panes if isinstance(form, Session) else panes + 1
-    return _Sizes(size(asked) * panes + 3, open_panes * (size(max_events) + TIME_BYTES) + 3, open_panes)
+    return _Sizes(size(asked) * panes + 3, open_panes * (size(many) + TIME_BYTES) + 3, open_panes)
 
 
 def _kept_values(item: Aggregate, max_events: int) -> int:

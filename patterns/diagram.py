@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from samovar.patterns.compile import flatten
+from samovar.patterns.findings import visible
 from samovar.patterns.habits import duration_text
 from samovar.patterns.syntax import (
     AggregateForm,
@@ -65,7 +67,22 @@ class Diagram:
 
 
 def diagram(rule: Rule) -> Diagram:
-    """The drawing's content for a rule."""
+    """The drawing's content for a rule. What cannot be seen in its texts is written as escapes."""
+    shown: Diagram = _visible(_diagram(rule))
+    return shown
+
+
+def _visible(part: Any) -> Any:
+    if isinstance(part, str):
+        return visible(part)
+    if isinstance(part, tuple):
+        return tuple(map(_visible, part))
+    if isinstance(part, Box | TimeLine | Diagram):
+        return replace(part, **{item.name: _visible(getattr(part, item.name)) for item in fields(part)})
+    return part
+
+
+def _diagram(rule: Rule) -> Diagram:
     if isinstance(rule.form, Sequence):
         return _sequence(rule, rule.form)
     brackets = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in rule.form.brackets)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from collections.abc import Iterator
 
 from samovar.patterns.diagram import ABSENT, BEFORE, WAIT, Box, Diagram, TimeLine, diagram
@@ -98,11 +99,19 @@ def _frame(title: str, content: list[str], inner: int, signs: str) -> list[str]:
     pad = " " * MARGIN
     title = textwrap.shorten(title, inner - 4, placeholder="…")
     top = f"{pad}{top_left}{flat} {title} {flat * (inner - len(title) - 3)}{top_right}"
-    rows = [f"{pad}{upright} {row:<{inner - 1}}{upright}" for line in content for row in _wrapped(line, inner - 2)]
+    rows = [
+        f"{pad}{upright} {_padded(row, inner - 1)}{upright}" for line in content for row in _wrapped(line, inner - 2)
+    ]
     middle = inner // 2 - 1
     down = "┬" if signs == _SOLID else flat
     bottom = f"{pad}{bottom_left}{flat * middle}{down}{flat * (inner - middle - 1)}{bottom_right}"
     return [top, *rows, bottom]
+
+
+def _padded(text: str, width: int) -> str:
+    """The text with spaces up to a width in columns, of which a wide character takes two and an accent none."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return text + " " * (width - len(text) - wide + sum(map(bool, map(unicodedata.combining, text))))
 
 
 def _wrapped(line: str, width: int) -> list[str]:

@@ -102,7 +102,7 @@ def _loop(canvas: Canvas, box: Box, x: float, y: float, end: float) -> None:
 def _steps(canvas: Canvas, shown: Diagram, top: float) -> None:
     wide = _width(shown)
     middle = LEFT + wide / 2
-    y, begin, end = top, None, top
+    y, begin, end = top + 14 * shown.boxes[0].optional, None, top
     for at, box in enumerate(shown.boxes):
         start = y
         if at:

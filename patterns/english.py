@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from samovar.patterns.cost import Cost, cost
+from samovar.patterns.findings import visible
 from samovar.patterns.syntax import (
     AggregateForm,
     Bracket,
@@ -65,7 +66,7 @@ def as_text(explanation: Explanation, width: int = 88) -> str:
             first = f"  {lead} " if lead else "  "
             lines += textwrap.wrap(rest, width, initial_indent=first, subsequent_indent=" " * len(first),
                                    break_on_hyphens=False)  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def cost_lines(found: Cost) -> Iterator[str]:

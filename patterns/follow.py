@@ -97,7 +97,7 @@ def follow(
         for seen in _rows_at(batch, offsets, program.fields):
             events[seen.offset] = seen
 
-    replay = Replay(program, after_step=after_step, **options)
+    replay = Replay(program, after_step=after_step, show_suppressed=True, **options)
     replay.states.trace(encode_key(key))
     for _ in feed(replay):
         pass

@@ -23,7 +23,7 @@ __all__ = ["LINTS", "lint"]
 def lint(rule: Rule, schema: Schema | None = None) -> tuple[Finding, ...]:
     """Findings of level warning or info, in the order of the file. With a schema more can be known of values."""
     notes = Notes(rule, schema)
-    for where in places(rule, schema):
+    for where in places(rule, schema, notes.effort):
         check_condition(where, notes)
     check_habits(notes)
     if isinstance(rule.form, Sequence):

@@ -102,8 +102,8 @@ def _check_brackets(form: AggregateForm | Session | Window, notes: Notes) -> Non
         if narrow.name is not None and narrow.name in read:
             continue
         for place, wide in enumerate(form.brackets):
-            mutual = place > at and covers(narrow, wide, notes.schema)
-            if place != at and not mutual and covers(wide, narrow, notes.schema):
+            mutual = place > at and covers(narrow, wide, notes)
+            if place != at and not mutual and covers(wide, narrow, notes):
                 text = f"every event of this bracket is taken in by the one on line {wide.span.line} already"
                 hint = "name it with `as` to count it by itself, or leave it out"
                 notes.add("covered-bracket", text, narrow.span, hint)

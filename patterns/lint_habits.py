@@ -33,7 +33,7 @@ from samovar.patterns.unparse import is_difference, unparse
 
 def check_habits(notes: Notes) -> None:
     rule = notes.rule
-    found = places(rule, notes.schema)
+    found = places(rule, notes.schema, notes.effort)
     for where in found:
         parts = flatten(where.condition, "and")
         for part in parts:

@@ -25,7 +25,7 @@ from samovar.patterns.syntax import (
     Window,
     walk,
 )
-from samovar.patterns.terms import Scope
+from samovar.patterns.terms import Effort, Scope
 
 
 @dataclass(frozen=True)
@@ -43,46 +43,50 @@ class Where:
     having: bool = False
 
 
-def places(rule: Rule, schema: Schema | None) -> list[Where]:
+def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[Where]:
     """Every condition of a rule's match."""
     if isinstance(rule.form, Sequence):
-        return [*_steps(rule.form, schema), *_until(rule.form, schema), *_having(rule.form, schema)]
-    brackets = [Where(b.condition, event_scope(b, schema), bracket=b) for b in rule.form.brackets]
+        return [
+            *_steps(rule.form, schema, effort),
+            *_until(rule.form, schema, effort),
+            *_having(rule.form, schema, effort),
+        ]
+    brackets = [Where(b.condition, event_scope(b, schema, effort), bracket=b) for b in rule.form.brackets]
     if rule.form.having is None:
         return brackets
     counts: dict[str | None, tuple[int, int | None]] = {}
     if isinstance(rule.form, Session | Window):
         counts[None] = (1, None)
     types = tuple(bracket.type for bracket in rule.form.brackets)
-    return [*brackets, Where(rule.form.having, Scope(types, schema, counts=counts), having=True)]
+    return [*brackets, Where(rule.form.having, Scope(types, schema, counts=counts, effort=effort), having=True)]
 
 
-def event_scope(bracket: Bracket, schema: Schema | None) -> Scope:
+def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scope:
     """What is known of an event that a bracket looks at: its type, and that its key is not null."""
     present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, Literal))
-    return Scope((bracket.type,), schema, present)
+    return Scope((bracket.type,), schema, present, effort=effort)
 
 
-def _steps(form: Sequence, schema: Schema | None) -> Iterator[Where]:
+def _steps(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
     for index, step in enumerate(form.steps):
         before = [earlier for earlier in form.steps[:index] if earlier.kind is not StepKind.ABSENT]
         for bracket in step.brackets:
-            scope = _after(before, event_scope(bracket, schema), form)
+            scope = _after(before, event_scope(bracket, schema, effort), form)
             own = {step.name: (0, step.runs_max)} if step.repeated else {}
             scope = replace(scope, counts={**scope.counts, **own})
             yield Where(bracket.condition, scope, facts_of(before), index, bracket)
 
 
-def _until(form: Sequence, schema: Schema | None) -> Iterator[Where]:
+def _until(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
     if form.until is not None:
-        yield Where(form.until.condition, event_scope(form.until, schema), bracket=form.until)
+        yield Where(form.until.condition, event_scope(form.until, schema, effort), bracket=form.until)
 
 
-def _having(form: Sequence, schema: Schema | None) -> Iterator[Where]:
+def _having(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
     if form.having is not None:
         taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
         last = tuple(bracket.type for bracket in taken[-1].brackets)
-        scope = replace(_after(taken, Scope(last, schema), form), span_ms=None)
+        scope = replace(_after(taken, Scope(last, schema, effort=effort), form), span_ms=None)
         yield Where(form.having, scope, facts_of(taken), having=True)
 
 

@@ -8,7 +8,6 @@ from samovar.patterns.habits import duration_text
 from samovar.patterns.lint_places import event_scope
 from samovar.patterns.lint_table import Notes
 from samovar.patterns.satisfy import implies, satisfiable
-from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Bracket, Overlap, Sequence, Step, StepKind
 
 _UNIQUE = re.compile(r"(.*[._-])?(uuid|guid|id)\Z", re.I)
@@ -25,11 +24,11 @@ def check_steps(form: Sequence, notes: Notes) -> None:
     _check_waiting(form, notes)
 
 
-def covers(wide: Bracket, narrow: Bracket, schema: Schema | None) -> bool:
+def covers(wide: Bracket, narrow: Bracket, notes: Notes) -> bool:
     """Whether every event that fits the narrow bracket fits the wide one too, under the same key."""
     if wide.type not in ("any", narrow.type) or _keys(wide) != _keys(narrow):
         return False
-    return implies([narrow.condition], wide.condition, event_scope(narrow, schema))
+    return implies([narrow.condition], wide.condition, event_scope(narrow, notes.schema, notes.effort))
 
 
 def _keys(bracket: Bracket) -> tuple[object, ...]:
@@ -80,8 +79,8 @@ def _check_alternatives(step: Step, notes: Notes) -> None:
         return
     for index, narrow in enumerate(step.brackets):
         for at, wide in enumerate(step.brackets):
-            mutual = at > index and covers(narrow, wide, notes.schema)
-            if at != index and not mutual and covers(wide, narrow, notes.schema):
+            mutual = at > index and covers(narrow, wide, notes)
+            if at != index and not mutual and covers(wide, narrow, notes):
                 text = f"every event of this alternative fits the one on line {wide.span.line} too"
                 notes.add("covered-alternative", text, narrow.span, "leave it out, or make the other one narrower")
                 break
@@ -89,7 +88,7 @@ def _check_alternatives(step: Step, notes: Notes) -> None:
 
 def _check_negation(negation: Step, step: Step, notes: Notes) -> None:
     forbidden = [
-        bracket for bracket in step.brackets if any(covers(wide, bracket, notes.schema) for wide in negation.brackets)
+        bracket for bracket in step.brackets if any(covers(wide, bracket, notes) for wide in negation.brackets)
     ]
     if len(forbidden) == len(step.brackets):
         text = "the negation before this step forbids every event that could be it"
@@ -109,7 +108,7 @@ def _can_be_both(one: Bracket, two: Bracket, notes: Notes) -> bool:
     if "any" not in (one.type, two.type) and one.type != two.type:
         return False
     narrow = two if one.type == "any" else one
-    return satisfiable([one.condition, two.condition], event_scope(narrow, notes.schema))
+    return satisfiable([one.condition, two.condition], event_scope(narrow, notes.schema, notes.effort))
 
 
 def _check_until(form: Sequence, notes: Notes) -> None:
@@ -117,7 +116,7 @@ def _check_until(form: Sequence, notes: Notes) -> None:
         return
     for step in form.steps:
         for bracket in step.brackets:
-            if covers(form.until, bracket, notes.schema):
+            if covers(form.until, bracket, notes):
                 what = "negation" if step.kind is StepKind.ABSENT else "step"
                 text = f"`until` is tested first and takes every event that could be this {what}"
                 notes.add("until-takes-step", text, bracket.span, "make the condition of `until` narrower")
@@ -132,7 +131,7 @@ def _check_waiting(form: Sequence, notes: Notes) -> None:
     if last.kind is not StepKind.ABSENT or form.overlap is not Overlap.LATEST:
         return
     start = next(step for step in form.steps if step.kind is not StepKind.ABSENT)
-    if all(any(covers(wide, bracket, notes.schema) for wide in last.brackets) for bracket in start.brackets):
+    if all(any(covers(wide, bracket, notes) for wide in last.brackets) for bracket in start.brackets):
         return  # a new start kills the waiting one: a heartbeat
     if any(_is_one_per_event(key.name, start) for key in form.by):
         return

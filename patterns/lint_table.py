@@ -11,6 +11,7 @@ from samovar.patterns.findings import Finding, Level, Report
 from samovar.patterns.schema import Schema
 from samovar.patterns.source import whole
 from samovar.patterns.syntax import Rule, Span
+from samovar.patterns.terms import Effort
 from samovar.patterns.yamltext import Map, Node, Text, read
 
 LINTS: dict[str, tuple[Level, str]] = {
@@ -57,6 +58,7 @@ class Notes:
 
     rule: Rule
     schema: Schema | None
+    effort: Effort = field(default_factory=Effort)
     report: Report = field(init=False)
 
     def __post_init__(self) -> None:

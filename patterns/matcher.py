@@ -47,6 +47,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_program_new": (c_void_p, [c_void_p, c_char_p, c_size_t]),
     "samovar_program_free": (None, [c_void_p]),
     "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64, c_int]),
+    "samovar_show_suppressed": (None, [c_void_p, c_int]),
     "samovar_hold": (None, [c_void_p, c_int]),
     "samovar_states_free": (None, [c_void_p]),
     "samovar_step": (c_size_t, [c_void_p, c_void_p, c_int64]),
@@ -117,11 +118,13 @@ class States:
         max_events: int = MAX_EVENTS,
         coordinates: bool = False,
         hold: bool = False,
+        show_suppressed: bool = False,
     ) -> None:
         """With `coordinates`, matches name events as [stream, partition, offset]; otherwise by offset alone.
 
         With `hold`, matches at the very watermark wait for the next step, so that the order of output does not depend
-        on where the input was cut; without it they come at once.
+        on where the input was cut; without it they come at once. Suppressed matches are counted, and only with
+        `show_suppressed` given out.
         """
         if max_partials < 1 or max_events < 1:
             raise ValueError("max_partials and max_events are at least 1")
@@ -134,6 +137,7 @@ class States:
             self._program, self._call, max_partials, max_events, int(coordinates)
         )
         library.samovar_hold(self.handle, int(hold))
+        library.samovar_show_suppressed(self.handle, int(show_suppressed))
         finalize(self, _free, self.handle, self._program)
 
     def hold(self, wanted: bool) -> None:

@@ -145,13 +145,16 @@ class Replay:
         flush: bool = True,
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
+        show_suppressed: bool = False,
         on_late: Callable[[Late], None] = lambda _: None,
         after_step: Callable[[Batch], None] = lambda _: None,
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
         self.program = program
-        self.states = States(program, max_partials=max_partials, max_events=max_events, hold=True)
+        self.states = States(
+            program, max_partials=max_partials, max_events=max_events, hold=True, show_suppressed=show_suppressed
+        )
         self.flush = flush
         self.on_late = on_late
         self.after_step = after_step

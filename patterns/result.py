@@ -90,7 +90,8 @@ class BadEvent:
 class Result:
     """What a run found. As a sequence it holds the matches that were not suppressed.
 
-    `all_matches` has the suppressed ones too; `events` counts what was read; `counters` has one entry a rule.
+    `all_matches` has the suppressed ones too, where the run was told to keep them; `events` counts what was read;
+    `counters` has one entry a rule.
     """
 
     all_matches: tuple[Match, ...]

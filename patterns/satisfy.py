@@ -4,7 +4,8 @@ A condition is a tree of `and`, `or` and `not` over tests of terms with constant
 Which tests a value passes depends only on where it lies between the constants that the condition names, so it is
 enough to try one value for each such place: null, every constant, one between each two, another text, and so on.
 Every term that is not understood may be anything. The values tried are therefore always enough: "cannot be true" is
-a proof, "can be true" is not. A condition with more than MAX_TRIES combinations is let pass.
+a proof, "can be true" is not. A condition with more than MAX_TRIES combinations is let pass, and so is everything
+once the effort allowed for a rule is spent: a rule file may come from anybody.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from samovar.patterns.terms import (
     text_test,
 )
 
-MAX_TRIES = 20_000
+MAX_TRIES = 4_000
+MAX_TEXT_TESTS = 8
 MAX_LITERALS = 60
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -167,13 +169,18 @@ def _possible(trees: list[Tree], scope: Scope) -> bool:
             known = tests.setdefault(atom.term, set())
             if not isinstance(atom.test, str):
                 known.add(atom.test)
+    if any(sum(isinstance(test, TextTest) for test in known) > MAX_TEXT_TESTS for known in tests.values()):
+        return True
     values = [list(islice(_values(term, tests[term], scope), MAX_TRIES + 1)) for term in tests]
-    if prod(map(len, values)) > MAX_TRIES:
+    tries = prod(map(len, values))
+    if tries > MAX_TRIES or not scope.effort.spend(tries + len(tests)):
         return True
     terms = list(tests)
-    return any(
-        all(_holds(tree, dict(zip(terms, chosen, strict=True))) for tree in trees) for chosen in product(*values)
-    )
+    return any(_all_hold(trees, dict(zip(terms, chosen, strict=True))) for chosen in product(*values))
+
+
+def _all_hold(trees: list[Tree], tried: Tries) -> bool:
+    return all(_holds(tree, tried) for tree in trees)
 
 
 def _holds(tree: Tree, tried: Tries) -> bool:

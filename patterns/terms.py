@@ -171,6 +171,17 @@ def _kind(value: Scalar) -> str:
 # ---------------------------------------------------------------- which values a term can have
 
 
+@dataclass
+class Effort:
+    """How many combinations of values may still be tried for a rule."""
+
+    left: int = 200_000
+
+    def spend(self, tries: int) -> bool:
+        self.left -= tries
+        return self.left >= 0
+
+
 @dataclass(frozen=True)
 class Scope:
     """What is known where a condition stands.
@@ -186,6 +197,7 @@ class Scope:
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counts: Mapping[str | None, tuple[int, int | None]] = field(default_factory=dict)
     span_ms: int | None = None
+    effort: Effort = field(default_factory=Effort, compare=False)
 
     def ordered(self, left: Expr, right: Expr) -> bool:
         """Whether two terms are the time of the event at hand, and the time of an event taken before it."""

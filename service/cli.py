@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from samovar import __version__
-from samovar.service import cli_offline
+from samovar.service import cli_offline, cli_rules
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -29,6 +29,7 @@ app = typer.Typer(
 rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, test and explain rules.")
 app.add_typer(rules, name="rules")
 cli_offline.register(app, rules)
+cli_rules.register(rules)
 
 
 def print_version(wanted: bool) -> None:

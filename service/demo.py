@@ -84,10 +84,9 @@ def found_in(program: Program, blocks: list[str]) -> Iterator[dict[str, Any]]:
     replay = Replay(program, slack_ms=DISORDER_MS)
     lines = Lines(Decoder(program.fields), lambda _: None)
     for block in blocks:
-        found = replay.feed(lines.take(block.encode()))
-        yield from (record for record in found if not record.get("suppressed"))
+        yield from replay.feed(lines.take(block.encode()))
     for found in replay.finish():
-        yield from (record for record in found if not record.get("suppressed"))
+        yield from found
 
 
 def load_pack(kind: str) -> Program:
@@ -129,7 +128,8 @@ def event_text(line: str) -> str:
 def summary(shown: list[Shown]) -> Table:
     total = sum(part.events for part in shown)
     seconds = sum(part.seconds for part in shown)
-    table = Table(title=f"{total:,} events in {seconds:.1f} s, {total / seconds:,.0f} events/s")
+    rules = sum(len(part.scores) for part in shown)
+    table = Table(title=f"{total:,} events through {rules} rules in {seconds:.1f} s")
     for heading in ("rule", "alerts", "planted", "precision", "recall"):
         table.add_column(heading, justify="left" if heading == "rule" else "right")
     for part in shown:

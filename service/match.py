@@ -6,6 +6,7 @@ Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or a file that cannot be 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from samovar.patterns.compile import CompileError, Program, compile_rules
 from samovar.patterns.habits import duration_text
@@ -83,18 +84,11 @@ def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[
         write_score(run, out)
     else:
         for found in run.matches():
-            if lines := printed(found, options.all):
-                out.write(lines)
+            if found:
+                out.write(b"".join(found.lines))
                 out.flush()
     run.report()
     return BAD_LINES if run.bad else FINE
-
-
-def printed(found: Matches, all: bool) -> bytes:
-    """The lines to show, as one piece."""
-    if all or not any(found.suppressed):
-        return b"".join(found.lines)
-    return b"".join(line for line, hidden in zip(found.lines, found.suppressed, strict=True) if not hidden)
 
 
 # ---------------------------------------------------------------- a run
@@ -116,6 +110,7 @@ class Run:
             flush=options.flush,
             max_partials=options.max_partials,
             max_events=options.max_events,
+            show_suppressed=options.all,
             on_late=self.tell_late,
         )
         self.progress = Progress(err, quiet=options.quiet)
@@ -245,8 +240,10 @@ def open_events(path: str, live: bool = False) -> Iterator[Source]:
 
 
 def unzipped(stream: Any) -> IO[bytes]:
-    peeked: bytes = stream.peek(2) if hasattr(stream, "peek") else b""
-    return gzip.GzipFile(fileobj=stream) if peeked[:2] == GZIP_MAGIC else stream  # type: ignore[return-value]
+    peekable: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
+    zipped = peekable.peek(2)[:2] == GZIP_MAGIC
+    unpacked: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=peekable)) if zipped else peekable
+    return unpacked
 
 
 # ---------------------------------------------------------------- the rules

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
@@ -37,9 +36,7 @@ def write_score(run: Run, out: IO[bytes]) -> None:
 
 def _shown(run: Run) -> Iterator[dict[str, Any]]:
     for found in run.matches():
-        for line, hidden in zip(found.lines, found.suppressed, strict=True):
-            if run.options.all or not hidden:
-                yield json.loads(line)
+        yield from found
 
 
 def lines_in(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -78,6 +78,7 @@ class Aggregate final : public Runner {
   }
   void report(Keyed& s, const Event& e) {
     s.fired = e.time;
+    if (passed_in_silence(s, e.time)) return;
     Listed listed{events_name_, {}, s.window.size()};
     int64_t from = std::max(s.window.begin(), s.window.end() - (int64_t)LISTED_MOST);
     for (int64_t n = from; n < s.window.end(); n++) listed.places.push_back(s.window.at(n).place);
@@ -120,7 +121,7 @@ class Aggregate final : public Runner {
     trim(s, e.time);
     if (!s.armed && !holds(s)) s.armed = true;
     s.window.push({e.place, 0, e.brackets});
-    for (int node : rule.values) s.window.push_value(eval.at_row(node, e.row));
+    for (size_t k = 0; k < rule.values.size(); k++) s.window.set((int)k, eval.at_row(rule.values[k], e.row));
     if (!kept_.empty()) count(s, s.window.end() - 1, 1);
     if (s.window.size() > limits.max_events) { drop_before(s, s.window.begin() + 1); counters.dropped_events++; }
     if (trace) note_window(s, e);

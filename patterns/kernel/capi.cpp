@@ -27,6 +27,9 @@ SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int
   return new Handle(*p, call, Limits{max_partials, max_events}, coordinates != 0);
 }
 SAMOVAR_EXPORT void samovar_hold(Handle* h, int hold) { h->engine.hold = hold != 0; }
+SAMOVAR_EXPORT void samovar_show_suppressed(Handle* h, int show) {
+  for (auto& r : h->engine.runners) r->show_suppressed = show != 0;
+}
 SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
 
 SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {

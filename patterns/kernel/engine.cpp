@@ -53,6 +53,9 @@ void Engine::step(Batch& batch, int64_t watermark) {
   held_.clear();
   eval_.begin(&batch);
   for (auto& cache : key_cache_) cache.assign(batch.rows, UNKNOWN);
+  meta_.resize(batch.rows);
+  for (size_t r = 0; r < batch.rows; r++)
+    meta_[r] = {batch.time[r], (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]};
   for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
   for (size_t k = 0; k < runners.size(); k++) run(stores_[k], *runners[k]);
   for (auto& store : stores_) advance(store, watermark);
@@ -81,11 +84,6 @@ int64_t Engine::key_of(int keyspec, size_t row) {
   return cached = keys_.find_or_add(scratch_key_);
 }
 
-Event Engine::event_at(size_t r) const {
-  const Batch& b = *eval_.batch();
-  return {b.time[r], {b.time[r], (int64_t)b.stream[r] << 32 | (uint32_t)b.partition[r], b.offset[r]}, bits_[r], r};
-}
-
 // The keys of some rows at once: memory is slow, so what will be needed is asked for before it is used.
 void Engine::resolve_keys(int keyspec, const uint32_t* rows, size_t n) {
   auto& cache = key_cache_[(size_t)keyspec];
@@ -108,22 +106,64 @@ void Engine::resolve_keys(int keyspec, const uint32_t* rows, size_t n) {
     if (wanted[k]) cache[rows[k]] = keys_.find_or_add(std::string_view(scratch_key_).substr(from, ends[k] - from), hashes[k]);
 }
 
-void Engine::run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting) {
+// Rows of the rule at hand, with their keys, so that all events of a key come one after the other: a state is then
+// looked up and brought near once a batch, however many events it gets.
+void Engine::resolve_all(int keyspec) {
+  grouped_.clear();
+  auto& keys = key_cache_[(size_t)keyspec];
   for (size_t from = 0; from < relevant_.size(); from += AHEAD) {
-    const uint32_t* rows = relevant_.data() + from;
     size_t n = std::min(AHEAD, relevant_.size() - from);
-    if (keyspec >= 0) {
-      resolve_keys(keyspec, rows, n);
-      auto& keys = key_cache_[(size_t)keyspec];
-      State* states[AHEAD];
-      for (size_t k = 0; k < n; k++) if (keys[rows[k]] >= 0) store.states.prefetch((uint32_t)keys[rows[k]]);
-      for (size_t k = 0; k < n; k++) {
-        states[k] = keys[rows[k]] < 0 ? nullptr : store.states.find((uint32_t)keys[rows[k]]);
-        for (int line = 0; states[k] && line < 4; line++) __builtin_prefetch((char*)states[k] + 64 * line);
-      }
-      for (size_t k = 0; k < n; k++) if (states[k]) runner.prefetch(*states[k]);
+    resolve_keys(keyspec, relevant_.data() + from, n);
+    for (size_t k = from; k < from + n; k++) grouped_.push_back((uint64_t)(uint32_t)(keys[relevant_[k]] + 1) << 32 | relevant_[k]);
+  }
+}
+
+// By key, rows of a key in order: a radix sort over as many bits as there are keys.
+void Engine::sort_by_key() {
+  constexpr int BITS = 11;
+  uint64_t most = 0;
+  for (uint64_t g : grouped_) most = std::max(most, g >> 32);
+  spare_.resize(grouped_.size());
+  for (int shift = 0; most >> shift; shift += BITS) {
+    uint32_t counts[(1 << BITS) + 1] = {};
+    for (uint64_t g : grouped_) counts[((g >> 32 >> shift) & ((1 << BITS) - 1)) + 1]++;
+    for (int k = 0; k < 1 << BITS; k++) counts[k + 1] += counts[k];
+    for (uint64_t g : grouped_) spare_[counts[(g >> 32 >> shift) & ((1 << BITS) - 1)]++] = g;
+    grouped_.swap(spare_);
+  }
+}
+
+void Engine::run_grouped(Store& store, Runner& runner, int keyspec, uint64_t starting) {
+  resolve_all(keyspec);
+  sort_by_key();
+  size_t slot_ahead = 0, state_ahead = 0, log_ahead = 0;
+  // The first row of the group behind the one at `from`.
+  auto next = [&](size_t from) {
+    size_t to = from + 1;
+    while (to < grouped_.size() && grouped_[to] >> 32 == grouped_[from] >> 32) to++;
+    return to;
+  };
+  auto key_at = [&](size_t at) { return (int64_t)(grouped_[at] >> 32) - 1; };
+  auto state_at = [&](size_t at) { return key_at(at) < 0 ? nullptr : store.states.find((uint32_t)key_at(at)); };
+  for (size_t from = 0, to; from < grouped_.size(); from = to) {
+    to = next(from);
+    // Three runners go before: for the place of the state in its table, for the state, for the events it holds.
+    while (slot_ahead < grouped_.size() && slot_ahead < from + AHEAD) {
+      if (key_at(slot_ahead) >= 0) store.states.prefetch((uint32_t)key_at(slot_ahead));
+      slot_ahead = next(slot_ahead);
     }
-    for (size_t k = 0; k < n; k++) touch(store, runner, key_of(keyspec, rows[k]), event_at(rows[k]), starting);
+    while (state_ahead < grouped_.size() && state_ahead < from + AHEAD / 2) {
+      State* s = state_at(state_ahead);
+      for (int line = 0; s && line < 4; line++) __builtin_prefetch((char*)s + 64 * line);
+      state_ahead = next(state_ahead);
+    }
+    while (log_ahead < grouped_.size() && log_ahead < from + AHEAD / 4) {
+      if (State* s = state_at(log_ahead)) runner.prefetch(*s);
+      log_ahead = next(log_ahead);
+    }
+    group_.clear();
+    for (size_t k = from; k < to; k++) group_.push_back(event_at((uint32_t)grouped_[k]));
+    touch(store, runner, key_at(from), group_.data(), group_.size(), starting);
   }
 }
 
@@ -153,7 +193,7 @@ void Engine::run(Store& store, Runner& runner) {
   uint64_t starting = starting_brackets(rule);
   relevant_.clear();
   for (size_t r = 0; r < batch.rows; r++) if (bits_[r] || rule.uses_next || (tracing && concerns_traced(rule, r))) relevant_.push_back((uint32_t)r);
-  if (one_key) { run_one_key(store, runner, keyspec, starting); return; }
+  if (one_key && keyspec >= 0) { run_grouped(store, runner, keyspec, starting); return; }
   for (uint32_t r : relevant_) {
     Event e = event_at(r);
     // Brackets with keys of their own: the event is seen once by each key, with the brackets that have that key.
@@ -166,7 +206,7 @@ void Engine::run(Store& store, Runner& runner) {
       own.brackets = 0;
       for (size_t b = 0; b < rule.brackets.size(); b++)
         if ((e.brackets >> b & 1) && key_of(rule.brackets[b].keyspec, r) == key) own.brackets |= 1ull << b;
-      touch(store, runner, key, own, starting);
+      touch(store, runner, key, &own, 1, starting);
     };
     int type = eval_.type_of(r);
     bool named = false;
@@ -180,22 +220,27 @@ void Engine::run(Store& store, Runner& runner) {
   }
 }
 
-void Engine::touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting) {
-  if (key < 0) { if (e.brackets) runner.counters.no_key++; return; }
+// Some events of one key, in order.
+void Engine::touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting) {
+  if (key < 0) { for (size_t k = 0; k < n; k++) runner.counters.no_key += events[k].brackets != 0; return; }
   bool traced = is_traced(key);
-  if (!e.brackets && !runner.rule.uses_next && !traced) return;
   State* s = store.states.find((uint32_t)key);
-  if (!s) {
-    if (!(e.brackets & starting) && !traced) return;
-    s = find_or_add(store, (uint32_t)key);
-  }
+  int64_t due = s ? s->scheduled : NEVER;
   if (traced) { trace.rule = runner.rule.index; runner.trace = &trace; }
-  if (s->scheduled < e.time) runner.on_time(*s, e.time);
-  if (traced) runner.note_event(e);
-  runner.event(*s, e);
+  for (const Event* e = events; e < events + n; e++) {
+    if (!s) {
+      if (!(e->brackets & starting) && !traced) continue;
+      s = find_or_add(store, (uint32_t)key);
+    }
+    if (due < e->time) runner.on_time(*s, e->time);
+    if (traced) runner.note_event(*e);
+    runner.event(*s, *e);
+    due = runner.deadline(*s);
+  }
   runner.trace = nullptr;
+  if (!s) return;
   s->dirty = true;
-  reschedule(store, *s, e.time);
+  reschedule(store, *s, events[n - 1].time);
 }
 
 bool Engine::is_traced(int64_t key) const { return tracing && key >= 0 && keys_.bytes((uint32_t)key) == traced_key; }

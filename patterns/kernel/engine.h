@@ -52,17 +52,22 @@ class Engine final : public HistoryHook {
   std::vector<Store> stores_;  // rules, then histories
   std::vector<std::vector<int64_t>> key_cache_;
   std::vector<uint64_t> bits_;
+  std::vector<Place> meta_;         // of every row
   std::vector<uint32_t> relevant_;  // rows that the rule at hand must see
+  std::vector<uint64_t> grouped_, spare_;  // key and row, by key; rows of a key in order
+  std::vector<Event> group_;
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
 
   void run(Store& store, Runner& runner);
-  void touch(Store& store, Runner& runner, int64_t key, const Event& e, uint64_t starting);
+  void touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting);
   int64_t key_of(int keyspec, size_t row);
   void resolve_keys(int keyspec, const uint32_t* rows, size_t n);
-  void run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting);
-  Event event_at(size_t row) const;
+  void resolve_all(int keyspec);
+  void sort_by_key();
+  void run_grouped(Store& store, Runner& runner, int keyspec, uint64_t starting);
+  Event event_at(size_t row) const { return {meta_[row].time, meta_[row], bits_[row], row}; }
   bool is_traced(int64_t key) const;
   bool concerns_traced(const RuleDef& rule, size_t row);
   Runner* runner_of(const Store& store) const;

@@ -1,6 +1,7 @@
 // Events that a state holds: their coordinates, and the values that conditions, `having` and `emit` read of them.
 #pragma once
-#include <vector>
+#include <cstdlib>
+#include <cstring>
 
 #include "owned.h"
 
@@ -22,41 +23,68 @@ struct Held {
   uint64_t brackets = 0;  // which brackets it fits
 };
 
-// A queue with a number for each event that never changes: new ones come at the end, old ones go at the front.
 constexpr int64_t CHUNK = 128;  // events stored in one row
 
+// A queue with a number for each event that never changes: new ones come at the end, old ones go at the front.
+// A ring of records, an event and its values side by side; records may be moved as plain bytes.
 class EventLog {
-  std::vector<Held> items_;
-  std::vector<Owned> values_;
-  size_t head_ = 0;
-  int64_t first_ = 0;
+  char* data_ = nullptr;
+  uint32_t capacity_ = 0, head_ = 0;  // capacity: a power of two
+  int64_t first_ = 0, end_ = 0;
+
+  size_t stride() const { return sizeof(Held) + sizeof(Owned) * (size_t)width; }
+  char* record(int64_t n) const { return data_ + ((head_ + (uint32_t)(n - first_)) & (capacity_ - 1)) * stride(); }
+  Owned* values(int64_t n) const { return (Owned*)(record(n) + sizeof(Held)); }
+  void grow() {
+    uint32_t capacity = capacity_ ? capacity_ * 2 : 4;
+    char* data = (char*)malloc(capacity * stride());
+    if (!data) abort();
+    for (int64_t n = first_; n < end_; n++) memcpy(data + (size_t)(n - first_) * stride(), record(n), stride());
+    free(data_);
+    data_ = data;
+    capacity_ = capacity;
+    head_ = 0;
+  }
+  void forget(int64_t n) { for (int k = 0; k < width; k++) values(n)[k].~Owned(); }
 
  public:
   int width = 0;  // values an event
+  EventLog() {}
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+  ~EventLog() { restart(0); free(data_); }
+
   int64_t begin() const { return first_; }
-  int64_t end() const { return first_ + (int64_t)(items_.size() - head_); }
-  int64_t size() const { return end() - first_; }
-  const Held& at(int64_t n) const { return items_[head_ + (size_t)(n - first_)]; }
-  Value value(int64_t n, int slot) const { return values_[(head_ + (size_t)(n - first_)) * width + slot].get(); }
-  void push(const Held& h) { items_.push_back(h); }
-  void push_value(Owned v) { values_.push_back(std::move(v)); }
+  int64_t end() const { return end_; }
+  int64_t size() const { return end_ - first_; }
+  const Held& at(int64_t n) const { return *(const Held*)record(n); }
+  Value value(int64_t n, int slot) const { return values(n)[slot].get(); }
+  // A new event at the end; its values are null until `set`.
+  void push(const Held& h) {
+    if ((uint32_t)size() == capacity_) grow();
+    int64_t n = end_++;
+    memcpy(record(n), &h, sizeof(Held));
+    for (int k = 0; k < width; k++) new (&values(n)[k]) Owned();
+  }
+  void set(int slot, const Value& v) { values(end_ - 1)[slot] = Owned(v); }
   void drop_before(int64_t n) {
     if (n <= first_) return;
-    head_ += (size_t)(n - first_);
+    if (n > end_) n = end_;
+    for (int64_t k = first_; k < n; k++) forget(k);
+    head_ = (head_ + (uint32_t)(n - first_)) & (capacity_ ? capacity_ - 1 : 0);
     first_ = n;
-    if (head_ == items_.size()) { items_.clear(); values_.clear(); head_ = 0; }
-    else if (head_ > 16 && head_ * 2 > items_.size()) {
-      items_.erase(items_.begin(), items_.begin() + head_);
-      values_.erase(values_.begin(), values_.begin() + head_ * width);
-      head_ = 0;
-    }
   }
   void prefetch() const {
-    __builtin_prefetch(items_.data() + items_.size(), 1);
-    __builtin_prefetch(items_.data() + head_);
-    if (width) __builtin_prefetch(values_.data() + values_.size(), 1);
+    if (!capacity_) return;
+    __builtin_prefetch(record(first_));
+    __builtin_prefetch(record(end_), 1);
+    __builtin_prefetch(record(end_) + 64, 1);
   }
-  void restart(int64_t first) { items_.clear(); values_.clear(); head_ = 0; first_ = first; }
+  void restart(int64_t first) {
+    drop_before(end_);
+    head_ = 0;
+    first_ = end_ = first;
+  }
   // The first number whose event is not older than `time`; events are in time order.
   int64_t since(int64_t time, int64_t from) const {
     int64_t lo = from < first_ ? first_ : from, hi = end();

@@ -157,7 +157,7 @@ bool Engine::load(const char* rows, size_t size) {
         h.brackets = value.raw();
         bool keep = first >= begin && first < end;
         if (keep) log->push(h);
-        for (int w = 0; w < log->width; w++) { Value v = value.value(); if (keep) log->push_value(v); }
+        for (int w = 0; w < log->width; w++) { Value v = value.value(); if (keep) log->set(w, v); }
       }
     }
     if (value.bad) return false;

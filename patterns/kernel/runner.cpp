@@ -69,7 +69,7 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
                    Reader& reader, int64_t row, const int64_t* count) {
   const Program& program = eval.program;
   Match m;
-  m.suppressed = rule.suppress >= 0 && s.alerted != LONG_AGO && at - s.alerted <= rule.suppress;
+  m.suppressed = is_suppressed(s, at);
   if (m.suppressed) counters.suppressed++;
   else { s.alerted = at; counters.matches++; }
   m.at = at;

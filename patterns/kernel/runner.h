@@ -82,6 +82,7 @@ class Runner : public Keeper {
   const Limits& limits;
   Counters counters;
   std::vector<Match>* out = nullptr;
+  bool show_suppressed = false;
   bool coordinates = false;  // write (stream, partition, offset) instead of a line number
   Trace* trace = nullptr;
 
@@ -99,6 +100,15 @@ class Runner : public Keeper {
   // Notes for a trace, in trace.cpp: what a condition read, leaf by leaf; and how `having` stands, part by part.
   void note_reads(int node, Reader& reader, int64_t row);
   void note_having(const char* what, int64_t event, Reader& reader, int64_t row, int64_t start, int64_t count, bool armed = true);
+  bool is_suppressed(const State& s, int64_t at) const {
+    return rule.suppress >= 0 && s.alerted != LONG_AGO && at - s.alerted <= rule.suppress;
+  }
+  // A match that nobody will see: counted, and not worked out.
+  bool passed_in_silence(State& s, int64_t at) {
+    if (show_suppressed || !is_suppressed(s, at)) return false;
+    counters.suppressed++;
+    return true;
+  }
   void write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
              Reader& reader, int64_t row, const int64_t* count = nullptr);
 };

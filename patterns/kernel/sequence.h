@@ -342,6 +342,7 @@ class Sequence final : public Runner {
     return eval.of_run(rule.having, v, rule, row).is_true();
   }
   void report(Keyed& s, const Run& r, int64_t at, int64_t row) {
+    if (passed_in_silence(s, at)) return;
     View v = view(s, r, at);
     std::vector<Listed> steps(rule.names.size());
     for (size_t k = 0; k < steps.size(); k++) steps[k].name = rule.names[k].text;
@@ -378,7 +379,8 @@ class Sequence final : public Runner {
   }
   void enter_bag(Keyed& s, const Event& e) {
     s.bag.push({e.place, s.number, 0});
-    for (int node : rule.names[step(0).names[0]].captures) s.bag.push_value(captured(node, e));
+    auto& captures = rule.names[step(0).names[0]].captures;
+    for (size_t k = 0; k < captures.size(); k++) s.bag.set((int)k, captured(captures[k], e));
     s.bag_blocked = OPEN;
     if (s.bag.end() - std::max(s.bag_floor, s.bag.begin()) > limits.max_events) {
       counters.dropped_events++;

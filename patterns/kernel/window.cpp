@@ -23,7 +23,7 @@ class Window final : public Runner {
     if (trace) note_having("closed", w.pane.last.offset, v, -1, w.start, w.pane.count);
     if (rule.having >= 0 && !eval.of_run(rule.having, v, rule, -1).is_true()) return;
     int64_t end = w.start + rule.size;
-    write(s, w.pane.last, w.start, end, end, {w.pane.listed(rule.names[0].text)}, v, -1);
+    if (!passed_in_silence(s, end)) write(s, w.pane.last, w.start, end, end, {w.pane.listed(rule.names[0].text)}, v, -1);
   }
 
  public:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import comb
 
 from samovar.patterns.compile import flatten
+from samovar.patterns.domains import Scope
 from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.rewrite import rewrite
 from samovar.patterns.satisfy import satisfiable
@@ -43,7 +44,6 @@ from samovar.patterns.syntax import (
     children,
     walk,
 )
-from samovar.patterns.terms import Scope
 
 TEXT_BYTES = 32  # of a text that is read, or is a key
 VALUE_BYTES = 2 + TEXT_BYTES  # a tag, a length, the text; numbers take less

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 from samovar.patterns.compile import flatten
+from samovar.patterns.domains import Scope
 from samovar.patterns.lint_places import Where
 from samovar.patterns.lint_table import Notes
 from samovar.patterns.satisfy import implies, satisfiable
 from samovar.patterns.syntax import Expr, Field, History, Literal, walk
-from samovar.patterns.terms import Scope
 from samovar.patterns.unparse import unparse
 
 # Every two parts are held against each other; a longer chain is generated, and nobody reads hints on it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from samovar.patterns.compile import flatten
+from samovar.patterns.domains import Scope
 from samovar.patterns.lint_places import Where, named_brackets, places
 from samovar.patterns.lint_table import Notes
 from samovar.patterns.satisfy import implies
@@ -27,7 +28,6 @@ from samovar.patterns.syntax import (
     children,
     walk,
 )
-from samovar.patterns.terms import Scope
 from samovar.patterns.unparse import is_difference, unparse
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from samovar.patterns.domains import Effort, Scope
 from samovar.patterns.rewrite import rewrite
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import (
@@ -25,7 +26,6 @@ from samovar.patterns.syntax import (
     Window,
     walk,
 )
-from samovar.patterns.terms import Effort, Scope
 
 
 @dataclass(frozen=True)

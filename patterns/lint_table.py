@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from samovar.patterns.domains import Effort
 from samovar.patterns.findings import Finding, Level, Report
 from samovar.patterns.schema import Schema
 from samovar.patterns.source import whole
 from samovar.patterns.syntax import Rule, Span
-from samovar.patterns.terms import Effort
 from samovar.patterns.yamltext import Map, Node, Text, read
 
 LINTS: dict[str, tuple[Level, str]] = {

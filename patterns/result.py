@@ -146,7 +146,7 @@ class Result:
         return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
 
     def __repr__(self) -> str:
-        told = [f"{len(self):,} matches in {self.events:,} events"]
+        told = [f"{len(self):,} match{'es' * (len(self) != 1)} in {self.events:,} event{'s' * (self.events != 1)}"]
         told += [f"{len(self.late):,} late"] * bool(self.late) + [f"{len(self.bad):,} bad"] * bool(self.bad)
         return f"<Result: {', '.join(told)}>"
 

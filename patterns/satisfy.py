@@ -17,18 +17,17 @@ from math import prod
 from typing import TypeAlias
 
 from samovar.patterns.compile import flatten
+from samovar.patterns.domains import Scope, allowed
 from samovar.patterns.syntax import Binary, Expr, In, Literal, Scalar, Unary
 from samovar.patterns.terms import (
     Among,
     Compare,
     IsNull,
     IsTrue,
-    Scope,
     SomeText,
     Test,
     TextTest,
     Value,
-    allowed,
     folded,
     text_test,
 )

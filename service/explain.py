@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import IO
 
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.follow import Story, follow, iso_time, key_candidates
 from samovar.patterns.matcher import Matches
-from samovar.patterns.native import Decoder
+from samovar.patterns.native import Decoder, Other
 from samovar.patterns.reads import value_text
 from samovar.patterns.replay import BadLine, Lines, Replay
 from samovar.patterns.syntax import Rule
@@ -37,7 +38,7 @@ def explain(program: Program, source: Source, options: Options, out: IO[bytes], 
         stories = (_story(plan.rule, key, source, kept, options, bad) for key in candidates)
         story = next((story for story in stories if story.events), None)
         story = story or _story(plan.rule, candidates[0], source, kept, options, bad)
-        out.write((text_of(story) + "\n").encode())
+        out.write((json_of(story) if options.json else text_of(story) + "\n").encode())
     for line in bad.values():
         err.write(f"{source.name}:{line}\n")
     return code or (BAD_LINES if bad else FINE)
@@ -81,6 +82,23 @@ def _fed(replay: Replay, lines: Lines, kept: list[bytes] | None, source: Source)
                 yield replay.feed(lines.take(block))
     yield replay.feed(lines.end())
     yield from replay.finish()
+
+
+def json_of(story: Story) -> str:
+    """The same for programs, on one line."""
+    told = explained(story)
+    events = [
+        {
+            "line": event.offset + 1,
+            "ts": event.time,
+            "type": event.type,
+            "fields": {name: value.json if isinstance(value, Other) else value for name, value in event.fields.items()},
+            "told": sentences,
+        }
+        for event, sentences in told.events
+    ]
+    record = {"rule": story.plan.rule.id, "key": story.key, "matches": story.matches, "events": events}
+    return json.dumps({**record, "conclusion": told.conclusion}, ensure_ascii=False) + "\n"
 
 
 def text_of(story: Story, show_time: Callable[[int], str] = iso_time) -> str:

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 from samovar.patterns.compile import CompileError, Program, compile_rules
 from samovar.patterns.habits import duration_text
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
-from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS, Matches
+from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS, Counters, Matches
 from samovar.patterns.native import Decoder
 from samovar.patterns.replay import BadLine, Late, Lines, Replay
 from samovar.patterns.schema import Schema
@@ -152,21 +152,22 @@ class Run:
             self.err.write(
                 f"history functions: {forgotten:,} events dropped, the oldest first; --max-events allows more\n"
             )
-        if not self.options.quiet:
-            self.err.write(self.summary(sum(c.matches for c in counters), sum(c.suppressed for c in counters)) + "\n")
+        # A run that went well and that no person watches has nothing to say.
+        told = [counted(self.replay.events, "event"), counted(sum(c.matches for c in counters), "match", "matches")]
+        unusual = list(self.unusual(counters))
+        if not self.options.quiet and (unusual or self.err.isatty()):
+            self.err.write(", ".join(told + unusual) + "\n")
 
-    def summary(self, matches: int, suppressed: int) -> str:
-        no_key = {
-            plan.rule.id: count
-            for number, plan in enumerate(self.program.rules)
-            if (count := self.replay.states.counters(number).no_key)
-        }
-        parts = [counted(self.replay.events, "event"), counted(matches, "match", "matches")]
-        parts += [f"{suppressed:,} suppressed"] * bool(suppressed)
-        parts += [counted(self.bad, "bad line")] * bool(self.bad)
-        parts += [f"{self.replay.late:,} late"] * bool(self.replay.late)
-        parts += [f"{count:,} without a key for {rule}" for rule, count in no_key.items()]
-        return ", ".join(parts)
+    def unusual(self, counters: Sequence[Counters]) -> Iterator[str]:
+        if suppressed := sum(count.suppressed for count in counters):
+            yield f"{suppressed:,} suppressed"
+        if self.bad:
+            yield counted(self.bad, "bad line")
+        if self.replay.late:
+            yield f"{self.replay.late:,} late"
+        for plan, count in zip(self.program.rules, counters, strict=True):
+            if count.no_key:
+                yield f"{count.no_key:,} without a key for {plan.rule.id}"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -186,7 +187,8 @@ class Source:
 
     def __init__(self, name: str, stream: IO[bytes], raw: IO[bytes], size: int | None, live: bool) -> None:
         self.name = name
-        self.path = None if name == "<stdin>" else Path(name)
+        # Where it can be read a second time: not a pipe, be it named or made by the shell.
+        self.path = Path(name) if size is not None and Path(name).is_file() else None
         self._stream = stream
         self._raw = raw
         self._size = size
@@ -232,11 +234,12 @@ def open_events(path: str, live: bool = False) -> Iterator[Source]:
         yield Source("<stdin>", unzipped(stream), stream, None, live)
         return
     try:
-        with Path(path).open("rb") as file:
-            size = Path(path).stat().st_size
-            yield Source(path, unzipped(file), file, size, live)
+        file = Path(path).open("rb")  # noqa: SIM115 - closed below; only opening it is our reader's fault
+        stream = unzipped(file)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    with file:
+        yield Source(path, stream, file, Path(path).stat().st_size, live)
 
 
 def unzipped(stream: Any) -> IO[bytes]:

@@ -87,6 +87,8 @@ int64_t Engine::key_of(int keyspec, size_t row) {
 // The keys of some rows at once: memory is slow, so what will be needed is asked for before it is used.
 void Engine::resolve_keys(int keyspec, const uint32_t* rows, size_t n) {
   auto& cache = key_cache_[(size_t)keyspec];
+  auto& nodes = program_.keyspecs[(size_t)keyspec];
+  if (nodes.size() == 1) { resolve_texts(nodes[0], cache, rows, n); return; }
   size_t ends[AHEAD];
   uint64_t hashes[AHEAD];
   bool wanted[AHEAD];
@@ -104,6 +106,28 @@ void Engine::resolve_keys(int keyspec, const uint32_t* rows, size_t n) {
   for (size_t k = 0; k < n; k++) if (wanted[k]) keys_.prefetch_entry(hashes[k]);
   for (size_t k = 0, from = 0; k < n; from = ends[k++])
     if (wanted[k]) cache[rows[k]] = keys_.find_or_add(std::string_view(scratch_key_).substr(from, ends[k] - from), hashes[k]);
+}
+
+// The same for keys of one field; almost all of them are text.
+void Engine::resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n) {
+  Value values[AHEAD];
+  uint64_t hashes[AHEAD];
+  for (size_t k = 0; k < n; k++) {
+    if (cache[rows[k]] != UNKNOWN) continue;
+    values[k] = eval_.at_row(node, rows[k]);
+    if (values[k].tag != TEXT) continue;
+    hashes[k] = KeyTable::hash_text(values[k]);
+    keys_.prefetch_slot(hashes[k]);
+  }
+  for (size_t k = 0; k < n; k++) if (cache[rows[k]] == UNKNOWN && values[k].tag == TEXT) keys_.prefetch_entry(hashes[k]);
+  for (size_t k = 0; k < n; k++) {
+    int64_t& cached = cache[rows[k]];
+    if (cached != UNKNOWN) continue;
+    if (values[k].tag == TEXT) cached = keys_.find_text(values[k], hashes[k]);
+    if (cached >= 0) continue;
+    scratch_key_.clear();
+    cached = encode_key(scratch_key_, values[k]) ? (int64_t)keys_.find_or_add(scratch_key_) : NO_KEY;
+  }
 }
 
 // Rows of the rule at hand, with their keys, so that all events of a key come one after the other: a state is then
@@ -133,10 +157,23 @@ void Engine::sort_by_key() {
   }
 }
 
+// Columns that events of a rule are kept with.
+std::vector<const Value*> Engine::columns_read(const RuleDef& rule) const {
+  std::vector<const Value*> out;
+  auto add = [&](int node) {
+    const Value* column = eval_.ready(node);
+    if (column && std::find(out.begin(), out.end(), column) == out.end()) out.push_back(column);
+  };
+  for (int node : rule.values) add(node);
+  for (auto& name : rule.names) for (int node : name.captures) add(node);
+  return out;
+}
+
 void Engine::run_grouped(Store& store, Runner& runner, int keyspec, uint64_t starting) {
   resolve_all(keyspec);
   sort_by_key();
-  size_t slot_ahead = 0, state_ahead = 0, log_ahead = 0;
+  size_t slot_ahead = 0, state_ahead = 0, log_ahead = 0, row_ahead = 0, text_ahead = 0;
+  std::vector<const Value*> read = columns_read(runner.rule);
   // The first row of the group behind the one at `from`.
   auto next = [&](size_t from) {
     size_t to = from + 1;
@@ -147,7 +184,19 @@ void Engine::run_grouped(Store& store, Runner& runner, int keyspec, uint64_t sta
   auto state_at = [&](size_t at) { return key_at(at) < 0 ? nullptr : store.states.find((uint32_t)key_at(at)); };
   for (size_t from = 0, to; from < grouped_.size(); from = to) {
     to = next(from);
-    // Three runners go before: for the place of the state in its table, for the state, for the events it holds.
+    // Some go before: for the event's own values, for the place of the state in its table, for the state, for the
+    // events it holds.
+    for (; row_ahead < grouped_.size() && row_ahead < to + AHEAD; row_ahead++) {
+      size_t row = (uint32_t)grouped_[row_ahead];
+      __builtin_prefetch(&meta_[row]);
+      __builtin_prefetch(&bits_[row]);
+      for (const Value* column : read) __builtin_prefetch(&column[row]);
+    }
+    for (; text_ahead < grouped_.size() && text_ahead < to + AHEAD / 2; text_ahead++)
+      for (const Value* column : read) {
+        const Value& v = column[(uint32_t)grouped_[text_ahead]];
+        if (v.tag >= TEXT) __builtin_prefetch(v.s);
+      }
     while (slot_ahead < grouped_.size() && slot_ahead < from + AHEAD) {
       if (key_at(slot_ahead) >= 0) store.states.prefetch((uint32_t)key_at(slot_ahead));
       slot_ahead = next(slot_ahead);

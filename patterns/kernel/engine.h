@@ -64,8 +64,10 @@ class Engine final : public HistoryHook {
   void touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting);
   int64_t key_of(int keyspec, size_t row);
   void resolve_keys(int keyspec, const uint32_t* rows, size_t n);
+  void resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n);
   void resolve_all(int keyspec);
   void sort_by_key();
+  std::vector<const Value*> columns_read(const RuleDef& rule) const;
   void run_grouped(Store& store, Runner& runner, int keyspec, uint64_t starting);
   Event event_at(size_t row) const { return {meta_[row].time, meta_[row], bits_[row], row}; }
   bool is_traced(int64_t key) const;

@@ -11,6 +11,11 @@ void Evaluator::begin(Batch* batch) {
   scratch.free_bytes = 0;
   size_t types = program.types.size();
   for (auto& d : done_) d.assign(types + 1, 0);
+  ready_.assign(program.nodes.size(), nullptr);
+  for (size_t n = 0; n < program.nodes.size(); n++) {
+    if (program.nodes[n].op == FIELD) ready_[n] = batch->columns[(size_t)program.nodes[n].x].data();
+    if (program.nodes[n].op == TYPE) ready_[n] = batch->type.data();
+  }
   by_type_.resize(types);
   for (auto& rows : by_type_) rows.clear();
   all_.resize(batch->rows);
@@ -36,6 +41,7 @@ const std::vector<Value>& Evaluator::column(int node, int type) {
     columns_[node].resize(batch_->rows);
     fill(node, type);
     done[type < 0 ? done.size() - 1 : type] = 1;
+    if (rows_of(type).size() == batch_->rows) ready_[(size_t)node] = columns_[node].data();
   }
   return columns_[node];
 }
@@ -78,13 +84,19 @@ Value Evaluator::of_run(int node, Reader& reader, const RuleDef& rule, int64_t r
     case AND: for (int a : n.args) if (!of_run(a, reader, rule, row).is_true()) return Value::boolean(false); return Value::boolean(true);
     case OR: for (int a : n.args) if (of_run(a, reader, rule, row).is_true()) return Value::boolean(true); return Value::boolean(false);
   }
-  if (n.columnar) return row < 0 ? Value::nil() : column(node, type_of_[row])[(size_t)row];
-  Value args[16];
-  std::vector<Value> more;
-  Value* values = args;
-  if (n.args.size() > 16) { more.resize(n.args.size()); values = more.data(); }
-  for (size_t k = 0; k < n.args.size(); k++) values[k] = of_run(n.args[k], reader, rule, row);
-  return apply(n, values, (int)n.args.size());
+  if (n.columnar) return row < 0 ? Value::nil() : at_row(node, (size_t)row);
+  size_t count = n.args.size();
+  if (count == 2 && n.op >= EQ && n.op <= MOD) {
+    Value a = of_run(n.args[0], reader, rule, row), b = of_run(n.args[1], reader, rule, row);
+    return n.op <= GE ? compare(n.op, a, b) : arithmetic(n.op, a, b);
+  }
+  if (count == 1) {
+    Value a = of_run(n.args[0], reader, rule, row);
+    return apply(n, &a, 1);
+  }
+  std::vector<Value> values(count);
+  for (size_t k = 0; k < count; k++) values[k] = of_run(n.args[k], reader, rule, row);
+  return apply(n, values.data(), (int)count);
 }
 
 Value Evaluator::apply(const Node& n, const Value* a, int count) {

@@ -38,7 +38,11 @@ class Evaluator {
   void begin(Batch* batch);
   const std::vector<uint32_t>& rows_of(int type) const { return type < 0 ? all_ : by_type_[type]; }
   const std::vector<Value>& column(int node, int type);  // evaluated for the rows of that type
-  Value at_row(int node, size_t row) { return column(node, type_of_[row])[row]; }
+  Value at_row(int node, size_t row) {
+    if (const Value* all = ready_[(size_t)node]) return all[row];
+    return column(node, type_of_[row])[row];
+  }
+  const Value* ready(int node) const { return ready_[(size_t)node]; }
   int type_of(size_t row) const { return type_of_[row]; }
   Value of_run(int node, Reader& reader, const RuleDef& rule, int64_t row);  // row -1: no event at hand
   Value apply(const Node& n, const Value* args, int count);
@@ -49,6 +53,7 @@ class Evaluator {
   Batch* batch_ = nullptr;
   std::vector<std::vector<Value>> columns_;
   std::vector<std::vector<char>> done_;
+  std::vector<const Value*> ready_;  // columns that are there for every row of the batch
   std::vector<std::vector<uint32_t>> by_type_;
   std::vector<uint32_t> all_;
   std::vector<int> type_of_;  // -1: a type that no rule names

@@ -115,7 +115,23 @@ class KeyTable {
   }
 
  public:
-  static uint64_t hash(std::string_view key) { return hash_bytes(key.data(), key.size()); }
+  // A key that is one text hashes as that text, so that it can be looked up without writing its bytes.
+  static uint64_t hash(std::string_view key) {
+    bool one_text = key.size() >= 5 && key[0] == 't' && get_big(key.data() + 1, 4) == key.size() - 5;
+    return one_text ? hash_bytes(key.data() + 5, key.size() - 5) : ~hash_bytes(key.data(), key.size());
+  }
+  static uint64_t hash_text(const Value& v) { return hash_bytes(v.s, v.len); }
+  // The id of a key that is one text; -1 where it is not there.
+  int64_t find_text(const Value& v, uint64_t h) const {
+    size_t mask = slots_.size() - 1;
+    for (size_t at = home(h); slots_[at].id; at = (at + 1) & mask) {
+      if (slots_[at].tag != (uint32_t)(h >> 32)) continue;
+      const Entry& e = entries_[slots_[at].id - 1];
+      if (e.hash == h && e.bytes.size() == v.len + 5 && e.bytes[0] == 't' && memcmp(e.bytes.data() + 5, v.s, v.len) == 0)
+        return slots_[at].id - 1;
+    }
+    return -1;
+  }
   void prefetch_slot(uint64_t h) const { __builtin_prefetch(&slots_[home(h)]); }
   void prefetch_entry(uint64_t h) const {
     uint32_t id = slots_[home(h)].id;

@@ -29,28 +29,6 @@ void write_text(std::string& out, std::string_view t) {
   out.push_back('"');
 }
 
-// The shortest decimal that reads as the same double.
-void write_number(std::string& out, double x) {
-  char text[40];
-  if (!std::isfinite(x)) { out += "null"; return; }
-  if (x == std::floor(x) && std::fabs(x) < 1e15) { out.append(text, (size_t)snprintf(text, sizeof text, "%.1f", x)); return; }
-  // Money and the like have few digits: then the decimal is found without trying.
-  for (double scale = 100; scale <= 10000; scale *= 100) {
-    double up = x * scale;
-    if (std::fabs(up) < 9e15 && up == std::floor(up) && up / scale == x) {
-      int digits = scale == 100 ? 2 : 4;
-      size_t n = (size_t)snprintf(text, sizeof text, "%.*f", digits, x);
-      while (text[n - 1] == '0') n--;
-      out.append(text, n);
-      return;
-    }
-  }
-  for (int digits = 15; digits <= 17; digits++) {
-    int n = snprintf(text, sizeof text, "%.*g", digits, x);
-    if (digits == 17 || strtod(text, nullptr) == x) { out.append(text, (size_t)n); return; }
-  }
-}
-
 static void write_whole(std::string& out, int64_t n) {
   char text[24];
   char* at = text + sizeof text;
@@ -58,6 +36,32 @@ static void write_whole(std::string& out, int64_t n) {
   do { *--at = (char)('0' + u % 10); u /= 10; } while (u);
   if (n < 0) *--at = '-';
   out.append(at, (size_t)(text + sizeof text - at));
+}
+
+// n / 10000, with one digit behind the point at least and no zeros at the end.
+static void write_decimal(std::string& out, int64_t n) {
+  if (n < 0) { out.push_back('-'); n = -n; }
+  write_whole(out, n / 10000);
+  char digits[5] = {'.', (char)('0' + n / 1000 % 10), (char)('0' + n / 100 % 10), (char)('0' + n / 10 % 10), (char)('0' + n % 10)};
+  size_t size = 5;
+  while (size > 2 && digits[size - 1] == '0') size--;
+  out.append(digits, size);
+}
+
+// The shortest decimal that reads as the same double.
+void write_number(std::string& out, double x) {
+  char text[40];
+  if (!std::isfinite(x)) { out += "null"; return; }
+  // Money and the like have few digits: then the decimal is found without trying.
+  double up = x * 10000;
+  if (std::fabs(up) < 9e15) {
+    int64_t n = (int64_t)std::round(up);
+    if ((double)n / 10000 == x) { write_decimal(out, n); return; }
+  }
+  for (int digits = 15; digits <= 17; digits++) {
+    int n = snprintf(text, sizeof text, "%.*g", digits, x);
+    if (digits == 17 || strtod(text, nullptr) == x) { out.append(text, (size_t)n); return; }
+  }
 }
 
 void write_value(std::string& out, const Value& v) {

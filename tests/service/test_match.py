@@ -17,7 +17,8 @@ from typer.testing import CliRunner, Result
 from samovar.service.cli import app
 from samovar.service.progress import Progress
 
-CASES = sorted((Path(__file__).resolve().parent.parent / "cases" / "match").iterdir())
+ROOT = Path(__file__).resolve().parent.parent.parent
+CASES = sorted((ROOT / "tests" / "cases" / "match").iterdir())
 
 RULE = """
 rule: pair
@@ -208,6 +209,8 @@ def test_events_without_a_key_are_counted(rule: Path, events: Path) -> None:
     events.write_text(event("a", 0, card=None) + event("a", 1) + event("b", 2))
     assert run(rule, events).stderr == "3 events, 1 match, 1 without a key for pair\n"
     assert run(rule, events, "--quiet").stderr == ""
+    events.write_text(event("a", 1) + event("b", 2))
+    assert run(rule, events).stderr == ""
 
 
 def test_dropped_partials_have_a_line(tmp_path: Path, events: Path) -> None:
@@ -343,6 +346,29 @@ def test_explain_a_key(rule: Path, events: Path) -> None:
     assert "The furthest partial match had first (line 1) and waited for second." in result.stdout
     assert run(rule, "-", "--explain", "card=c1", stdin=events.read_bytes()).stdout == result.stdout
     assert 'No event of type a or b has the key card="c9"' in run(rule, events, "--explain", "c9").stdout
+
+
+def test_explain_as_json(rule: Path, events: Path) -> None:
+    events.write_text(event("a", 5) + event("b", 9, card="c2"))
+    told = json.loads(run(rule, events, "--explain", "c1", "--json").stdout)
+    assert (told["key"], told["matches"]) == ({"card": "c1"}, 0)
+    assert told["events"] == [{"line": 1, "ts": 5, "type": "a", "fields": {"card": "c1"}, "told": ["taken as first"]}]
+    assert told["conclusion"][0].endswith("waited for second.")
+
+
+def test_a_reader_that_goes_away_is_no_error_of_ours(rule: Path, events: Path) -> None:
+    events.write_text("".join(event("ab"[n % 2], n, card=f"c{n // 2}") for n in range(40_000)))
+    command = f"{sys.executable} -m samovar.service.cli match {rule} {events} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[1:] == ["141"]
+    assert done.stderr == ""
+
+
+def test_a_pipe_made_by_the_shell(rule: Path, events: Path) -> None:
+    events.write_text(event("a", 0) + event("b", 1))
+    command = f"{sys.executable} -m samovar.service.cli match {rule} <(cat {events}) --explain c1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "It matched once" in done.stdout
 
 
 def test_explain_finds_a_key_that_is_a_number(rule: Path, events: Path) -> None:

@@ -237,6 +237,8 @@ class _RuleCompiler:
                 return self.tables.literal(value)
             case Field(path):
                 return self.field(path)
+            case OfStep(step, value) if not self.sequence:
+                return node(AGG, self.aggregate(Aggregate("last", step, value)))
             case OfStep(step, value):
                 name = self.names[step]
                 return node(LAST, name, self.capture(name, self.column(value)))

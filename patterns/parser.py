@@ -111,11 +111,11 @@ class _Reader:
 
     def read(self) -> MatchText | None:
         pieces = self.pieces
-        if len(pieces.steps) > MAX_STEPS or len(pieces.brackets) > 4 * MAX_STEPS:
+        if len(pieces.steps) > MAX_STEPS or len(pieces.brackets) > MAX_STEPS:
             spot = pieces.steps[min(MAX_STEPS, len(pieces.steps) - 1)]
             self.report.error(
                 "too-many-steps",
-                f"more than {MAX_STEPS} steps",
+                f"more than {MAX_STEPS} steps or brackets",
                 self.locate(spot.start, spot.start + 1),
                 hint="repeated steps are written once, `with runs=3..`",
             )

@@ -78,7 +78,10 @@ def load_path(path: str | Path, **options: Any) -> Loaded:
 
 
 def load_paths(paths: Iterable[str | Path], **options: Any) -> list[Loaded]:
-    """The rules of files and of folders (*.yml and *.yaml, all levels, sorted). Two rules of one id are an error."""
+    """The rules of files and of folders. Two rules of one id are an error.
+
+    Of a folder: *.yml and *.yaml, all levels, sorted; a `schema.yml` beside the rules is none of them.
+    """
     loaded: list[Loaded] = []
     seen: dict[str, str] = {}
     for path in paths:
@@ -98,7 +101,8 @@ def load_paths(paths: Iterable[str | Path], **options: Any) -> list[Loaded]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
+    files = (file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
+    return sorted(file for file in files if file.stem != "schema")
 
 
 def _failed(id: str, message: str, path: str, span: Span, hint: str | None = None) -> Loaded:

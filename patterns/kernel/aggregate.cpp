@@ -27,7 +27,7 @@ class Aggregate final : public Runner {
     View(Aggregate& f, const Keyed& k) : form(f), s(k) {}
     Value last(int, int) override { return Value::nil(); }
     Value last_event(int slot) override { return s.window.size() ? s.window.value(s.window.end() - 1, s.window.width - form.rule.last_captures + slot) : Value::nil(); }
-    Value aggregate(const AggRef& ref) override {
+    Value aggregate(const AggRef& ref) final {
       size_t k = (size_t)(&ref - form.rule.aggregates.data());
       if (ref.function == A_COUNT && ref.target < 0) return Value::integer(s.window.size());
       if (form.place_[k] >= 0) {
@@ -68,6 +68,10 @@ class Aggregate final : public Runner {
   void trim(Keyed& s, int64_t now) const { drop_before(s, s.window.since(now - rule.over, s.window.begin())); }
   bool holds(Keyed& s) {
     View v(*this, s);
+    if (!quick_.empty()) {
+      for (auto& q : quick_) if (!compare(q.op, v.aggregate(rule.aggregates[(size_t)q.aggregate]), q.limit).i) return false;
+      return true;
+    }
     return eval.of_run(rule.having, v, rule, -1).is_true();
   }
 
@@ -90,6 +94,26 @@ class Aggregate final : public Runner {
   std::vector<int> kept_;   // aggregates that go on from event to event
   std::vector<int> place_;  // of an aggregate in kept_, or -1
 
+  // `having` where it is but comparisons of aggregates with literals, joined by `and`: the usual case, and no tree.
+  struct Quick {
+    int op, aggregate;
+    Value limit;
+  };
+  std::vector<Quick> quick_;
+
+  bool take_quick(int node) {
+    const Node& n = eval.program.nodes[(size_t)node];
+    if (n.op == AND) {
+      for (int a : n.args) if (!take_quick(a)) return false;
+      return true;
+    }
+    if (n.op < EQ || n.op > GE) return false;
+    const Node &left = eval.program.nodes[(size_t)n.args[0]], &right = eval.program.nodes[(size_t)n.args[1]];
+    if (left.op != AGG || right.op != CONST) return false;
+    quick_.push_back({n.op, left.x, eval.program.constants[(size_t)right.x]});
+    return true;
+  }
+
   void keep_what_is_read(int node) {
     const Node& n = eval.program.nodes[(size_t)node];
     if (n.op == AGG && place_[(size_t)n.x] < 0) {
@@ -107,6 +131,7 @@ class Aggregate final : public Runner {
   Aggregate(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l)
       : Runner(r, e, k, l), events_name_(r.names[0].text), place_(r.aggregates.size(), -1) {
     keep_what_is_read(r.having);
+    if (!take_quick(r.having)) quick_.clear();
   }
 
   State* fresh() const override {

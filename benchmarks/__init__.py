@@ -1,0 +1,1 @@
+"""Benchmarks: tables of what was measured, never tests with a time limit."""

@@ -11,7 +11,7 @@ import pytest
 from samovar.patterns.api import Rules
 from samovar.patterns.functions import AGGREGATES, FUNCTIONS, HISTORY
 from samovar.patterns.rulefile import load_text
-from tests.snippets import blocks_of, run_document, write_files
+from tests.snippets import Block, blocks_of, run_document, write_files
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,6 +72,21 @@ def test_examples_in_sentences_are_true() -> None:
     (match,) = Rules([loaded.rule]).run([{"type": "e", "ts": 0}])
     values = {expression: match.emit[f"e{number}"] for number, (expression, _) in enumerate(said)}
     assert values == {expression: json.loads(value.strip("`")) for expression, value in said}
+
+
+def test_what_is_false_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = "rule: r\nmatch: |\n  sequence with maxspan=0ms [e where true]\n"
+    wrong = (
+        Block("here", "yaml", rule + 'tests:\n  - {events: ["+0s e"], expect: []}\n', None),
+        Block("here", "yaml", "rule: r\nmatch: nothing\n", None),
+        Block("here", "python", "assert False\n", None),
+        Block("here", "console", "$ samovar --version\nsamovar 99\n", None),
+        Block("here", "console", "$ samovar --version\n...\n$ echo $?\n1\n", None),
+        Block("here", "console", "$ rm -r .\n", None),
+    )
+    for block in wrong:
+        with pytest.raises(AssertionError):
+            run_document([block], tmp_path, monkeypatch)
 
 
 def test_snippets_are_found() -> None:

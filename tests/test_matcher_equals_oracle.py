@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from random import Random
 
 import pytest
@@ -100,7 +101,7 @@ def equals_the_oracle(case: Case) -> None:
     )
     batch, states = case.batch(), options.states(case.program)
     found = [shown(match) for match in step(states, batch, options.end_of(batch))]
-    assert_same(found, wanted.matches)
+    assert_same(by_key_in_ties(found), by_key_in_ties(wanted.matches))
     dropped = sum(states.counters(rule).dropped_partials for rule in range(len(case.rules)))
     assert dropped == wanted.dropped_partials, "dropped partials"
     # An aggregate whose `having` holds of nothing at all stays as it is: it may never fire again.
@@ -206,6 +207,14 @@ def assert_same(found: list[Match], wanted: list[Match]) -> None:
     more = [("found only", found[len(wanted) :]), ("wanted only", wanted[len(found) :])]
     for word, rest in more:
         assert not rest, f"match {min(len(found), len(wanted))}\n  {word} {json.dumps(rest[0])}"
+
+
+def by_key_in_ties(matches: list[Match]) -> list[Match]:
+    """Where steps have keys of their own, one event may end a match of two keys: between those no order is set."""
+    found: list[Match] = []
+    for _, tied in groupby(matches, lambda match: (match["at"], match["rule"], match["steps"])):
+        found += sorted(tied, key=lambda match: json.dumps(match["key"]))
+    return found
 
 
 def difference(comparison: Callable[[Case], None], case: Case) -> str | None:

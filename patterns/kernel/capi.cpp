@@ -39,7 +39,8 @@ SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {
   h->at.clear();
   h->rule.clear();
   h->suppressed.clear();
-  for (auto& m : h->engine.matches) {
+  for (uint32_t k : h->engine.order) {
+    const Match& m = h->engine.matches[k];
     h->lines += m.line;
     h->lines.push_back('\n');
     h->ends.push_back((int64_t)h->lines.size());

@@ -4,7 +4,8 @@ namespace samovar {
 namespace {
 
 constexpr int64_t UNKNOWN = -2, NO_KEY = -1;
-constexpr size_t AHEAD = 32;  // events whose keys and states are brought near together
+constexpr size_t AHEAD = 24;    // how far looking for keys and states goes before using them
+constexpr size_t SLICE_BYTES = 48 << 20, SLICE_LEAST = 4096, SLICE_MOST = 131072;
 
 uint64_t starting_brackets(const RuleDef& r) {
   if (r.form != SEQUENCE) return ~0ull;
@@ -51,27 +52,45 @@ Engine::~Engine() {
 void Engine::step(Batch& batch, int64_t watermark) {
   matches = std::move(held_);
   held_.clear();
-  eval_.begin(&batch);
-  for (auto& cache : key_cache_) cache.assign(batch.rows, UNKNOWN);
-  meta_.resize(batch.rows);
-  for (size_t r = 0; r < batch.rows; r++)
-    meta_[r] = {batch.time[r], (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]};
-  for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
-  for (size_t k = 0; k < runners.size(); k++) run(stores_[k], *runners[k]);
+  // Long slices give a key more events at a time; but all columns of a slice are held at once.
+  size_t slice = std::clamp(SLICE_BYTES / (sizeof(Value) * (program_.nodes.size() + 1)), SLICE_LEAST, SLICE_MOST), base = 0;
+  do {
+    size_t count = std::min(slice, batch.rows - base);
+    step_slice(batch, base, count);
+    base += count;
+  } while (base < batch.rows);
   for (auto& store : stores_) advance(store, watermark);
   keys_.sweep();
-  std::stable_sort(matches.begin(), matches.end(), [](const Match& a, const Match& b) {
+  sort_matches();
+  if (!hold) return;
+  while (!order.empty() && matches[order.back()].at >= watermark) {
+    held_.push_back(std::move(matches[order.back()]));
+    order.pop_back();
+  }
+}
+
+void Engine::sort_matches() {
+  order.resize(matches.size());
+  for (uint32_t k = 0; k < order.size(); k++) order[k] = k;
+  std::sort(order.begin(), order.end(), [&](uint32_t x, uint32_t y) {
+    const Match &a = matches[x], &b = matches[y];
     if (a.at != b.at) return a.at < b.at;
     // Place as in the input: of matches made by timers at one moment, the one whose last event was read first.
     if (a.last.source != b.last.source) return a.last.source < b.last.source;
     if (a.last.offset != b.last.offset) return a.last.offset < b.last.offset;
     if (a.rule != b.rule) return a.rule < b.rule;
-    return events_first(a.events, b.events);
+    if (events_first(a.events, b.events)) return true;
+    return !events_first(b.events, a.events) && x < y;
   });
-  if (!hold) return;
-  auto late = std::find_if(matches.begin(), matches.end(), [&](const Match& m) { return m.at >= watermark; });
-  held_.assign(std::make_move_iterator(late), std::make_move_iterator(matches.end()));
-  matches.erase(late, matches.end());
+}
+
+void Engine::step_slice(Batch& batch, size_t base, size_t count) {
+  eval_.begin(&batch, base, count);
+  for (auto& cache : key_cache_) cache.assign(count, UNKNOWN);
+  meta_.resize(count);
+  for (size_t r = 0; r < count; r++) meta_[r] = eval_.place_of(r);
+  for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
+  if (count) for (size_t k = 0; k < runners.size(); k++) run(stores_[k], *runners[k]);
 }
 
 int64_t Engine::key_of(int keyspec, size_t row) {
@@ -84,31 +103,16 @@ int64_t Engine::key_of(int keyspec, size_t row) {
   return cached = keys_.find_or_add(scratch_key_);
 }
 
-// The keys of some rows at once: memory is slow, so what will be needed is asked for before it is used.
-void Engine::resolve_keys(int keyspec, const uint32_t* rows, size_t n) {
-  auto& cache = key_cache_[(size_t)keyspec];
+// The keys of the relevant rows.
+void Engine::resolve_keys(int keyspec) {
   auto& nodes = program_.keyspecs[(size_t)keyspec];
-  if (nodes.size() == 1) { resolve_texts(nodes[0], cache, rows, n); return; }
-  size_t ends[AHEAD];
-  uint64_t hashes[AHEAD];
-  bool wanted[AHEAD];
-  scratch_key_.clear();
-  for (size_t k = 0; k < n; k++) {
-    wanted[k] = cache[rows[k]] == UNKNOWN;
-    size_t from = scratch_key_.size();
-    if (wanted[k]) for (int node : program_.keyspecs[(size_t)keyspec])
-      if (!encode_key(scratch_key_, eval_.at_row(node, rows[k]))) { cache[rows[k]] = NO_KEY; wanted[k] = false; break; }
-    ends[k] = scratch_key_.size();
-    if (!wanted[k]) continue;
-    hashes[k] = KeyTable::hash(std::string_view(scratch_key_).substr(from));
-    keys_.prefetch_slot(hashes[k]);
-  }
-  for (size_t k = 0; k < n; k++) if (wanted[k]) keys_.prefetch_entry(hashes[k]);
-  for (size_t k = 0, from = 0; k < n; from = ends[k++])
-    if (wanted[k]) cache[rows[k]] = keys_.find_or_add(std::string_view(scratch_key_).substr(from, ends[k] - from), hashes[k]);
+  auto& cache = key_cache_[(size_t)keyspec];
+  if (nodes.size() != 1) { for (uint32_t row : relevant_) key_of(keyspec, row); return; }
+  for (size_t from = 0; from < relevant_.size(); from += AHEAD)
+    resolve_texts(nodes[0], cache, relevant_.data() + from, std::min(AHEAD, relevant_.size() - from));
 }
 
-// The same for keys of one field; almost all of them are text.
+// Keys of one field; almost all of them are text. Memory is slow, so what will be needed is asked for before it is used.
 void Engine::resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n) {
   Value values[AHEAD];
   uint64_t hashes[AHEAD];
@@ -130,23 +134,53 @@ void Engine::resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t
   }
 }
 
-// Rows of the rule at hand, with their keys, so that all events of a key come one after the other: a state is then
-// looked up and brought near once a batch, however many events it gets.
-void Engine::resolve_all(int keyspec) {
-  grouped_.clear();
-  auto& keys = key_cache_[(size_t)keyspec];
-  for (size_t from = 0; from < relevant_.size(); from += AHEAD) {
-    size_t n = std::min(AHEAD, relevant_.size() - from);
-    resolve_keys(keyspec, relevant_.data() + from, n);
-    for (size_t k = from; k < from + n; k++) grouped_.push_back((uint64_t)(uint32_t)(keys[relevant_[k]] + 1) << 32 | relevant_[k]);
+// Which brackets of the rule each row fits, as far as the event alone decides, and which rows the rule must see.
+void Engine::find_relevant(const RuleDef& rule) {
+  bits_.assign(eval_.rows(), 0);
+  for (size_t b = 0; b < rule.brackets.size(); b++) {
+    const BracketDef& d = rule.brackets[b];
+    auto& rows = eval_.rows_of(d.type);
+    if (rows.empty()) continue;
+    uint64_t bit = 1ull << b;
+    if (d.columns.empty()) { for (uint32_t r : rows) bits_[r] |= bit; continue; }
+    const Value* first = eval_.column(d.columns[0], d.type);
+    if (d.columns.size() == 1) { for (uint32_t r : rows) bits_[r] |= first[r].is_true() ? bit : 0; continue; }
+    std::vector<const Value*> more;
+    for (size_t k = 1; k < d.columns.size(); k++) more.push_back(eval_.column(d.columns[k], d.type));
+    for (uint32_t r : rows) {
+      bool ok = first[r].is_true();
+      for (size_t k = 0; ok && k < more.size(); k++) ok = more[k][r].is_true();
+      if (ok) bits_[r] |= bit;
+    }
   }
+  relevant_.clear();
+  for (size_t r = 0; r < eval_.rows(); r++)
+    if (bits_[r] || rule.uses_next || (tracing && concerns_traced(rule, r))) relevant_.push_back((uint32_t)r);
 }
 
-// By key, rows of a key in order: a radix sort over as many bits as there are keys.
-void Engine::sort_by_key() {
-  constexpr int BITS = 11;
+void Engine::run(Store& store, Runner& runner) {
+  const RuleDef& rule = runner.rule;
+  find_relevant(rule);
+  int keyspec = rule.brackets[0].keyspec;
+  bool one_key = keyspec >= 0 && (!rule.uses_next || rule.next_keyspec == keyspec);
+  for (auto& d : rule.brackets) one_key = one_key && d.keyspec == keyspec;
+  uint64_t starting = starting_brackets(rule);
+  if (one_key) run_one_key(store, runner, keyspec, starting);
+  else run_many_keys(store, runner, starting);
+}
+
+// Rows of the rule at hand by key, rows of a key in order: a state is then looked up and brought near once, however
+// many events it gets. A radix sort over as many bits as there are keys.
+void Engine::group_by_key(int keyspec) {
+  auto& keys = key_cache_[(size_t)keyspec];
+  grouped_.clear();
   uint64_t most = 0;
-  for (uint64_t g : grouped_) most = std::max(most, g >> 32);
+  for (uint32_t row : relevant_) {
+    uint64_t key = (uint64_t)(keys[row] + 1);
+    most = std::max(most, key);
+    grouped_.push_back(key << 32 | row);
+  }
+  constexpr int BITS = 11;
   spare_.resize(grouped_.size());
   for (int shift = 0; most >> shift; shift += BITS) {
     uint32_t counts[(1 << BITS) + 1] = {};
@@ -169,83 +203,50 @@ std::vector<const Value*> Engine::columns_read(const RuleDef& rule) const {
   return out;
 }
 
-void Engine::run_grouped(Store& store, Runner& runner, int keyspec, uint64_t starting) {
-  resolve_all(keyspec);
-  sort_by_key();
-  size_t slot_ahead = 0, state_ahead = 0, log_ahead = 0, row_ahead = 0, text_ahead = 0;
+void Engine::run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting) {
+  resolve_keys(keyspec);
+  group_by_key(keyspec);
   std::vector<const Value*> read = columns_read(runner.rule);
-  // The first row of the group behind the one at `from`.
-  auto next = [&](size_t from) {
-    size_t to = from + 1;
-    while (to < grouped_.size() && grouped_[to] >> 32 == grouped_[from] >> 32) to++;
-    return to;
-  };
+  size_t n = grouped_.size();
   auto key_at = [&](size_t at) { return (int64_t)(grouped_[at] >> 32) - 1; };
+  auto row_at = [&](size_t at) { return (size_t)(uint32_t)grouped_[at]; };
+  auto first_of_key = [&](size_t at) { return at == 0 || grouped_[at] >> 32 != grouped_[at - 1] >> 32; };
   auto state_at = [&](size_t at) { return key_at(at) < 0 ? nullptr : store.states.find((uint32_t)key_at(at)); };
-  for (size_t from = 0, to; from < grouped_.size(); from = to) {
-    to = next(from);
-    // Some go before: for the event's own values, for the place of the state in its table, for the state, for the
-    // events it holds.
-    for (; row_ahead < grouped_.size() && row_ahead < to + AHEAD; row_ahead++) {
-      size_t row = (uint32_t)grouped_[row_ahead];
-      __builtin_prefetch(&meta_[row]);
-      __builtin_prefetch(&bits_[row]);
-      for (const Value* column : read) __builtin_prefetch(&column[row]);
-    }
-    for (; text_ahead < grouped_.size() && text_ahead < to + AHEAD / 2; text_ahead++)
-      for (const Value* column : read) {
-        const Value& v = column[(uint32_t)grouped_[text_ahead]];
-        if (v.tag >= TEXT) __builtin_prefetch(v.s);
-      }
-    while (slot_ahead < grouped_.size() && slot_ahead < from + AHEAD) {
-      if (key_at(slot_ahead) >= 0) store.states.prefetch((uint32_t)key_at(slot_ahead));
-      slot_ahead = next(slot_ahead);
-    }
-    while (state_ahead < grouped_.size() && state_ahead < from + AHEAD / 2) {
-      State* s = state_at(state_ahead);
-      for (int line = 0; s && line < 4; line++) __builtin_prefetch((char*)s + 64 * line);
-      state_ahead = next(state_ahead);
-    }
-    while (log_ahead < grouped_.size() && log_ahead < from + AHEAD / 4) {
-      if (State* s = state_at(log_ahead)) runner.prefetch(*s);
-      log_ahead = next(log_ahead);
-    }
-    group_.clear();
-    for (size_t k = from; k < to; k++) group_.push_back(event_at((uint32_t)grouped_[k]));
+  // Memory is slow: what an event will need is asked for some events before. First the event's own place and values
+  // and the state's place in its table, then the texts of the values and the state, then the events that it holds.
+  auto first_look = [&](size_t at) {
+    __builtin_prefetch(&meta_[row_at(at)]);
+    __builtin_prefetch(&bits_[row_at(at)]);
+    for (const Value* column : read) __builtin_prefetch(&column[row_at(at)]);
+    if (first_of_key(at) && key_at(at) >= 0) store.states.prefetch((uint32_t)key_at(at));
+  };
+  auto second_look = [&](size_t at) {
+    for (const Value* column : read) if (column[row_at(at)].tag >= TEXT) __builtin_prefetch(column[row_at(at)].s);
+    State* s = first_of_key(at) ? state_at(at) : nullptr;
+    for (int line = 0; s && line < 3; line++) __builtin_prefetch((char*)s + 64 * line);
+  };
+  auto third_look = [&](size_t at) { if (first_of_key(at)) if (State* s = state_at(at)) runner.prefetch(*s); };
+  size_t from = 0;
+  group_.clear();
+  for (size_t k = 0; k < n + AHEAD; k++) {
+    if (k < n) first_look(k);
+    if (size_t at = k - AHEAD / 3; at < n) second_look(at);
+    if (size_t at = k - AHEAD * 2 / 3; at < n) third_look(at);
+    if (k < AHEAD) continue;
+    size_t at = k - AHEAD;
+    group_.push_back(event_at(row_at(at)));
+    if (at + 1 < n && !first_of_key(at + 1)) continue;
     touch(store, runner, key_at(from), group_.data(), group_.size(), starting);
+    group_.clear();
+    from = at + 1;
   }
 }
 
-void Engine::run(Store& store, Runner& runner) {
+// Brackets with keys of their own: an event is seen once by each key, with the brackets that have that key.
+void Engine::run_many_keys(Store& store, Runner& runner, uint64_t starting) {
   const RuleDef& rule = runner.rule;
-  Batch& batch = *eval_.batch();
-  bits_.assign(batch.rows, 0);
-  int keyspec = rule.brackets[0].keyspec;
-  bool one_key = !rule.uses_next || rule.next_keyspec == keyspec;
-  for (size_t b = 0; b < rule.brackets.size(); b++) {
-    const BracketDef& d = rule.brackets[b];
-    if (d.keyspec != keyspec) one_key = false;
-    auto& rows = eval_.rows_of(d.type);
-    if (rows.empty()) continue;
-    uint64_t bit = 1ull << b;
-    if (d.columns.empty()) { for (uint32_t r : rows) bits_[r] |= bit; continue; }
-    const Value* first = eval_.column(d.columns[0], d.type).data();
-    if (d.columns.size() == 1) { for (uint32_t r : rows) if (first[r].is_true()) bits_[r] |= bit; continue; }
-    std::vector<const Value*> more;
-    for (size_t k = 1; k < d.columns.size(); k++) more.push_back(eval_.column(d.columns[k], d.type).data());
-    for (uint32_t r : rows) {
-      bool ok = first[r].is_true();
-      for (size_t k = 0; ok && k < more.size(); k++) ok = more[k][r].is_true();
-      if (ok) bits_[r] |= bit;
-    }
-  }
-  uint64_t starting = starting_brackets(rule);
-  relevant_.clear();
-  for (size_t r = 0; r < batch.rows; r++) if (bits_[r] || rule.uses_next || (tracing && concerns_traced(rule, r))) relevant_.push_back((uint32_t)r);
-  if (one_key && keyspec >= 0) { run_grouped(store, runner, keyspec, starting); return; }
   for (uint32_t r : relevant_) {
     Event e = event_at(r);
-    // Brackets with keys of their own: the event is seen once by each key, with the brackets that have that key.
     int64_t seen[66];
     int keys = 0;
     auto visit = [&](int64_t key) {
@@ -277,6 +278,7 @@ void Engine::touch(Store& store, Runner& runner, int64_t key, const Event* event
   int64_t due = s ? s->scheduled : NEVER;
   if (traced) { trace.rule = runner.rule.index; runner.trace = &trace; }
   for (const Event* e = events; e < events + n; e++) {
+    if (!e->brackets && !runner.rule.uses_next && !traced) continue;
     if (!s) {
       if (!(e->brackets & starting) && !traced) continue;
       s = find_or_add(store, (uint32_t)key);
@@ -289,7 +291,7 @@ void Engine::touch(Store& store, Runner& runner, int64_t key, const Event* event
   runner.trace = nullptr;
   if (!s) return;
   s->dirty = true;
-  reschedule(store, *s, events[n - 1].time);
+  reschedule(store, *s, due, events[n - 1].time);
 }
 
 bool Engine::is_traced(int64_t key) const { return tracing && key >= 0 && keys_.bytes((uint32_t)key) == traced_key; }
@@ -312,8 +314,8 @@ State* Engine::find_or_add(Store& store, uint32_t key) {
   return s;
 }
 
-void Engine::reschedule(Store& store, State& s, int64_t now) {
-  int64_t d = store.keeper->deadline(s);
+// `d` is when the state must be looked at next.
+void Engine::reschedule(Store& store, State& s, int64_t d, int64_t now) {
   if (d == LONG_AGO || d < now) {
     if (store.keeper->empty(s, now)) { remove(store, &s); return; }
     d = now;
@@ -359,7 +361,7 @@ void Engine::advance(Store& store, int64_t now) {
     if (traced) traced->trace = nullptr;
     s->dirty = true;
     s->scheduled = NEVER;
-    reschedule(store, *s, now);
+    reschedule(store, *s, store.keeper->deadline(*s), now);
   }
 }
 
@@ -367,25 +369,24 @@ void Engine::fill(int history, const std::vector<uint32_t>& rows, std::vector<Va
   const History& def = program_.histories[(size_t)history];
   HistoryKeeper& keeper = *histories_[(size_t)history];
   Store& store = stores_[runners.size() + (size_t)history];
-  Batch& batch = *eval_.batch();
-  const Value* values = def.value < 0 ? nullptr : eval_.column(def.value, def.type).data();
-  const Value* where = def.where < 0 ? nullptr : eval_.column(def.where, def.type).data();
+  const Value* values = def.value < 0 ? nullptr : eval_.column(def.value, def.type);
+  const Value* where = def.where < 0 ? nullptr : eval_.column(def.where, def.type);
   std::string key;
   for (uint32_t r : rows) {
     key.clear();
     bool good = def.keyspec >= 0;
     if (good) for (int node : program_.keyspecs[(size_t)def.keyspec]) good = good && encode_key(key, eval_.at_row(node, r));
     if (!good) { out[r] = Value::nil(); continue; }
-    if (def.type < 0) encode_key(key, batch.type[r]);
+    if (def.type < 0) encode_key(key, eval_.type_text(r));
     State* s = find_or_add(store, keys_.find_or_add(key));
-    int64_t t = batch.time[r];
+    int64_t t = eval_.time_of(r);
     if (s->scheduled < t) keeper.on_time(*s, t);
     Value v = values ? values[r] : Value::nil();
     out[r] = keeper.ask(*s, v, t, eval_.scratch);
     if (!where || where[r].is_true())
-      keeper.add(*s, v, {t, (int64_t)batch.stream[r] << 32 | (uint32_t)batch.partition[r], batch.offset[r]});
+      keeper.add(*s, v, eval_.place_of(r));
     s->dirty = true;
-    reschedule(store, *s, t);
+    reschedule(store, *s, keeper.deadline(*s), t);
   }
 }
 

@@ -25,6 +25,7 @@ class Engine final : public HistoryHook {
   ~Engine();
   void step(Batch& batch, int64_t watermark);
   std::vector<Match> matches;
+  std::vector<uint32_t> order;  // of the matches, as they are to be given out
   bool hold = false;  // keep matches at the watermark back: a later batch may have one that comes before them
   std::vector<std::unique_ptr<Runner>> runners;
   Counters history_counters;
@@ -52,29 +53,32 @@ class Engine final : public HistoryHook {
   std::vector<Store> stores_;  // rules, then histories
   std::vector<std::vector<int64_t>> key_cache_;
   std::vector<uint64_t> bits_;
-  std::vector<Place> meta_;         // of every row
-  std::vector<uint32_t> relevant_;  // rows that the rule at hand must see
-  std::vector<uint64_t> grouped_, spare_;  // key and row, by key; rows of a key in order
+  std::vector<Place> meta_;                // of every row
+  std::vector<uint32_t> relevant_;         // rows that the rule at hand must see
+  std::vector<uint64_t> grouped_, spare_;  // their keys and rows, by key
   std::vector<Event> group_;
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
 
+  void sort_matches();
+  void step_slice(Batch& batch, size_t base, size_t count);
+  void find_relevant(const RuleDef& rule);
   void run(Store& store, Runner& runner);
+  void run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting);
+  void run_many_keys(Store& store, Runner& runner, uint64_t starting);
   void touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting);
-  int64_t key_of(int keyspec, size_t row);
-  void resolve_keys(int keyspec, const uint32_t* rows, size_t n);
-  void resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n);
-  void resolve_all(int keyspec);
-  void sort_by_key();
+  void group_by_key(int keyspec);
   std::vector<const Value*> columns_read(const RuleDef& rule) const;
-  void run_grouped(Store& store, Runner& runner, int keyspec, uint64_t starting);
+  int64_t key_of(int keyspec, size_t row);
+  void resolve_keys(int keyspec);
+  void resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n);
   Event event_at(size_t row) const { return {meta_[row].time, meta_[row], bits_[row], row}; }
   bool is_traced(int64_t key) const;
   bool concerns_traced(const RuleDef& rule, size_t row);
   Runner* runner_of(const Store& store) const;
   State* find_or_add(Store& store, uint32_t key);
-  void reschedule(Store& store, State& s, int64_t now);
+  void reschedule(Store& store, State& s, int64_t deadline, int64_t now);
   void advance(Store& store, int64_t now);
   void remove(Store& store, State* s);
   void row_key(const Store& store, uint32_t key, int64_t chunk, std::string& out) const;

@@ -5,45 +5,51 @@ namespace {
 constexpr size_t MEMO_MOST = 200000;  // results of Python functions remembered; then it starts anew
 }
 
-void Evaluator::begin(Batch* batch) {
+void Evaluator::begin(Batch* batch, size_t base, size_t count) {
   batch_ = batch;
+  base_ = base;
+  rows_ = count;
   scratch.text.clear();
   scratch.free_bytes = 0;
   size_t types = program.types.size();
   for (auto& d : done_) d.assign(types + 1, 0);
   ready_.assign(program.nodes.size(), nullptr);
   for (size_t n = 0; n < program.nodes.size(); n++) {
-    if (program.nodes[n].op == FIELD) ready_[n] = batch->columns[(size_t)program.nodes[n].x].data();
-    if (program.nodes[n].op == TYPE) ready_[n] = batch->type.data();
+    if (program.nodes[n].op == FIELD) ready_[n] = batch->columns[(size_t)program.nodes[n].x].data() + base;
+    if (program.nodes[n].op == TYPE) ready_[n] = batch->type.data() + base;
   }
   by_type_.resize(types);
   for (auto& rows : by_type_) rows.clear();
-  all_.resize(batch->rows);
-  type_of_.assign(batch->rows, -1);
+  all_.resize(count);
+  type_of_.assign(count, -1);
   int previous = -1;
-  for (size_t r = 0; r < batch->rows; r++) {
+  for (size_t r = 0; r < count; r++) {
     all_[r] = (uint32_t)r;
-    if (previous >= 0 && same(batch->type[r], program.text(program.types[previous]))) { by_type_[previous].push_back((uint32_t)r); type_of_[r] = previous; continue; }
-    for (size_t t = 0; t < types; t++)
-      if (same(batch->type[r], program.text(program.types[t]))) { by_type_[t].push_back((uint32_t)r); type_of_[r] = previous = (int)t; break; }
+    if (previous < 0 || !same(type_text(r), program.text(program.types[previous]))) {
+      previous = -1;
+      for (size_t t = 0; t < types && previous < 0; t++) if (same(type_text(r), program.text(program.types[t]))) previous = (int)t;
+      if (previous < 0) continue;
+    }
+    by_type_[previous].push_back((uint32_t)r);
+    type_of_[r] = previous;
   }
 }
 
-const std::vector<Value>& Evaluator::column(int node, int type) {
+const Value* Evaluator::column(int node, int type) {
+  if (ready_[(size_t)node]) return ready_[(size_t)node];
   const Node& n = program.nodes[node];
-  if (n.op == FIELD) return batch_->columns[n.x];
-  if (n.op == TYPE) return batch_->type;
-  // A history is state: it moves on once a batch, over its own rows, whoever asks.
+  // A history is state: it moves on once a slice, over its own rows, whoever asks.
   if (n.op == HISTORY) type = program.histories[n.x].type;
   auto& done = done_[node];
-  if (!done.back() && !done[type < 0 ? done.size() - 1 : type]) {
-    if (n.op == HISTORY) columns_[node].assign(batch_->rows, Value::nil());
-    columns_[node].resize(batch_->rows);
+  auto& mark = done[type < 0 ? done.size() - 1 : (size_t)type];
+  if (!done.back() && !mark) {
+    if (n.op == HISTORY) columns_[node].assign(rows_, Value::nil());
+    if (columns_[node].size() < rows_) columns_[node].resize(rows_);
     fill(node, type);
-    done[type < 0 ? done.size() - 1 : type] = 1;
-    if (rows_of(type).size() == batch_->rows) ready_[(size_t)node] = columns_[node].data();
+    mark = 1;
+    if (rows_of(type).size() == rows_) ready_[(size_t)node] = columns_[node].data();
   }
-  return columns_[node];
+  return columns_[node].data();
 }
 
 void Evaluator::fill(int node, int type) {
@@ -51,10 +57,10 @@ void Evaluator::fill(int node, int type) {
   auto& out = columns_[node];
   auto& rows = rows_of(type);
   if (n.op == CONST) { for (uint32_t r : rows) out[r] = program.constants[n.x]; return; }
-  if (n.op == TIME) { for (uint32_t r : rows) out[r] = Value::integer(batch_->time[r]); return; }
+  if (n.op == TIME) { for (uint32_t r : rows) out[r] = Value::integer(time_of(r)); return; }
   if (n.op == HISTORY) { histories->fill(n.x, rows, out); return; }
   std::vector<const Value*> args;
-  for (int a : n.args) args.push_back(column(a, type).data());
+  for (int a : n.args) args.push_back(column(a, type));
   size_t count = args.size();
   if (n.op >= EQ && n.op <= GE) {
     const Value *a = args[0], *b = args[1];

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "batch.h"
+#include "held.h"
 #include "keys.h"
 #include "owned.h"
 #include "program.h"
@@ -35,9 +36,10 @@ class Evaluator {
 
   Evaluator(const Program& p, PythonCall call) : program(p), call_(call), columns_(p.nodes.size()), done_(p.nodes.size()) {}
 
-  void begin(Batch* batch);
+  // From here on, rows are those of a slice of the batch: `count` of them, the first is row `base`.
+  void begin(Batch* batch, size_t base, size_t count);
   const std::vector<uint32_t>& rows_of(int type) const { return type < 0 ? all_ : by_type_[type]; }
-  const std::vector<Value>& column(int node, int type);  // evaluated for the rows of that type
+  const Value* column(int node, int type);  // evaluated for the rows of that type
   Value at_row(int node, size_t row) {
     if (const Value* all = ready_[(size_t)node]) return all[row];
     return column(node, type_of_[row])[row];
@@ -46,14 +48,21 @@ class Evaluator {
   int type_of(size_t row) const { return type_of_[row]; }
   Value of_run(int node, Reader& reader, const RuleDef& rule, int64_t row);  // row -1: no event at hand
   Value apply(const Node& n, const Value* args, int count);
-  Batch* batch() const { return batch_; }
+  size_t rows() const { return rows_; }
+  int64_t time_of(size_t row) const { return batch_->time[base_ + row]; }
+  const Value& type_text(size_t row) const { return batch_->type[base_ + row]; }
+  Place place_of(size_t row) const {
+    size_t r = base_ + row;
+    return {batch_->time[r], (int64_t)batch_->stream[r] << 32 | (uint32_t)batch_->partition[r], batch_->offset[r]};
+  }
 
  private:
   PythonCall call_;
   Batch* batch_ = nullptr;
+  size_t base_ = 0, rows_ = 0;
   std::vector<std::vector<Value>> columns_;
   std::vector<std::vector<char>> done_;
-  std::vector<const Value*> ready_;  // columns that are there for every row of the batch
+  std::vector<const Value*> ready_;  // columns that are there for every row of the slice
   std::vector<std::vector<uint32_t>> by_type_;
   std::vector<uint32_t> all_;
   std::vector<int> type_of_;  // -1: a type that no rule names

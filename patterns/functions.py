@@ -56,7 +56,7 @@ FUNCTIONS: Mapping[str, Function] = _table(
     Function("number", (ANY, NUMBER), NUMBER, "number(port)", optional=1),
     Function("string", (ANY,), TEXT, "string(port)"),
     Function("index_of", (TEXT, TEXT, NUMBER), NUMBER, 'index_of(path, "/")', optional=1),
-    Function("between", (TEXT, TEXT, TEXT, BOOLEAN), TEXT, 'between(path, "<", ">")', optional=1),
+    Function("between", (ANY, ANY, ANY, BOOLEAN), ANY, 'between(path, "<", ">")', optional=1),
     Function("abs", (NUMBER,), NUMBER, "abs(change)"),
     Function("round", (NUMBER, NUMBER), NUMBER, "round(amount, 2)", optional=1),
     Function("floor", (NUMBER,), NUMBER, "floor(amount)"),

@@ -15,7 +15,7 @@ import ctypes
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from weakref import finalize
 import numpy as np
 
 from samovar.patterns.compile import Program
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, kernel
+from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, Int64s, array_at, kernel
 from samovar.patterns.syntax import Scalar
 
 MAX_PARTIALS = 1_000
@@ -52,10 +52,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_states_free": (None, [c_void_p]),
     "samovar_step": (c_size_t, [c_void_p, c_void_p, c_int64]),
     "samovar_lines": (c_void_p, [c_void_p]),
-    "samovar_line_ends": (POINTER(c_int64), [c_void_p]),
-    "samovar_match_at": (POINTER(c_int64), [c_void_p]),
-    "samovar_match_rule": (POINTER(ctypes.c_int32), [c_void_p]),
-    "samovar_match_suppressed": (POINTER(c_uint8), [c_void_p]),
+    "samovar_line_ends": (c_void_p, [c_void_p]),
     "samovar_counters": (None, [c_void_p, c_int, c_void_p]),
     "samovar_live": (c_size_t, [c_void_p]),
     "samovar_dump": (c_void_p, [c_void_p, c_int, c_int64, POINTER(c_size_t)]),
@@ -75,20 +72,25 @@ def _library() -> Any:
     return library
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """What a step found, in order of (at, place of the last event): one line of JSON each, newline included."""
+    """What a step found, in order of (at, place of the last event): lines of JSON, newlines included, in one text."""
 
-    lines: tuple[bytes, ...]
-    at: tuple[int, ...]
-    rule: tuple[int, ...]
-    suppressed: tuple[bool, ...]
+    text: bytes
+    ends: Int64s  # where each line ends
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return len(self.ends)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(json.loads, self.lines)
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self.text.splitlines(keepends=True)
+
+
+NOTHING = Matches(b"", np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +222,9 @@ def step(states: States, batch: Batch, watermark: int) -> Matches:
     library = _library()
     count = library.samovar_step(states.handle, batch.handle, watermark)
     if not count:
-        return Matches((), (), (), ())
-    ends = library.samovar_line_ends(states.handle)[:count]
-    text = ctypes.string_at(library.samovar_lines(states.handle), ends[-1])
-    return Matches(
-        tuple(text[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)),
-        tuple(library.samovar_match_at(states.handle)[:count]),
-        tuple(library.samovar_match_rule(states.handle)[:count]),
-        tuple(map(bool, library.samovar_match_suppressed(states.handle)[:count])),
-    )
+        return NOTHING
+    ends = array_at(library.samovar_line_ends(states.handle), count, np.dtype(np.int64), states).copy()
+    return Matches(ctypes.string_at(library.samovar_lines(states.handle), int(ends[-1])), ends)
 
 
 def encode_key(values: Iterable[Scalar]) -> bytes:

@@ -19,15 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, Matches, States, step
+from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, NOTHING, Matches, States, step
 from samovar.patterns.native import Batch, Decoder, Int64s, Messages, lines_of
 from samovar.patterns.order import NO_TIME, Buffer, drain, order
 
 CHUNK_ROWS = 65_536  # rows a step: enough to pay for the call, few enough to stay in the processor's cache
 MAX_LINE_BYTES = 16 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-NOTHING = Matches((), (), (), ())
-
 
 # ---------------------------------------------------------------- lines
 

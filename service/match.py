@@ -85,7 +85,7 @@ def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[
     else:
         for found in run.matches():
             if found:
-                out.write(b"".join(found.lines))
+                out.write(found.text)
                 out.flush()
     run.report()
     return BAD_LINES if run.bad else FINE

@@ -9,9 +9,7 @@ namespace {
 struct Handle {
   Engine engine;
   std::string lines, buffer;
-  std::vector<int64_t> ends, at;
-  std::vector<int32_t> rule;
-  std::vector<uint8_t> suppressed;
+  std::vector<int64_t> ends;
   Handle(const Program& p, PythonCall call, Limits limits, bool coordinates) : engine(p, call, limits, coordinates) {}
 };
 }  // namespace
@@ -36,25 +34,16 @@ SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {
   h->engine.step(*batch, watermark);
   h->lines.clear();
   h->ends.clear();
-  h->at.clear();
-  h->rule.clear();
-  h->suppressed.clear();
   for (uint32_t k : h->engine.order) {
     const Match& m = h->engine.matches[k];
     h->lines += m.line;
     h->lines.push_back('\n');
     h->ends.push_back((int64_t)h->lines.size());
-    h->at.push_back(m.at);
-    h->rule.push_back(m.rule);
-    h->suppressed.push_back(m.suppressed);
   }
   return h->ends.size();
 }
 SAMOVAR_EXPORT const char* samovar_lines(Handle* h) { return h->lines.data(); }
 SAMOVAR_EXPORT const int64_t* samovar_line_ends(Handle* h) { return h->ends.data(); }
-SAMOVAR_EXPORT const int64_t* samovar_match_at(Handle* h) { return h->at.data(); }
-SAMOVAR_EXPORT const int32_t* samovar_match_rule(Handle* h) { return h->rule.data(); }
-SAMOVAR_EXPORT const uint8_t* samovar_match_suppressed(Handle* h) { return h->suppressed.data(); }
 
 // matches, suppressed, dropped partials, dropped events, events without a key, live partials; rule -1: histories
 SAMOVAR_EXPORT void samovar_counters(Handle* h, int rule, int64_t* out) {

@@ -21,6 +21,13 @@ struct Pane {
   std::vector<Accumulator> accumulators;
   std::vector<Owned> last_values;  // of the last event, for plain fields in `emit`
 
+  // Empty, but with the room it had.
+  void reuse() {
+    count = 0;
+    places.clear();
+    accumulators.clear();
+    last_values.clear();
+  }
   void add(const RuleDef& rule, Evaluator& eval, const Event& e, const Limits& limits, Counters& counters) {
     if (count == 0) { start = e.time; accumulators.resize(rule.aggregates.size()); }
     end = e.time;

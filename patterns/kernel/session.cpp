@@ -19,7 +19,7 @@ class Session final : public Runner {
     bool told = rule.having < 0 || eval.of_run(rule.having, v, rule, -1).is_true();
     if (told && !passed_in_silence(s, closes_at(s)))
       write(s, s.pane.last, s.pane.start, s.pane.end, closes_at(s), {s.pane.listed(rule.names[0].text)}, v, -1, &s.pane.count);
-    s.pane = Pane();
+    s.pane.reuse();
   }
 
  public:

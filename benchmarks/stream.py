@@ -71,7 +71,7 @@ def write_lines(stream: Purchases, path: Path) -> None:
 
 
 def many_rules(count: int) -> list[str]:
-    """Rules as a team has them: each looks at one country and its own limits, so most events are none of its business."""
+    """Rules as a team has them: each looks at one country and its own limits, so few events concern it."""
     return [_rule(number) for number in range(count)]
 
 

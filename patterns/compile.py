@@ -230,7 +230,7 @@ class _RuleCompiler:
             self.last.append(column)
         return self.tables.node(LASTEVENT, 0, self.last.index(column))
 
-    def plain(self, expr: Expr) -> int:
+    def plain(self, expr: Expr) -> int:  # noqa: PLR0911 - one return a kind of expression
         node = self.tables.node
         match expr:
             case Literal(value):

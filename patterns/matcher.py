@@ -132,6 +132,7 @@ class States:
             raise ValueError("max_partials and max_events are at least 1")
         library = _library()
         self.program = program
+        self._limits = max_partials, max_events
         self._words = np.array(program.words, np.int64)
         self._program = library.samovar_program_new(self._words.ctypes.data, program.text, len(program.text))
         self._call = _CALL(_python_calls(program.functions))
@@ -184,8 +185,11 @@ class States:
 
     def digest(self, watermark: int) -> str:
         """A hash of the state as rules can still see it at this watermark; how it came about does not show."""
+        # On a copy: what lies behind the watermark is let go of there, and nothing here changes.
+        copy = States(self.program, max_partials=self._limits[0], max_events=self._limits[1])
+        copy.load(self.rows())
         digest = hashlib.sha256()
-        for key, value in sorted(self._dump(CANONICAL_ROWS, watermark)):
+        for key, value in sorted(copy._dump(CANONICAL_ROWS, watermark)):
             digest.update(_varint(len(key)) + key + _varint(len(value or b"")) + (value or b""))
         return digest.hexdigest()
 
@@ -289,7 +293,7 @@ def _from_python(value: Scalar, out: Any, keep: list[bytes]) -> None:
 
 def _varint(n: int) -> bytes:
     out = bytearray()
-    while n >= 0x80:  # noqa: PLR2004 - seven bits a byte
+    while n >= 0x80:
         out.append(n & 0x7F | 0x80)
         n >>= 7
     out.append(n)
@@ -306,7 +310,7 @@ def _rows(data: bytes) -> Iterator[tuple[bytes, bytes | None]]:
             byte = data[place]
             place += 1
             value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004 - seven bits a byte
+            if byte < 0x80:
                 return value
             shift += 7
 

@@ -59,7 +59,7 @@ def string(value: Scalar) -> Scalar:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - digits of a double
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)
 

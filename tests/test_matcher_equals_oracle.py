@@ -139,7 +139,9 @@ def compare_prefixes(case: Case, batch: Batch, cuts: list[tuple[int, int]], end:
         if cut <= end:
             step(in_parts, part(batch, first, cut), min(time, watermark))
             first = cut
-    assert at_once.digest(watermark) == in_parts.digest(watermark), f"digest of the first {end} rows, at once or in parts"
+    assert at_once.digest(watermark) == in_parts.digest(watermark), (
+        f"digest of the first {end} rows, at once or in parts"
+    )
 
 
 class Straight:

@@ -41,8 +41,7 @@ def by_matcher(rule: Rule, events: list[dict[str, Any]]) -> Matches:
     program = compile_rules([rule])
     lines, replay = Lines(Decoder(program.fields), on_bad=refuse), Replay(program)
     found = [replay.feed(lines.take("".join(json.dumps(event) + "\n" for event in events).encode())), *replay.finish()]
-    told = [zip(part, part.suppressed, strict=True) for part in found]
-    return [match for part in told for match, suppressed in part if not suppressed]
+    return [match for part in found for match in part]
 
 
 def refuse(line: BadLine) -> None:

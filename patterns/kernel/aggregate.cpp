@@ -181,7 +181,7 @@ class Aggregate final : public Runner {
   void pack(const State& state, Packer& p) const override {
     const Keyed& s = (const Keyed&)state;
     p.num(s.armed);
-    p.num(rule.repeat >= 0 || !p.canonical ? s.fired : LONG_AGO);
+    p.num((rule.repeat >= 0 && !s.armed) || !p.canonical ? s.fired : LONG_AGO);
   }
   void unpack(State& state, Unpacker& u) const override {
     Keyed& s = (Keyed&)state;

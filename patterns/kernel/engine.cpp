@@ -330,13 +330,12 @@ void Engine::reschedule(Store& store, State& s, int64_t d, int64_t now) {
 void Engine::remove(Store& store, State* s) {
   if (s->stored) {
     std::string row;
-    row_key(store, s->key, -1, row);
-    gone_.push_back(row);
-    if (store.keeper->log(*s)) for (int64_t c = s->stored_from / CHUNK; c * CHUNK < s->stored_to; c++) {
-      row.clear();
-      row_key(store, s->key, c, row);
+    auto gone = [&](char kind, int64_t number) {
+      row_key(store, s->key, kind, number, row);
       gone_.push_back(row);
-    }
+    };
+    for (size_t k = 0; k < s->stored_parts.size(); k++) gone(HEADER_ROW, (int64_t)k);
+    if (store.keeper->log(*s)) for (int64_t c = s->stored_from / CHUNK; c * CHUNK < s->stored_to; c++) gone(CHUNK_ROW, c);
   }
   store.states.remove(s->key);
   keys_.release(s->key);

@@ -11,6 +11,8 @@
 
 namespace samovar {
 
+constexpr char HEADER_ROW = 0, CHUNK_ROW = 1;
+
 // The states of one keeper, and the heap of times at which one of them must be looked at.
 struct Store {
   Keeper* keeper;
@@ -81,7 +83,14 @@ class Engine final : public HistoryHook {
   void reschedule(Store& store, State& s, int64_t deadline, int64_t now);
   void advance(Store& store, int64_t now);
   void remove(Store& store, State* s);
-  void row_key(const Store& store, uint32_t key, int64_t chunk, std::string& out) const;
+  struct Loading;
+  bool load_row(Loading& l, std::string_view row, std::string_view bytes);
+  bool load_header(Loading& l);
+  bool load_chunk(Loading& l, Unpacker& value);
+  bool finish_loading(Loading& l);
+  void row_key(const Store& store, uint32_t key, char kind, int64_t number, std::string& out) const;
+  void pack_header(Store& store, State& s, const std::string& bytes, Rows which, std::string& out);
+  void pack_chunks(Store& store, State& s, const EventLog& log, Rows which, std::string& out);
   void pack_state(Store& store, State& s, Rows which, std::string& out);
 };
 

@@ -33,11 +33,18 @@ struct ExactSum {
   double as_double() const {
     if (floats == 0) return (double)whole;
     if (whole == 0) return high + low;
+    double first, second;
+    pair(first, second);
+    return first + second;
+  }
+  // The sum as two doubles.
+  void pair(double& first, double& second) const {
     ExactSum t = *this;
     double w = (double)t.whole;
     t.add_double(w);
     t.add_double((double)(t.whole - (__int128)w));
-    return t.high + t.low;
+    first = t.high;
+    second = t.low;
   }
   Value value() const {
     if (floats == 0 && whole >= INT64_MIN && whole <= INT64_MAX) return Value::integer((int64_t)whole);
@@ -71,11 +78,13 @@ struct Running {
       case A_AVG: return numbers ? or_null(sum.as_double() / (double)numbers) : Value::nil();
       default: {
         if (!numbers) return Value::nil();
-        double n = (double)numbers, mean = sum.as_double() / n;
-        // The difference of two close numbers, in twice the usual digits.
-        double p = mean * sum.as_double(), e = std::fma(mean, sum.as_double(), -p);
-        double v = ((square_high - p) + (square_low - e)) / n;
-        return Value::number(v > 0 ? std::sqrt(v) : 0.0);
+        // n * (sum of squares) - (sum)^2, in twice the usual digits; what is left of rounding counts as nothing.
+        double n = (double)numbers, high, low;
+        sum.pair(high, low);
+        double p = high * high, e = std::fma(high, high, -p) + 2 * high * low;
+        double q = n * square_high, f = std::fma(n, square_high, -q) + n * square_low;
+        double spread = (q - p) + (f - e);
+        return Value::number(spread > q * 1e-29 ? std::sqrt(spread) / n : 0.0);
       }
     }
   }

@@ -57,6 +57,18 @@ inline std::vector<Value> decode_key(const std::string& key) {
   return out;
 }
 
+// Whether bytes are those of a key: stored ones may be damaged.
+inline bool is_key(std::string_view key) {
+  while (!key.empty()) {
+    size_t size = key[0] == 'b' ? 2 : key[0] == 'i' || key[0] == 'f' ? 9 : 5;
+    if (key.size() < size || (size == 5 && key[0] != 't')) return false;
+    if (size == 5) size += get_big(key.data() + 1, 4);
+    if (key.size() < size) return false;
+    key.remove_prefix(size);
+  }
+  return true;
+}
+
 inline uint64_t mix(uint64_t a, uint64_t b) {
   unsigned __int128 m = (unsigned __int128)a * b;
   return (uint64_t)m ^ (uint64_t)(m >> 64);

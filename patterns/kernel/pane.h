@@ -89,6 +89,12 @@ struct Pane {
     }
   };
 
+  bool sound(const RuleDef& rule) const {
+    if (count == 0) return places.empty();
+    return count > 0 && (int64_t)places.size() == std::min<int64_t>(count, LISTED_MOST) &&
+           accumulators.size() == rule.aggregates.size() && (int)last_values.size() == rule.last_captures;
+  }
+
   // Packed: start, end, count, last place, places oldest first, values of the last event, then each accumulator:
   // events, numbers, the sum (whole part in two halves, two doubles, how many were not whole), squares, best, first,
   // last, and the values of the set.

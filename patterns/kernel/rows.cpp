@@ -1,8 +1,10 @@
 // States as rows of bytes: what a store keeps and a changelog carries. Format 1.
 //
-//   row key     store name (length, text), the key's bytes (length, bytes), then 0 for the header
-//               or 1 and the chunk's number, 8 bytes big end first. So a key's rows stand together, header first.
-//   header      format (1), last alert, first and end number of the queue's events, then what the form packs
+//   row key     store name (length, text), the key's bytes (length, bytes), then 0 for the header, or 0 and the number
+//               (4 bytes big end first) of a further part of it, or 1 and the chunk's number (8 bytes). So a key's rows
+//               stand together, header first.
+//   header      format (1), number of parts; then in all parts end to end: last alert, first and end number of the
+//               queue's events, and what the form packs
 //   chunk c     format (1), how many, then events c * CHUNK .. : place, number in its key, brackets, values
 //
 // Chunks are only ever appended to. Events before the header's first number are gone, whether or not a chunk has them.
@@ -13,6 +15,7 @@ namespace samovar {
 namespace {
 
 constexpr uint64_t FORMAT = 1;
+constexpr size_t PART_BYTES = 128 << 10;  // of a header in one row
 
 void add_row(std::string& out, const std::string& key, const std::string* value) {
   Packer p;
@@ -35,13 +38,37 @@ void pack_events(const EventLog& log, int64_t from, int64_t to, int64_t base, Pa
 
 }  // namespace
 
-void Engine::row_key(const Store& store, uint32_t key, int64_t chunk, std::string& out) const {
+void Engine::row_key(const Store& store, uint32_t key, char kind, int64_t number, std::string& out) const {
   Packer p;
   p.text(store.name);
   p.text(keys_.bytes(key));
-  p.bytes.push_back(chunk < 0 ? 0 : 1);
-  if (chunk >= 0) put_big(p.bytes, (uint64_t)chunk, 8);
-  out += p.bytes;
+  p.bytes.push_back(kind);
+  if (kind == CHUNK_ROW) put_big(p.bytes, (uint64_t)number, 8);
+  else if (number > 0) put_big(p.bytes, (uint64_t)number, 4);
+  out = p.bytes;
+}
+
+// A state's header, in as many rows as it needs. Of those, only what changed since the last time goes out.
+void Engine::pack_header(Store& store, State& s, const std::string& bytes, Rows which, std::string& out) {
+  size_t parts = std::max<size_t>(1, (bytes.size() + PART_BYTES - 1) / PART_BYTES), before = s.stored_parts.size();
+  std::vector<uint64_t> hashes;
+  std::string key;
+  for (size_t k = 0; k < parts; k++) {
+    Packer p;
+    if (k == 0) { p.raw(FORMAT); p.raw(parts); } else p.raw(FORMAT);
+    p.bytes.append(bytes, k * PART_BYTES, PART_BYTES);
+    hashes.push_back(hash_bytes(p.bytes.data(), p.bytes.size()));
+    bool same = which == Rows::CHANGED && s.stored && k < before && s.stored_parts[k] == hashes[k];
+    if (same) continue;
+    row_key(store, s.key, HEADER_ROW, (int64_t)k, key);
+    add_row(out, key, &p.bytes);
+  }
+  if (which != Rows::CHANGED) return;
+  if (s.stored) for (size_t k = parts; k < before; k++) {
+    row_key(store, s.key, HEADER_ROW, (int64_t)k, key);
+    add_row(out, key, nullptr);
+  }
+  s.stored_parts = std::move(hashes);
 }
 
 void Engine::pack_state(Store& store, State& s, Rows which, std::string& out) {
@@ -49,7 +76,6 @@ void Engine::pack_state(Store& store, State& s, Rows which, std::string& out) {
   EventLog* log = store.keeper->log(s);
   Packer p;
   p.canonical = canonical;
-  p.raw(FORMAT);
   bool quiet = s.alerted == LONG_AGO;
   p.num(quiet ? -1 : s.alerted);
   p.num(quiet);
@@ -58,31 +84,35 @@ void Engine::pack_state(Store& store, State& s, Rows which, std::string& out) {
   std::string key;
   if (canonical) {
     if (log) pack_events(*log, log->begin(), log->end(), store.keeper->number(s), p);
-    row_key(store, s.key, -1, key);
+    row_key(store, s.key, HEADER_ROW, 0, key);
     add_row(out, key, &p.bytes);
     return;
   }
-  row_key(store, s.key, -1, key);
-  add_row(out, key, &p.bytes);
-  if (!log) { s.stored = true; s.dirty = false; return; }
-  bool fresh = which == Rows::ALL || !s.stored;
-  int64_t from = fresh ? log->begin() : std::max(log->begin(), s.stored_to);
-  for (int64_t c = from / CHUNK; c * CHUNK < log->end() && from < log->end(); c++) {
+  pack_header(store, s, p.bytes, which, out);
+  if (log) pack_chunks(store, s, *log, which, out);
+  if (which != Rows::CHANGED) return;
+  s.stored = true;
+  s.dirty = false;
+  if (log) { s.stored_from = log->begin(); s.stored_to = log->end(); }
+}
+
+void Engine::pack_chunks(Store& store, State& s, const EventLog& log, Rows which, std::string& out) {
+  std::string key;
+  int64_t from = which == Rows::ALL || !s.stored ? log.begin() : std::max(log.begin(), s.stored_to);
+  for (int64_t c = from / CHUNK; c * CHUNK < log.end() && from < log.end(); c++) {
     Packer chunk;
     chunk.raw(FORMAT);
-    int64_t first = std::max(log->begin(), c * CHUNK), end = std::min(log->end(), (c + 1) * CHUNK);
+    int64_t first = std::max(log.begin(), c * CHUNK), end = std::min(log.end(), (c + 1) * CHUNK);
     chunk.num(first);
-    pack_events(*log, first, end, 0, chunk);
-    key.clear();
-    row_key(store, s.key, c, key);
+    pack_events(log, first, end, 0, chunk);
+    row_key(store, s.key, CHUNK_ROW, c, key);
     add_row(out, key, &chunk.bytes);
   }
-  if (s.stored) for (int64_t c = s.stored_from / CHUNK; (c + 1) * CHUNK <= log->begin() && c * CHUNK < s.stored_to; c++) {
-    key.clear();
-    row_key(store, s.key, c, key);
-    add_row(out, key, nullptr);
-  }
-  if (which == Rows::CHANGED) { s.stored = true; s.stored_from = log->begin(); s.stored_to = log->end(); s.dirty = false; }
+  if (which == Rows::CHANGED && s.stored)
+    for (int64_t c = s.stored_from / CHUNK; (c + 1) * CHUNK <= log.begin() && c * CHUNK < s.stored_to; c++) {
+      row_key(store, s.key, CHUNK_ROW, c, key);
+      add_row(out, key, nullptr);
+    }
 }
 
 void Engine::dump(Rows which, int64_t watermark, std::string& out) {
@@ -94,6 +124,8 @@ void Engine::dump(Rows which, int64_t watermark, std::string& out) {
     store.states.each([&](uint32_t, State* s) {
       if (which == Rows::CHANGED && !s->dirty) return;
       if (which == Rows::CANONICAL) {  // what no rule can see any more is not part of it
+        int64_t quiet = store.keeper->suppress();
+        if (s->alerted != LONG_AGO && (quiet < 0 || watermark - s->alerted > quiet)) s->alerted = LONG_AGO;
         store.keeper->on_time(*s, watermark);
         if (store.keeper->empty(*s, watermark)) return;
       }
@@ -102,69 +134,106 @@ void Engine::dump(Rows which, int64_t watermark, std::string& out) {
   }
 }
 
+// A state being read back: header parts first, then chunks.
+struct Engine::Loading {
+  Store* store = nullptr;
+  State* state = nullptr;
+  std::string header;
+  uint64_t parts_left = 0;
+  int64_t begin = 0, end = 0;
+  std::vector<uint64_t> hashes;
+};
+
+bool Engine::load_header(Loading& l) {
+  Unpacker u{l.header.data(), l.header.data() + l.header.size()};
+  int64_t alerted = u.num();
+  l.state->alerted = u.num() ? LONG_AGO : alerted;
+  if (EventLog* log = l.store->keeper->log(*l.state)) {
+    l.begin = u.num();
+    l.end = u.num();
+    if (u.bad || l.begin < 0 || l.end < l.begin || l.end > INT64_MAX / 2) return false;
+    log->restart(l.begin);
+  }
+  l.store->keeper->unpack(*l.state, u);
+  return !u.bad && u.at == u.end;
+}
+
+bool Engine::load_chunk(Loading& l, Unpacker& value) {
+  EventLog* log = l.store->keeper->log(*l.state);
+  if (!log || l.parts_left) return false;
+  int64_t first = value.num();
+  size_t count = value.count();
+  for (size_t n = 0; n < count && !value.bad; n++, first++) {
+    Held h;
+    h.place = value.place();
+    h.number = -value.num();
+    h.brackets = value.raw();
+    bool keep = first >= l.begin && first < l.end;
+    if (keep && first != log->end()) return false;
+    if (keep) log->push(h);
+    for (int w = 0; w < log->width; w++) { Value v = value.value(); if (keep) log->set(w, v); }
+  }
+  return !value.bad;
+}
+
+// All rows of the state are read: it can go to work, or was damaged and goes.
+bool Engine::finish_loading(Loading& l) {
+  State* s = l.state;
+  l.state = nullptr;
+  if (!s) return true;
+  EventLog* log = l.store->keeper->log(*s);
+  bool good = !l.parts_left && (!log || (log->begin() == l.begin && log->end() == l.end)) && l.store->keeper->sound(*s);
+  if (!good) { remove(*l.store, s); return false; }
+  l.store->keeper->loaded(*s);
+  s->stored = true;
+  s->stored_from = l.begin;
+  s->stored_to = l.end;
+  s->stored_parts = std::move(l.hashes);
+  s->scheduled = l.store->keeper->deadline(*s);
+  l.store->heap.push_back({s->scheduled, s->key});
+  std::push_heap(l.store->heap.begin(), l.store->heap.end(), std::greater<>());
+  return true;
+}
+
+bool Engine::load_row(Loading& l, std::string_view row, std::string_view bytes) {
+  Unpacker k{row.data(), row.data() + row.size()}, value{bytes.data(), bytes.data() + bytes.size()};
+  std::string_view name = k.text(), key = k.text();
+  if (k.bad || k.at >= k.end || value.raw() != FORMAT || !is_key(key)) return false;
+  char kind = *k.at++;
+  if (kind == HEADER_ROW && k.at == k.end) {
+    if (!finish_loading(l)) return false;
+    l = Loading();
+    for (auto& candidate : stores_) if (candidate.name == name) l.store = &candidate;
+    l.parts_left = value.raw();
+    if (!l.store) return true;  // of a rule that is not here
+    uint32_t id = keys_.find_or_add(key);
+    if (State* old = l.store->states.find(id)) { old->stored = false; remove(*l.store, old); }
+    l.state = find_or_add(*l.store, id);
+  }
+  if (!l.state) return true;
+  if (kind == CHUNK_ROW) return load_chunk(l, value);
+  if (l.parts_left == 0) return false;
+  l.header.append(value.at, (size_t)(value.end - value.at));
+  l.hashes.push_back(hash_bytes(bytes.data(), bytes.size()));
+  return --l.parts_left > 0 || load_header(l);
+}
+
 bool Engine::load(const char* rows, size_t size) {
   Unpacker list{rows, rows + size};
-  State* s = nullptr;
-  Store* store = nullptr;
-  int64_t begin = 0, end = 0;
-  auto finish = [&] {
-    if (!s) return;
-    EventLog* log = store->keeper->log(*s);
-    if (log && (log->begin() != begin || log->end() != end)) list.bad = true;
-    store->keeper->loaded(*s);
-    s->stored = true;
-    s->stored_from = begin;
-    s->stored_to = end;
-    s->scheduled = NEVER;
-    int64_t d = store->keeper->deadline(*s);
-    s->scheduled = d;
-    store->heap.push_back({d, s->key});
-    std::push_heap(store->heap.begin(), store->heap.end(), std::greater<>());
-    s = nullptr;
-  };
-  while (list.at < list.end && !list.bad) {
+  Loading l;
+  bool good = true;
+  while (good && list.at < list.end) {
     std::string_view row = list.text();
     uint64_t length = list.raw();
-    if (length == 0 || length - 1 > (uint64_t)(list.end - list.at)) return false;
-    Unpacker value{list.at, list.at + length - 1};
+    good = !list.bad && length > 0 && length - 1 <= (uint64_t)(list.end - list.at);
+    if (!good) break;
+    good = load_row(l, row, {list.at, (size_t)length - 1});
     list.at += length - 1;
-    Unpacker k{row.data(), row.data() + row.size()};
-    std::string_view name = k.text(), key = k.text();
-    if (k.bad || k.at >= k.end || value.raw() != FORMAT) return false;
-    if (*k.at == 0) {
-      finish();
-      store = nullptr;
-      for (auto& candidate : stores_) if (candidate.name == name) store = &candidate;
-      if (!store) continue;  // of a rule that is not loaded
-      uint32_t id = keys_.find_or_add(std::string(key));
-      if (State* old = store->states.find(id)) { old->stored = false; remove(*store, old); id = keys_.find_or_add(std::string(key)); }
-      s = find_or_add(*store, id);
-      int64_t alerted = value.num();
-      s->alerted = value.num() ? LONG_AGO : alerted;
-      EventLog* log = store->keeper->log(*s);
-      begin = end = 0;
-      if (log) { begin = value.num(); end = value.num(); log->restart(begin); }
-      store->keeper->unpack(*s, value);
-    } else if (s) {
-      EventLog* log = store->keeper->log(*s);
-      if (!log) return false;
-      int64_t first = value.num();
-      size_t count = value.count();
-      for (size_t n = 0; n < count && !value.bad; n++, first++) {
-        Held h;
-        h.place = value.place();
-        h.number = -value.num();
-        h.brackets = value.raw();
-        bool keep = first >= begin && first < end;
-        if (keep) log->push(h);
-        for (int w = 0; w < log->width; w++) { Value v = value.value(); if (keep) log->set(w, v); }
-      }
-    }
-    if (value.bad) return false;
   }
-  finish();
+  if (!good && l.state) { remove(*l.store, l.state); l.state = nullptr; }
+  good = finish_loading(l) && good;
   keys_.sweep();
-  return !list.bad;
+  return good;
 }
 
 size_t Engine::live() const {

@@ -39,6 +39,7 @@ struct State {
   bool dirty = false;
   bool stored = false;                  // a row of it is in a store, with queue events [stored_from, stored_to)
   int64_t stored_from = 0, stored_to = 0;
+  std::vector<uint64_t> stored_parts;   // hashes of its header's rows as they are in the store
   virtual ~State() {}
 };
 
@@ -68,7 +69,10 @@ class Keeper {
   virtual EventLog* log(State&) const { return nullptr; }
   // Bring what the next event will touch near. Only ever a hint.
   virtual void prefetch(State& s) const { if (EventLog* l = log(s)) l->prefetch(); }
+  virtual int64_t suppress() const { return -1; }  // how long State::alerted matters
   virtual int64_t number(const State&) const { return 0; }  // what Held::number counts up to
+  // Whether what was unpacked can be worked with: stored bytes may be damaged.
+  virtual bool sound(const State&) const { return true; }
   virtual void loaded(State&) const {}  // after unpack, when the queue is back: work out what is not stored
   virtual int64_t partials(const State&) const { return 0; }
   virtual void describe(const State&, std::string&) const {}
@@ -88,6 +92,7 @@ class Runner : public Keeper {
 
   Runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) : rule(r), eval(e), keys(k), limits(l) {}
   virtual void event(State& s, const Event& e) = 0;
+  int64_t suppress() const override { return rule.suppress; }
   void note_event(const Event& e);  // for a trace
 
  protected:

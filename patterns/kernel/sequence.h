@@ -257,11 +257,14 @@ class Sequence final : public Runner {
 
   void trim(Keyed& s, int64_t now) const {
     std::erase_if(s.runs, [&](const Run& r) { return !waiting(r) && now - r.start.time > rule.maxspan; });
+    for (size_t k = 0; k < s.absent.size(); k++)
+      if (s.absent[k] != LONG_AGO && now - s.absent[k] > rule.gaps[0][k].span) s.absent[k] = LONG_AGO;
     if (!has_bag_ || s.bag.size() == 0) return;
     int64_t keep = bag_from(s, s.bag_floor, s.bag.end(), now);
     for (auto& r : s.runs) if (r.bag_from < r.bag_to)
       keep = std::min(keep, r.fixed_bag ? r.bag_from : bag_from(s, r.bag_from, r.bag_to, now));
     s.bag.drop_before(keep);
+    if (s.bag.size() == 0) s.bag_blocked = OPEN;
   }
 
   // Returns whether the run lives on.
@@ -716,6 +719,19 @@ class Sequence final : public Runner {
   int64_t number(const State& s) const override { return ((const Keyed&)s).number; }
   EventLog* log(State& state) const override { return has_bag_ ? &((Keyed&)state).bag : nullptr; }
 
+  bool sound(const Keyed& s, const Run& r) const {
+    const StepDef& d = step(r.step);
+    bool bag = r.bag_from < r.bag_to;
+    if (r.count < 0 || r.bag_from > r.bag_to || (r.taken.empty() && !bag)) return false;
+    if (bag && (!has_bag_ || r.bag_from < s.bag.begin() || r.bag_to > s.bag.end() || r.bag_to - r.bag_from < step(0).nmin)) return false;
+    if (d.unordered && (r.mask & ~d.full())) return false;
+    return !r.before || sound(s, *r.before);
+  }
+  bool sound(const State& state) const override {
+    const Keyed& s = (const Keyed&)state;
+    for (auto& r : s.runs) if (!sound(s, r)) return false;
+    return s.bag_floor >= 0 && s.bag_floor <= s.bag.end();
+  }
   void pack(const State& s, Packer& p) const override;      // sequence_pack.cpp
   void unpack(State& s, Unpacker& u) const override;
   void describe(const State& s, std::string& out) const override;

@@ -50,6 +50,7 @@ class Session final : public Runner {
   }
   void pack(const State& s, Packer& p) const override { ((const Keyed&)s).pane.pack(p); }
   void unpack(State& s, Unpacker& u) const override { ((Keyed&)s).pane.unpack(u); }
+  bool sound(const State& s) const override { return ((const Keyed&)s).pane.sound(rule); }
   int64_t partials(const State& s) const override { return ((const Keyed&)s).pane.count > 0; }
   void describe(const State& state, std::string& out) const override {
     const Pane& p = ((const Keyed&)state).pane;

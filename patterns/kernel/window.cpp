@@ -35,14 +35,15 @@ class Window final : public Runner {
     on_time(s, e.time);
     int64_t newest = floor_div(e.time, rule.every) * rule.every;
     int64_t oldest = (floor_div(e.time - rule.size, rule.every) + 1) * rule.every;
+    size_t at = 0;
     for (int64_t start = oldest; start <= newest; start += rule.every) {
-      auto at = s.open.begin();
-      while (at != s.open.end() && at->start < start) ++at;
-      if (at == s.open.end() || at->start != start) at = s.open.insert(at, Open{start, Pane()});
-      at->pane.add(rule, eval, e, limits, counters);
+      while (at < s.open.size() && s.open[at].start < start) at++;
+      if (at == s.open.size() || s.open[at].start != start) s.open.insert(s.open.begin() + (long)at, Open{start, Pane()});
+      Pane& pane = s.open[at].pane;
+      pane.add(rule, eval, e, limits, counters);
       if (!trace) continue;
-      Pane::View v(at->pane, rule, eval.scratch);
-      note_having("window", e.place.offset, v, -1, start, at->pane.count);
+      Pane::View v(pane, rule, eval.scratch);
+      note_having("window", e.place.offset, v, -1, start, pane.count);
     }
   }
   void on_time(State& state, int64_t now) override {
@@ -71,6 +72,10 @@ class Window final : public Runner {
       s.open.push_back(Open{u.num(), Pane()});
       s.open.back().pane.unpack(u);
     }
+  }
+  bool sound(const State& s) const override {
+    for (auto& w : ((const Keyed&)s).open) if (!w.pane.sound(rule) || w.pane.count == 0) return false;
+    return true;
   }
   int64_t partials(const State& s) const override { return (int64_t)((const Keyed&)s).open.size(); }
   void describe(const State& state, std::string& out) const override {

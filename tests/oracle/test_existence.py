@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samovar.patterns import syntax
+from samovar.patterns.compile import compile_rules
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
+from tests.matching import find
 from tests.oracle import run
 from tests.oracle.events import in_order, read_events
 from tests.oracle.existence import Search
@@ -29,7 +31,11 @@ def by_the_oracle(rule: Rule, events: Sequence[Fields]) -> list[dict[str, Any]]:
     return run([rule], events).matches
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"oracle": by_the_oracle}
+def by_the_matcher(rule: Rule, events: Sequence[Fields]) -> list[dict[str, Any]]:
+    return find(compile_rules([rule]), events)
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {"oracle": by_the_oracle, "matcher": by_the_matcher}
 
 
 def check_existence(implementation: Implementation, text: str, events: Sequence[Fields]) -> None:

@@ -137,7 +137,7 @@ def test_a_dotted_name_reads_a_step_before_a_field() -> None:
     assert tree.right == Binary("<", OfStep("x", Field("@time")), Field("@time"))
 
 
-def test_a_field_may_be_close_to_a_step():
+def test_a_field_may_be_close_to_a_step() -> None:
     match = "sequence with maxspan=1m [a where true] as probe [b where prob.n == 1]"
     sound(match, {"known_fields": ["prob.n"]})
     sound(match.replace("prob.n", "?prob.n"))

@@ -188,7 +188,8 @@ def test_memory_does_not_grow_with_slack(rule: Path, tmp_path: Path) -> None:
     program = (
         "import re, sys; from pathlib import Path; from samovar.service.cli import run; code = run(sys.argv[1:]);"
         # The peak of this program alone: what getrusage tells is handed on from the process that started it.
-        r"print(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1], file=sys.stderr); sys.exit(code)"
+        r"print(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1], file=sys.stderr);"
+        "sys.exit(code)"
     )
     command = [sys.executable, "-c", program, "match", "-q", str(rule), str(path), "--slack", "1s"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

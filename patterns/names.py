@@ -58,6 +58,10 @@ def field_of(path: str, place: Place, span: Span, bench: Bench, optional: bool =
 
 
 def _special(path: str, span: Span, bench: Bench) -> Typed:
+    # Longer than its name: it stood in backticks, as Elastic's own `@timestamp` does, and is a plain field.
+    in_backticks = span.line == span.end_line and span.end_column - span.column > len(path)
+    if path not in _SPECIAL and in_backticks:
+        return Field(path, span), ANY
     if path not in _SPECIAL:
         bench.report.error(
             "unknown-field", f"there is no `{path}`", span, expected="@time or @type", hint=did_you_mean(path, _SPECIAL)

@@ -260,15 +260,21 @@ def load_checked(paths: Sequence[str], source: Source, options: Options) -> Rule
             paths, params=options.params, lists=options.lists, schema=options.schema, known_fields=known_fields
         )
 
-    if options.schema is not None:
-        return load(None)
+    rules = load(None)
+    if options.schema is not None or not suspicions_only(rules):
+        return rules
     known = sampled_fields(source.first())
     rules = load(known)
-    if rules.errors and source.path is not None:
+    if suspicions_only(rules) and source.path is not None:
         # A field that only later events have is no slip: look at all of them before saying so.
         with open_events(str(source.path)) as again:
             rules = load(known | named_fields(again.blocks()))
     return rules
+
+
+def suspicions_only(rules: RuleSet) -> bool:
+    """Whether the names that events have could clear every error: other errors are told before any event is read."""
+    return bool(rules.errors) and all(finding.id in ("unknown-step", "wrong-case") for finding in rules.errors)
 
 
 def sampled_fields(block: bytes) -> frozenset[str]:
@@ -277,7 +283,7 @@ def sampled_fields(block: bytes) -> frozenset[str]:
     for line in block.removeprefix(b"\xef\xbb\xbf").split(b"\n", SAMPLED_LINES)[:SAMPLED_LINES]:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             paths.update(event)

@@ -176,6 +176,11 @@ def resolve_history(node: History, place: Place, bench: Bench) -> Typed:
         condition, where_kind = bench.resolve(node.where, inner, bench)
         if where_kind not in (BOOLEAN, ANY):
             bench.report.error("not-a-condition", "a condition must be true or false", condition.span)
+    if node.function == "seen" and not isinstance(node.value, Name | History):
+        bench.report.error(
+            "seen-of-expression", "`seen` takes a field", span, expected="seen(device, 90d)",
+            hint="give the expression a name under `let`, and that to `seen`",
+        )  # fmt: skip
     if node.function in ("sum", "avg") and kind in (TEXT, BOOLEAN):
         bench.report.error("not-a-number", f"`{node.function}` takes numbers; this is {kind}", span)
     return History(node.function, value, node.span_ms, condition, span), HISTORY[node.function] or kind

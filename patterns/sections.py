@@ -13,7 +13,7 @@ from samovar.patterns.constants import Constants, duration_ms
 from samovar.patterns.findings import Report
 from samovar.patterns.habits import unit_hint
 from samovar.patterns.messages import split_message
-from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.nearest import did_you_mean, nearest
 from samovar.patterns.parser import read_expression, read_match
 from samovar.patterns.resolve import resolve, resolve_guarded
 from samovar.patterns.ruletests import read_tests
@@ -82,8 +82,11 @@ class RuleReader:
                 self.report.error(
                     "unknown-key", f"a rule file has no `{key.text}`", key.span, expected=", ".join(KEYS), hint=tip
                 )
+        meant = [
+            nearest(key.text, KEYS) or _HABITS.get(key.text) for key, _ in self.node.entries if key.text not in KEYS
+        ]
         for key_name in ("rule", "match"):
-            if key_name not in self.sections:
+            if key_name not in self.sections and key_name not in meant:
                 example = "rule: my-rule" if key_name == "rule" else "match: |"
                 self.report.error(f"missing-{key_name}", f"the rule has no `{key_name}`", _START, expected=example)
         self._severity()

@@ -240,6 +240,10 @@ def _span(fragment: Fragment, start: int, end: int) -> Span:
 
 def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Report) -> None:
     mark = fault.problem_mark or fault.context_mark
+    # A quote or bracket that is never closed shows only lines below: the fault is where it was opened.
+    opened = fault.context_mark if any(word in str(fault.context) for word in ("quoted", "flow")) else None
+    if mark and opened and opened.line < mark.line:
+        mark = opened
     at = min(mark.index if mark else 0, len(fragment.text))
     problem = fault.problem or "it cannot be read"
     where = fragment.locate(at, at + 1)

@@ -105,7 +105,9 @@ def test_at_most_one_alert_an_hour() -> None:
     """While t - t0 <= 1h of the last alert; what was not told does not put the next one off."""
     lines = ""
     for start in (0, 1800, 3540, 3700):
-        lines += PROBES.replace("0 p", f"{start} p", 1).replace("5 p", f"{start + 5} p").replace("9 p", f"{start + 9} p")
+        lines += (
+            PROBES.replace("0 p", f"{start} p", 1).replace("5 p", f"{start + 5} p").replace("9 p", f"{start + 9} p")
+        )
         lines += f"{start + 60} purchase {{card: c1, amount: 900, country: SG}}\n"
     events = events_of(lines)
     assert seconds(matches_of(CARD_TESTING, events)) == [60, 3760]
@@ -406,7 +408,9 @@ def test_a_new_device() -> None:
 
 def test_seen_where_it_was_good() -> None:
     rule = "sequence by user with maxspan=1m [login where not seen(device, 90d where ok == true)]"
-    lines = "0 login {user: u, device: d, ok: false}\n1 login {user: u, device: d, ok: true}\n2 login {user: u, device: d}"
+    lines = (
+        "0 login {user: u, device: d, ok: false}\n1 login {user: u, device: d, ok: true}\n2 login {user: u, device: d}"
+    )
     assert ends(rule, lines) == [[0], [1]]
 
 
@@ -426,7 +430,9 @@ def test_two_events_in_short_order() -> None:
 
 
 def test_counting_and_adding_what_was() -> None:
-    lines = "\n".join(f"{at} e {{n: {n}, f: {f}}}" for at, (n, f) in enumerate([(1, "p"), (5, "q"), (3, "p"), (2, "p")]))
+    lines = "\n".join(
+        f"{at} e {{n: {n}, f: {f}}}" for at, (n, f) in enumerate([(1, "p"), (5, "q"), (3, "p"), (2, "p")])
+    )
 
     def last_holds(condition: str) -> bool:
         return [3] in ends(f"sequence with maxspan=0ms [e where {condition}]", lines)
@@ -446,7 +452,9 @@ def test_a_step_is_read_by_its_name() -> None:
 sequence by user with maxspan=3h
   [login where true] as a with runs=2..
   [wire where @time - a.@time < 2h and amount > sum(a.n) and first(a.n) == 1 and count(a) == 2] as b"""
-    assert ends(rule, "0 login {user: u, n: 1}\n60 login {user: u, n: 2}\n7259 wire {user: u, amount: 4}") == [[0, 1, 2]]
+    assert ends(rule, "0 login {user: u, n: 1}\n60 login {user: u, n: 2}\n7259 wire {user: u, amount: 4}") == [
+        [0, 1, 2]
+    ]
     assert ends(rule, "0 login {user: u, n: 1}\n60 login {user: u, n: 2}\n7260 wire {user: u, amount: 4}") == []
     assert ends(rule, "0 login {user: u, n: 1}\n60 login {user: u, n: 2}\n7259 wire {user: u, amount: 3}") == []
 

@@ -14,7 +14,7 @@ namespace samovar {
 
 constexpr int64_t NEVER = INT64_MAX;
 constexpr int64_t LONG_AGO = INT64_MIN;
-constexpr size_t LISTED_MOST = 1000;  // coordinates that a match lists of one step
+constexpr size_t LISTED_MOST = 1000;  // coordinates that an alert lists of one step
 
 struct Limits {
   int64_t max_partials = 1000, max_events = 10000;

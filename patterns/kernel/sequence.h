@@ -354,7 +354,7 @@ class Sequence final : public Runner {
     if (v.from < v.to) start = s.bag.at(v.from).place;
     for (int64_t n = v.from; n < v.to; n++) list(step(0).names[0], s.bag.at(n).place);
     for (auto& t : r.taken) list(t.name, t.place);
-    for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
+    if (coordinates) for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
     write(s, r.last, start.time, r.last.time, at, steps, v, row);
   }
 
@@ -623,18 +623,16 @@ class Sequence final : public Runner {
   }
 
   int64_t advance_of(const Run& r) const { return (int64_t)r.step << 40 | (int64_t)r.taken.size(); }
+  // At most so many runs: the oldest start goes, of equal starts the least advanced, then the older.
   void bound(Keyed& s) {
-    while ((int64_t)s.runs.size() > limits.max_partials) {
-      size_t worst = 0;
-      for (size_t k = 1; k < s.runs.size(); k++) {
-        const Run &a = s.runs[k], &b = s.runs[worst];
-        if (!(a.start == b.start)) { if (a.start < b.start) worst = k; continue; }
-        if (advance_of(a) != advance_of(b)) { if (advance_of(a) < advance_of(b)) worst = k; continue; }
-        if (older(a, b)) worst = k;
-      }
-      s.runs.erase(s.runs.begin() + (long)worst);
-      counters.dropped_partials++;
-    }
+    int64_t extra = (int64_t)s.runs.size() - limits.max_partials;
+    if (extra <= 0) return;
+    std::stable_sort(s.runs.begin(), s.runs.end(), [&](const Run& a, const Run& b) {
+      if (!(a.start == b.start)) return a.start < b.start;
+      return advance_of(a) != advance_of(b) ? advance_of(a) < advance_of(b) : older(a, b);
+    });
+    s.runs.erase(s.runs.begin(), s.runs.begin() + (long)extra);
+    counters.dropped_partials += extra;
   }
 
  public:

@@ -20,7 +20,7 @@ from tests.oracle.sequence import Dropped, Limits, SequenceOfKey
 from tests.oracle.values import show
 from tests.oracle.windows import FormOfKey, Record, of_key
 
-MAX_LISTED = 1000
+MAX_LISTED = 1000  # of a session or a window
 
 
 @dataclass
@@ -108,6 +108,8 @@ class RuleRunner:
         self.no_key = 0
         self.memory = Memory(brackets, limits.max_events)
         self.names = key_names(rule.form.by, brackets[0])
+        gathers = isinstance(rule.form, syntax.Session | syntax.Window)
+        self.most_listed = MAX_LISTED if gathers else limits.max_events
 
     def run(self, events: list[Event], end: float) -> list[Found]:
         found = []
@@ -135,12 +137,14 @@ class RuleRunner:
             "end": end,
             "at": at,
             # Steps that were skipped are left out.
-            "steps": {name: [event.line for event in events[-MAX_LISTED:]] for name, events in steps.items() if events},
+            "steps": {
+                name: [event.line for event in events[-self.most_listed :]] for name, events in steps.items() if events
+            },
             "emit": {name: evaluate(expr, scope) for name, expr in self.rule.emit},
         }
         if self.rule.message:
             made["message"] = "".join(message_part(part, scope) for part in self.rule.message)
-        total = {name: len(events) for name, events in steps.items() if len(events) > MAX_LISTED}
+        total = {name: len(events) for name, events in steps.items() if len(events) > self.most_listed}
         return {**made, "total": total} if total else made
 
     def found(self, key: KeyValue, record: dict[str, Any], events: list[Event], by_step: tuple[Any, ...]) -> Found:

@@ -85,15 +85,15 @@ emit: {most: max(n), all: distinct(card)}
 
 def many_events(seed: int, count: int, keys: int) -> list[Fields]:
     rng = Random(seed)
-    time, events = 1_700_000_000_000, []
+    time = 1_700_000_000_000
+    events: list[Fields] = []
     for _ in range(count):
         time += rng.choice((0, 0, 3, 40, 200))
         kind = rng.choice(
             ("buy", "buy", "buy", "buy", "login", "login", "logout", "close" if rng.random() < 0.2 else "x")
         )
-        event = {"type": kind, "ts": time, "card": f"card {rng.randrange(keys)}", "n": rng.randint(0, 9)}
-        event["place"] = rng.choice(("here", "there", "somewhere else entirely", None))
-        events.append(event)
+        card, place = f"card {rng.randrange(keys)}", rng.choice(("here", "there", "somewhere else entirely", None))
+        events.append({"type": kind, "ts": time, "card": card, "n": rng.randint(0, 9), "place": place})
     return events
 
 
@@ -191,7 +191,8 @@ def test_cases_in_any_batches(folder: Path) -> None:
     batch = in_order(arrived(program, case.events, **names))
     whole = list(step(options.states(program), batch, options.end_of(batch)))
     for size in (1, 2, 5):
-        states, found = options.states(program), []
+        states = options.states(program)
+        found: list[Match] = []
         for first in range(0, len(batch), size):
             some = part(batch, first, min(len(batch), first + size))
             found += step(states, some, int(some.time[-1]))

@@ -11,7 +11,6 @@ from tests.matching import matches_of
 from tests.patterns.loading import rule_text
 from tests.patterns.test_eql import SEQUENCES
 
-MINUTE_MS = 60_000
 Event = tuple[float, str, dict[str, Any]]  # seconds, category, flat fields
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from samovar.patterns.compile import Program
 from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, Counters, States, step
-from tests.matching import batch_of_arrays, program_of
+from tests.matching import Options, batch_of_arrays, find, program_of
 
 EVENTS = 1_000_000
 CHUNK = 2_000
 # Of a rule that is too slow for a million: enough events that for half of them the key is full. Not a limit that fails.
 LEAST_EVENTS = 40_000
-PATIENCE_S = 20
+PATIENCE_S = 8
 FEW = 100
 FIRST_TIME = 1_700_000_000_000
 PLACES = np.array([f"place{n:07d}".encode() for n in range(20_011)])
@@ -146,3 +146,18 @@ def test_an_event_costs_the_same_however_much_is_held(hot: Hot) -> None:
     program = hot.program()
     few, many = (run(program, States(program, max_events=most), LEAST_EVENTS) for most in (FEW, MAX_EVENTS))
     assert min(many[-10:]) < 10 * min(few[-10:]) + 1
+
+
+@pytest.mark.parametrize("ending", ["", "\n  ![end where true] with within=1s"], ids=["match", "waiting absence"])
+def test_a_full_bag_is_told_whole(ending: str) -> None:
+    """An event that completes the match and enters the bag as well pushes nothing out of what the match lists."""
+    rule = Hot(
+        f"sequence with maxspan=1m\n  [any where true] as a with runs=2..\n  [big where true] as b{ending}",
+        lambda _: 0,
+        "opening: first(a.place), places: distinct(a.place)",
+    )
+    events = [{"type": "buy", "ts": 1000 + at, "place": f"a long name of place {at}"} for at in range(3)]
+    events.append({"type": "big", "ts": 1010, "place": "another long name of a place"})
+    (match,) = find(rule.program(), events, Options(max_events=3))
+    assert match["steps"] == {"a": [0, 1, 2], "b": [3]}
+    assert match["emit"] == {"opening": "a long name of place 0", "places": 3}

@@ -14,7 +14,7 @@ import yaml
 from tests.matching import Match, matches_of
 
 T0 = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC, a Tuesday
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+MINUTE, DAY = 60, 86_400
 
 
 def events_of(lines: str) -> list[dict[str, Any]]:
@@ -326,7 +326,7 @@ def test_having() -> None:
     ],
 )
 def test_overlap_and_skip(options: str, wanted: list[list[int]]) -> None:
-    """a a b then an event that is b and c, then c: combinations a b c that end at lines 3 and 4."""
+    """Two a, b, then an event that is b and c, then c: combinations a b c that end at lines 3 and 4."""
     rule = f"sequence with maxspan=1m, {options} [a where true] [any where b == 1] [any where c == 1]"
     assert ends(rule, "0 a\n1 a\n2 x {b: 1}\n3 x {b: 1, c: 1}\n4 x {c: 1}") == wanted
 
@@ -334,7 +334,7 @@ def test_overlap_and_skip(options: str, wanted: list[list[int]]) -> None:
 # ---------------------------------------------------------------- conditions
 
 
-CONDITIONS = {
+CONDITIONS: dict[str, list[dict[str, Any]]] = {
     "n == 1": [{"n": 1}, {"n": 1.0}],
     "n != 1": [{"n": 2}, {"n": "1"}],
     "n < 1": [{"n": 0}, {"n": -0.5}],

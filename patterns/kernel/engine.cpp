@@ -5,7 +5,7 @@ namespace {
 
 constexpr int64_t UNKNOWN = -2, NO_KEY = -1;
 constexpr size_t AHEAD = 24;    // how far looking for keys and states goes before using them
-constexpr size_t SLICE_BYTES = 48 << 20, SLICE_LEAST = 4096, SLICE_MOST = 131072;
+constexpr size_t SLICE_BYTES = 128 << 20, SLICE_LEAST = 4096, SLICE_MOST = 131072;
 
 uint64_t starting_brackets(const RuleDef& r) {
   if (r.form != SEQUENCE) return ~0ull;

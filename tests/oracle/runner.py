@@ -137,15 +137,16 @@ class RuleRunner:
             "end": end,
             "at": at,
             # Steps that were skipped are left out.
-            "steps": {
-                name: [event.line for event in events[-self.most_listed :]] for name, events in steps.items() if events
-            },
+            "steps": {name: self.listed(events) for name, events in steps.items() if events},
             "emit": {name: evaluate(expr, scope) for name, expr in self.rule.emit},
         }
         if self.rule.message:
             made["message"] = "".join(message_part(part, scope) for part in self.rule.message)
         total = {name: len(events) for name, events in steps.items() if len(events) > self.most_listed}
         return {**made, "total": total} if total else made
+
+    def listed(self, events: list[Event]) -> list[int]:
+        return [event.line for event in events[-self.most_listed :]]
 
     def found(self, key: KeyValue, record: dict[str, Any], events: list[Event], by_step: tuple[Any, ...]) -> Found:
         in_steps = tuple(place for step in by_step for place in step if place != AFTER_ALL)

@@ -31,7 +31,11 @@ def keys_of(form_by: Sequence[Key], brackets: Iterable[Bracket], event: Event) -
     two keys. A type that no bracket takes has the form's key. Where only steps have keys, such a type has none.
     """
     written = list(brackets)
-    lists = [bracket.by or () for bracket in written if accepts_type(bracket, event.type)] or [tuple(form_by)]
+    lists = [bracket.by or () for bracket in written if accepts_type(bracket, event.type)]
+    # The form's own list stands before all brackets; one that was taken over from a step does not.
+    only_steps_have_keys = bool(form_by) and form_by[0].span > written[0].span
+    if not lists and not only_steps_have_keys:
+        lists = [tuple(form_by)]
     if not form_by and any(bracket.by for bracket in written):
         lists = [by for by in lists if by]
     found = list(dict.fromkeys(present(key_of(by, event) for by in lists)))

@@ -77,7 +77,7 @@ class Aggregate final : public Runner {
 
   void note_window(Keyed& s, const Event& e) {
     View v(*this, s);
-    bool ready = s.armed || (rule.repeat >= 0 && e.time - s.fired >= rule.repeat);
+    bool ready = s.armed || (rule.repeat >= 0 && s.fired != LONG_AGO && e.time - s.fired >= rule.repeat);
     note_having("window", e.place.offset, v, (int64_t)e.row, s.window.at(s.window.begin()).place.time, s.window.size(), ready);
   }
   void report(Keyed& s, const Event& e) {
@@ -151,7 +151,7 @@ class Aggregate final : public Runner {
     if (s.window.size() > limits.max_events) { drop_before(s, s.window.begin() + 1); counters.dropped_events++; }
     if (trace) note_window(s, e);
     if (!holds(s)) return;
-    bool again = rule.repeat >= 0 && e.time - s.fired >= rule.repeat;
+    bool again = rule.repeat >= 0 && s.fired != LONG_AGO && e.time - s.fired >= rule.repeat;
     if (s.armed || again) report(s, e);
     s.armed = false;
   }

@@ -80,7 +80,7 @@ void Engine::sort_matches() {
     if (a.last.offset != b.last.offset) return a.last.offset < b.last.offset;
     if (a.rule != b.rule) return a.rule < b.rule;
     if (events_first(a.events, b.events)) return true;
-    return !events_first(b.events, a.events) && x < y;
+    return !events_first(b.events, a.events) && a.key < b.key;
   });
 }
 

@@ -165,7 +165,10 @@ class CountedValues {
 
  public:
   int64_t size() const { return (int64_t)size_; }
-  void prefetch() const { __builtin_prefetch(slots_.data()); }
+  template <class ValueOf>
+  bool has(const Value& v, ValueOf value_of) const {
+    return !slots_.empty() && !v.is_null() && v.tag != OTHER && slots_[find(v, hash_value(v), value_of)].count;
+  }
   template <class ValueOf>
   void add(const Value& v, int64_t event, ValueOf value_of) {
     if (v.is_null() || v.tag == OTHER) return;

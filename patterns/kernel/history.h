@@ -10,14 +10,18 @@ class HistoryKeeper final : public Keeper {
   struct Keyed : State {
     EventLog log_;
     Running running;
+    CountedValues values;  // of `seen` and `distinct`
   };
   const History& def_;
   const Limits& limits_;
   Counters& counters_;
 
+  bool counts() const { return def_.function == A_SEEN || def_.function == A_DISTINCT; }
   bool sums() const { return def_.function == A_SUM || def_.function == A_AVG; }
+  static auto value_of(const Keyed& s) { return [&s](int64_t event) { return s.log_.value(event, 0); }; }
   void drop_before(Keyed& s, int64_t n) const {
     if (sums()) for (int64_t k = s.log_.begin(); k < n; k++) s.running.add(s.log_.value(k, 0), -1, false);
+    if (counts()) for (int64_t k = s.log_.begin(); k < n; k++) s.values.remove(s.log_.value(k, 0), value_of(s));
     s.log_.drop_before(n);
   }
 
@@ -37,9 +41,8 @@ class HistoryKeeper final : public Keeper {
       case A_COUNT: return Value::integer(log.size());
       case A_SUM: case A_AVG: return s.running.result(def_.function);
       case A_PREV: return log.size() ? scratch.keep(log.value(log.end() - 1, 0)) : Value::nil();
-      case A_SEEN:
-        for (int64_t n = log.end(); n-- > log.begin();) if (same(log.value(n, 0), v)) return Value::boolean(true);
-        return Value::boolean(false);
+      case A_SEEN: return Value::boolean(s.values.has(v, value_of(s)));
+      case A_DISTINCT: return Value::integer(s.values.size());
     }
     Fold fold{def_.function};
     for (int64_t n = log.begin(); n < log.end(); n++) fold.add(log.value(n, 0));
@@ -51,6 +54,7 @@ class HistoryKeeper final : public Keeper {
     s.log_.push({place, 0, 0});
     s.log_.set(0, v);
     if (sums()) s.running.add(v, 1, false);
+    if (counts()) s.values.add(s.log_.value(s.log_.end() - 1, 0), s.log_.end() - 1, value_of(s));
     if (s.log_.size() > limits_.max_events) { drop_before(s, s.log_.begin() + 1); counters_.dropped_events++; }
   }
   void on_time(State& state, int64_t now) override {
@@ -67,7 +71,10 @@ class HistoryKeeper final : public Keeper {
   EventLog* log(State& s) const override { return &((Keyed&)s).log_; }
   void loaded(State& state) const override {
     Keyed& s = (Keyed&)state;
-    if (sums()) for (int64_t n = s.log_.begin(); n < s.log_.end(); n++) s.running.add(s.log_.value(n, 0), 1, false);
+    for (int64_t n = s.log_.begin(); n < s.log_.end(); n++) {
+      if (sums()) s.running.add(s.log_.value(n, 0), 1, false);
+      if (counts()) s.values.add(s.log_.value(n, 0), n, value_of(s));
+    }
   }
 };
 

@@ -20,6 +20,7 @@ struct Match {
   Place last;
   int rule = 0;
   std::vector<Place> events;
+  std::string key;
   std::string line;
   bool suppressed = false;
 };

@@ -75,8 +75,8 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   m.at = at;
   m.last = last;
   m.rule = rule.index;
-  // Two matches of one rule that end on one event: only a sequence can have them.
-  if (rule.form == SEQUENCE) for (auto& l : steps) m.events.insert(m.events.end(), l.places.begin(), l.places.end());
+  m.key = keys.bytes(s.key);
+  for (auto& l : steps) m.events.insert(m.events.end(), l.places.begin(), l.places.end());
   std::string& line = m.line;
   const std::string& key = keys.bytes(s.key);
   line += "{\"rule\": ";

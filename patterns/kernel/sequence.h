@@ -147,13 +147,16 @@ class Sequence final : public Runner {
     }
     return false;
   }
+  // What the choice between runs with one first event goes by: their events step by step, each step closed by a place
+  // behind all others, so that of two that agree the longer comes first.
   std::vector<Place> places(const Keyed& s, const Run& r, int64_t now) {
     std::vector<Place> out;
     View v = view(s, r, now);
-    for (int64_t n = v.from; n < v.to; n++) out.push_back(s.bag.at(n).place);
-    std::vector<Taken> taken = r.taken;
-    std::stable_sort(taken.begin(), taken.end(), [](auto& a, auto& b) { return a.name < b.name; });
-    for (auto& t : taken) out.push_back(t.place);
+    for (int name = 0; name < (int)rule.names.size(); name++) {
+      if (v.in_bag(name)) for (int64_t n = v.from; n < v.to; n++) out.push_back(s.bag.at(n).place);
+      for (auto& t : r.taken) if (t.name == name) out.push_back(t.place);
+      out.push_back({INT64_MAX, INT64_MAX, INT64_MAX});
+    }
     return out;
   }
 
@@ -261,6 +264,8 @@ class Sequence final : public Runner {
       if (s.absent[k] != LONG_AGO && now - s.absent[k] > rule.gaps[0][k].span) s.absent[k] = LONG_AGO;
     if (!has_bag_ || s.bag.size() == 0) return;
     int64_t keep = bag_from(s, s.bag_floor, s.bag.end(), now);
+    for (auto& r : s.runs)
+      if (r.bag_from < r.bag_to && !r.fixed_bag) r.bag_from = std::min(std::max(r.bag_from, s.bag_floor - limits.max_events), r.bag_to - step(0).nmin);
     for (auto& r : s.runs) if (r.bag_from < r.bag_to)
       keep = std::min(keep, r.fixed_bag ? r.bag_from : bag_from(s, r.bag_from, r.bag_to, now));
     s.bag.drop_before(keep);
@@ -387,14 +392,7 @@ class Sequence final : public Runner {
     s.bag_blocked = OPEN;
     if (s.bag.end() - std::max(s.bag_floor, s.bag.begin()) > limits.max_events) {
       counters.dropped_events++;
-      s.bag_floor = s.bag.end() - limits.max_events;
-      int64_t keep = s.bag_floor;
-      for (auto& r : s.runs) {
-        if (r.fixed_bag) keep = std::min(keep, r.bag_from);
-        else if (r.bag_from < r.bag_to) r.bag_from = std::min(std::max(r.bag_from, s.bag_floor), r.bag_to - step(0).nmin);
-        if (r.bag_from < r.bag_to) keep = std::min(keep, r.bag_from);
-      }
-      s.bag.drop_before(keep);
+      s.bag_floor = s.bag.end() - limits.max_events;  // `trim` lets them go; runs of this event may still list them
     }
   }
 
@@ -408,7 +406,6 @@ class Sequence final : public Runner {
     std::vector<Run> made, done;
     auto put = [&](Run r) {
       if (all_taken(r) && !holds(s, r, e.time, (int64_t)e.row)) return;
-      if (waiting(r)) fix_bag(s, r, e.time);
       (finished(r) ? done : made).push_back(std::move(r));
     };
     for (size_t k = 0; k < s.runs.size(); k++) {
@@ -430,7 +427,12 @@ class Sequence final : public Runner {
     }
     pass_over(s, e);
     if (may_merge_) merge(s, e);
-    for (auto& r : made) if (wins(r, made)) place_run(s.runs, r, e);
+    std::vector<Run*> winners;
+    for (auto& r : made) if (wins(r, made)) winners.push_back(&r);
+    for (Run* r : winners) {
+      if (waiting(*r)) fix_bag(s, *r, e.time);
+      place_run(s.runs, *r, e);
+    }
   }
   // Of runs that complete on one event: the earliest start, more steps, events that come first.
   bool earlier(const Keyed& s, const Run& a, const Run& b, int64_t now) {

@@ -8,9 +8,31 @@
 namespace samovar {
 namespace {
 
+// The least or the greatest number of a window: those that a later one makes pointless are not kept.
+struct Extreme {
+  std::vector<int64_t> events;
+  size_t head = 0;
+  int64_t texts = 0;
+
+  template <class ValueOf>
+  void add(const Value& v, int64_t n, int function, ValueOf value_of) {
+    if (v.tag == TEXT) texts++;
+    if (!v.is_number()) return;
+    while (events.size() > head && order(value_of(events.back()), v) != (function == A_MIN ? -1 : 1)) events.pop_back();
+    events.push_back(n);
+  }
+  void remove(const Value& v, int64_t n) {
+    if (v.tag == TEXT) texts--;
+    if (head < events.size() && events[head] == n) head++;
+    if (head > 32 && head * 2 > events.size()) { events.erase(events.begin(), events.begin() + (long)head); head = 0; }
+  }
+  bool empty() const { return head == events.size(); }
+};
+
 struct Kept {
   Running running;
   CountedValues values;
+  Extreme extreme;
 };
 
 struct Keyed : State {
@@ -36,6 +58,9 @@ class Aggregate final : public Runner {
           case A_COUNT: return Value::integer(kept.running.events);
           case A_SUM: case A_AVG: case A_STDDEV: return kept.running.result(ref.function);
           case A_DISTINCT: return Value::integer(kept.values.size());
+          case A_MIN: case A_MAX:
+            if (!kept.extreme.empty()) return s.window.value(kept.extreme.events[kept.extreme.head], ref.slot);
+            if (!kept.extreme.texts) return Value::nil();
         }
       }
       Fold fold{ref.function};
@@ -56,7 +81,10 @@ class Aggregate final : public Runner {
       if (ref.slot < 0) continue;
       Value v = s.window.value(n, ref.slot);
       auto value_of = [&](int64_t event) { return s.window.value(event, ref.slot); };
-      if (ref.function != A_DISTINCT) kept.running.add(v, sign, ref.function == A_STDDEV);
+      if (ref.function == A_MIN || ref.function == A_MAX) {
+        if (sign > 0) kept.extreme.add(v, n, ref.function, value_of);
+        else kept.extreme.remove(v, n);
+      } else if (ref.function != A_DISTINCT) kept.running.add(v, sign, ref.function == A_STDDEV);
       else if (sign > 0) kept.values.add(v, n, value_of);
       else kept.values.remove(v, value_of);
     }
@@ -118,7 +146,7 @@ class Aggregate final : public Runner {
     const Node& n = eval.program.nodes[(size_t)node];
     if (n.op == AGG && place_[(size_t)n.x] < 0) {
       const AggRef& ref = rule.aggregates[(size_t)n.x];
-      bool goes_on = ref.function <= A_AVG || ref.function == A_STDDEV || ref.function == A_DISTINCT;
+      bool goes_on = ref.function <= A_DISTINCT;  // count to distinct; first, last and values are looked up
       if (goes_on && !(ref.function == A_COUNT && ref.target < 0)) {
         place_[(size_t)n.x] = (int)kept_.size();
         kept_.push_back(n.x);

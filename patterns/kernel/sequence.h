@@ -34,6 +34,9 @@ struct Run {
   bool missed = false;    // another event came where a step wants strictly the next one
   std::vector<Taken> taken;
   std::vector<Owned> values;
+  // Events of the step at hand that max_events has pushed out; they are cleared away many at a time.
+  size_t gone_from = 0, gone = 0;
+  bool is_gone(size_t k) const { return k - gone_from < gone; }
   std::shared_ptr<Run> before;  // under `all`: the run as it was before an optional repeated step that lacks events
 };
 
@@ -84,7 +87,7 @@ class Sequence final : public Runner {
         if (ref.slot < 0) return Value::integer(to - from);
         for (int64_t n = from; n < to; n++) fold.add(s.bag.value(n, ref.slot));
       } else if (run) {
-        for (auto& t : run->taken) if (t.name == ref.target)
+        for (size_t k = 0; k < run->taken.size(); k++) if (const Taken& t = run->taken[k]; t.name == ref.target && !run->is_gone(k))
           fold.add(ref.slot < 0 ? Value::nil() : run->values[t.captured + ref.slot].get());
       }
       return fold.result(form.eval.scratch);
@@ -154,7 +157,7 @@ class Sequence final : public Runner {
     View v = view(s, r, now);
     for (int name = 0; name < (int)rule.names.size(); name++) {
       if (v.in_bag(name)) for (int64_t n = v.from; n < v.to; n++) out.push_back(s.bag.at(n).place);
-      for (auto& t : r.taken) if (t.name == name) out.push_back(t.place);
+      for (size_t k = 0; k < r.taken.size(); k++) if (r.taken[k].name == name && !r.is_gone(k)) out.push_back(r.taken[k].place);
       out.push_back({INT64_MAX, INT64_MAX, INT64_MAX});
     }
     return out;
@@ -177,6 +180,7 @@ class Sequence final : public Runner {
   // Go on to step k with this event, as its member m.
   Run moved(Keyed& s, const Run& from, int k, int m, const Event& e) {
     Run r = from;
+    clear_gone(r);
     r.before = nullptr;
     r.step = k;
     r.count = 1;
@@ -194,15 +198,20 @@ class Sequence final : public Runner {
     if (r.count > limits.max_events && r.count > step(r.step).nmin) forget_oldest(r, name);
   }
   void forget_oldest(Run& r, int name) {
-    int64_t held = 0;
-    size_t oldest = r.taken.size();
-    for (size_t k = r.taken.size(); k-- > 0;) if (r.taken[k].name == name) { held++; oldest = k; }
-    if (held <= limits.max_events) return;
-    uint32_t width = (uint32_t)rule.names[name].captures.size(), at = r.taken[oldest].captured;
-    r.values.erase(r.values.begin() + at, r.values.begin() + at + width);
-    r.taken.erase(r.taken.begin() + (long)oldest);
-    for (auto& t : r.taken) if (t.captured > at) t.captured -= width;
+    if (!r.gone) while (r.taken[r.gone_from].name != name) r.gone_from++;
+    if ((int64_t)(r.taken.size() - r.gone_from - r.gone) <= limits.max_events) return;
+    r.gone++;
     counters.dropped_events++;
+    if ((int64_t)r.gone >= limits.max_events) clear_gone(r);
+  }
+  void clear_gone(Run& r) const {
+    if (r.gone) {
+      uint32_t from = r.taken[r.gone_from].captured, to = r.taken[r.gone_from + r.gone].captured;  // the newest stays
+      r.values.erase(r.values.begin() + from, r.values.begin() + to);
+      r.taken.erase(r.taken.begin() + (long)r.gone_from, r.taken.begin() + (long)(r.gone_from + r.gone));
+      for (size_t k = r.gone_from; k < r.taken.size(); k++) r.taken[k].captured -= to - from;
+    }
+    r.gone_from = r.gone = 0;
   }
   void fill(Keyed& s, Run& r, int m, const Event& e) {
     r.mask |= 1ull << m;
@@ -358,7 +367,7 @@ class Sequence final : public Runner {
     auto list = [&](int name, const Place& p) { steps[name].places.push_back(p); steps[name].total++; };
     if (v.from < v.to) start = s.bag.at(v.from).place;
     for (int64_t n = v.from; n < v.to; n++) list(step(0).names[0], s.bag.at(n).place);
-    for (auto& t : r.taken) list(t.name, t.place);
+    for (size_t k = 0; k < r.taken.size(); k++) if (!r.is_gone(k)) list(r.taken[k].name, r.taken[k].place);
     if (coordinates) for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
     write(s, r.last, start.time, r.last.time, at, steps, v, row);
   }

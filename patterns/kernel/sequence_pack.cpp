@@ -18,8 +18,10 @@ void pack_run(const Run& r, const Keyed& s, const RuleDef& rule, Packer& p) {
   int64_t from = r.bag_from < s.bag.begin() ? s.bag.begin() : r.bag_from;  // older ones are gone for good
   p.num(bag ? from - base : 0); p.num(bag ? r.bag_to - base : 0);
   p.num(r.fixed_bag | r.missed << 1);
-  p.raw(r.taken.size());
-  for (auto& t : r.taken) {
+  p.raw(r.taken.size() - r.gone);
+  for (size_t n = 0; n < r.taken.size(); n++) {
+    if (r.is_gone(n)) continue;
+    const Taken& t = r.taken[n];
     p.num(t.name);
     p.place(t.place);
     for (size_t k = 0; k < rule.names[t.name].captures.size(); k++) p.value(r.values[t.captured + k].get());

@@ -72,14 +72,6 @@ class CompileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """One conjunct of a bracket, for explanations: the expression, and whether it reads other steps."""
-
-    expression: Expr
-    across: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RulePlan:
     """What a reader of matches and traces needs to know about a compiled rule."""
 

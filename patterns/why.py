@@ -7,6 +7,7 @@ The notes that this reads are those of kernel/trace.cpp and kernel/sequence_trac
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ def explain(story: Story, names: Names = BY_LINE) -> Told:
     return Told(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
 
 
-class _Teller:
+class _Teller(ABC):
     """What both kinds of story have in common."""
 
     def __init__(self, story: Story, names: Names) -> None:
@@ -51,11 +52,11 @@ class _Teller:
             current = note["event"] if note["what"] == "event" else current
             self.by_event.setdefault(current, []).append(note)
 
-    def event(self, event: Seen) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def event(self, event: Seen) -> list[str]: ...
 
-    def conclusion(self) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def conclusion(self) -> list[str]: ...
 
     def nothing_seen(self) -> list[str]:
         shown = ", ".join(f"{name}={value_text(value)}" for name, value in self.story.key.items())

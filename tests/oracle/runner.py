@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,7 +97,7 @@ def suppressed(spans: list[int | None], found: list[Found]) -> list[dict[str, An
 # ---------------------------------------------------------------- one rule
 
 
-class RuleRunner:
+class RuleRunner(ABC):
     """What all forms share: the memory of history functions, the names of the key, and records."""
 
     def __init__(self, number: int, rule: Rule, brackets: list[Bracket], limits: Limits) -> None:
@@ -120,11 +121,11 @@ class RuleRunner:
         self.dropped.events += self.memory.dropped_events
         return found
 
-    def take(self, event: Event) -> list[Found]:
-        raise NotImplementedError
+    @abstractmethod
+    def take(self, event: Event) -> list[Found]: ...
 
-    def finish(self, end: float) -> list[Found]:
-        raise NotImplementedError
+    @abstractmethod
+    def finish(self, end: float) -> list[Found]: ...
 
     def record(
         self, key: KeyValue, span: tuple[int, int, int], steps: dict[str, list[Event]], scope: Scope

@@ -55,8 +55,15 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_line_ends": (c_void_p, [c_void_p]),
     "samovar_counters": (None, [c_void_p, c_int, c_void_p]),
     "samovar_live": (c_size_t, [c_void_p]),
-    "samovar_dump": (c_void_p, [c_void_p, c_int, c_int64, POINTER(c_size_t)]),
-    "samovar_load": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "samovar_line_keys": (c_void_p, [c_void_p]),
+    "samovar_line_key_ends": (c_void_p, [c_void_p]),
+    "samovar_dump": (c_size_t, [c_void_p, c_int, c_int64]),
+    "samovar_deadlines": (c_size_t, [c_void_p]),
+    "samovar_cold": (c_size_t, [c_void_p, c_void_p]),
+    "samovar_row_data": (c_void_p, [c_void_p]),
+    "samovar_row_ends": (c_void_p, [c_void_p]),
+    "samovar_bytes": (c_size_t, [c_void_p]),
+    "samovar_load": (c_int, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_describe": (c_void_p, [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_size_t)]),
     "samovar_trace": (None, [c_void_p, c_char_p, c_size_t]),
     "samovar_trace_notes": (c_void_p, [c_void_p, POINTER(c_size_t)]),
@@ -78,6 +85,8 @@ class Matches:
 
     text: bytes
     ends: Int64s  # where each line ends
+    key_text: bytes  # the keys, end to end: one text as it is, anything else as a JSON array
+    key_ends: Int64s
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -89,8 +98,12 @@ class Matches:
     def lines(self) -> list[bytes]:
         return self.text.splitlines(keepends=True)
 
+    @property
+    def keys(self) -> list[bytes]:
+        return _cut(self.key_text, self.key_ends)
 
-NOTHING = Matches(b"", np.empty(0, np.int64))
+
+NOTHING = Matches(b"", np.empty(0, np.int64), b"", np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +184,35 @@ class States:
         """Rows that changed since the last call; None deletes a row."""
         return self._dump(CHANGED_ROWS, 0)
 
+    def deadlines(self) -> list[tuple[bytes, bytes]]:
+        """Of the changed rows just given out, when their states must be looked at, where that is new: (time, key).
+
+        Times are 8 bytes that sort as the numbers do. A store keeps them to know which keys to bring in when event
+        time passes; an entry that is too early does no harm.
+        """
+        return [(time, key or b"") for time, key in self._rows(_library().samovar_deadlines(self.handle))]
+
     def load(self, rows: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
         """Take stored rows back. All rows of a key come in one call."""
         pairs = sorted(rows.items() if isinstance(rows, Mapping) else rows)
-        packed = bytearray()
-        for key, value in pairs:
-            packed += _varint(len(key)) + key + _varint(len(value) + 1) + value
-        if not _library().samovar_load(self.handle, bytes(packed), len(packed)):
+        parts = [part for pair in pairs for part in pair]
+        ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), dtype=np.int64)
+        if not _library().samovar_load(self.handle, b"".join(parts), ends.ctypes.data, len(pairs)):
             raise StateError(
                 "the stored state cannot be read: it is damaged, or a newer version wrote it\n"
                 "  Restore it from the changelog, or run the version that wrote it."
             )
+
+    def cold_keys(self, batch: Batch) -> list[bytes]:
+        """Keys of the batch that were never looked for in the store; they count as looked for from now on.
+
+        Only for states that were not loaded whole: their rows are loaded before the batch goes to `step`.
+        """
+        return [key for key, _ in self._rows(_library().samovar_cold(self.handle, batch.handle))]
+
+    def memory_bytes(self) -> int:
+        """Memory that the states take, roughly. Looks at every state."""
+        return int(_library().samovar_bytes(self.handle))
 
     def digest(self, watermark: int) -> str:
         """A hash of the state as rules can still see it at this watermark; how it came about does not show."""
@@ -194,9 +225,20 @@ class States:
         return digest.hexdigest()
 
     def _dump(self, which: int, watermark: int) -> list[tuple[bytes, bytes | None]]:
-        size = c_size_t()
-        data = _library().samovar_dump(self.handle, which, watermark, byref(size))
-        return list(_rows(ctypes.string_at(data, size.value)))
+        return self._rows(_library().samovar_dump(self.handle, which, watermark))
+
+    def _rows(self, count: int) -> list[tuple[bytes, bytes | None]]:
+        if not count:
+            return []
+        ends = array_at(_library().samovar_row_ends(self.handle), 2 * count, np.dtype(np.int64), self).copy()
+        gone = ends < 0
+        ends[gone] = -1 - ends[gone]
+        pieces: list[bytes | None] = list(
+            _cut(ctypes.string_at(_library().samovar_row_data(self.handle), int(ends[-1])), ends)
+        )
+        for place in np.flatnonzero(gone).tolist():
+            pieces[place] = None
+        return list(zip(pieces[0::2], pieces[1::2], strict=True))  # type: ignore[arg-type]  # a key is never gone
 
     # ------------------------------------------------------------ looking inside
 
@@ -228,7 +270,9 @@ def step(states: States, batch: Batch, watermark: int) -> Matches:
     if not count:
         return NOTHING
     ends = array_at(library.samovar_line_ends(states.handle), count, np.dtype(np.int64), states).copy()
-    return Matches(ctypes.string_at(library.samovar_lines(states.handle), int(ends[-1])), ends)
+    key_ends = array_at(library.samovar_line_key_ends(states.handle), count, np.dtype(np.int64), states).copy()
+    keys = ctypes.string_at(library.samovar_line_keys(states.handle), int(key_ends[-1]))
+    return Matches(ctypes.string_at(library.samovar_lines(states.handle), int(ends[-1])), ends, keys, key_ends)
 
 
 def encode_key(values: Iterable[Scalar]) -> bytes:
@@ -300,27 +344,7 @@ def _varint(n: int) -> bytes:
     return bytes(out)
 
 
-def _rows(data: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    place = 0
-
-    def number() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = data[place]
-            place += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    while place < len(data):
-        size = number()
-        key = data[place : place + size]
-        place += size
-        size = number()
-        if size == 0:
-            yield key, None
-            continue
-        yield key, data[place : place + size - 1]
-        place += size - 1
+def _cut(data: bytes, ends: Int64s) -> list[bytes]:
+    """Pieces that lie end to end."""
+    places = ends.tolist()
+    return [data[start:end] for start, end in zip([0, *places[:-1]], places, strict=True)]

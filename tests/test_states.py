@@ -106,7 +106,7 @@ def test_one_more_event_rewrites_a_header_and_a_chunk(text: str) -> None:
     one_more(program, states, EVENTS)
     changes = states.changed_rows()
     written = [(key, value) for key, value in changes if value is not None]
-    stores = {key[: 1 + key[0]] for key in first}  # of a rule and of each history function
+    stores = {key[1 + key[0] :][: 1 + key[1 + key[0]]] for key in first}  # of a rule and of each history function
     assert len(written) <= 2 * len(stores)
     assert len(changes) <= 3 * len(stores)
     size = sum(len(value) for _, value in written)

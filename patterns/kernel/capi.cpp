@@ -8,10 +8,23 @@ using namespace samovar;
 namespace {
 struct Handle {
   Engine engine;
-  std::string lines, buffer;
-  std::vector<int64_t> ends;
+  std::string lines, buffer, keys;
+  std::vector<int64_t> ends, key_ends;
+  RowList rows;
   Handle(const Program& p, PythonCall call, Limits limits, bool coordinates) : engine(p, call, limits, coordinates) {}
 };
+
+// A key as people and other programs write it: one text as it is, anything else as a JSON array.
+void write_key(std::string& out, const std::string& key) {
+  std::vector<Value> values = decode_key(key);
+  if (values.size() == 1 && values[0].tag == TEXT) { out.append(values[0].view()); return; }
+  out.push_back('[');
+  for (size_t k = 0; k < values.size(); k++) {
+    if (k) out.push_back(',');
+    write_value(out, values[k]);
+  }
+  out.push_back(']');
+}
 }  // namespace
 
 SAMOVAR_EXPORT Program* samovar_program_new(const int64_t* words, const char* blob, size_t size) {
@@ -34,8 +47,12 @@ SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {
   h->engine.step(*batch, watermark);
   h->lines.clear();
   h->ends.clear();
+  h->keys.clear();
+  h->key_ends.clear();
   for (uint32_t k : h->engine.order) {
     const Match& m = h->engine.matches[k];
+    write_key(h->keys, m.key);
+    h->key_ends.push_back((int64_t)h->keys.size());
     h->lines += m.line;
     h->lines.push_back('\n');
     h->ends.push_back((int64_t)h->lines.size());
@@ -44,6 +61,8 @@ SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {
 }
 SAMOVAR_EXPORT const char* samovar_lines(Handle* h) { return h->lines.data(); }
 SAMOVAR_EXPORT const int64_t* samovar_line_ends(Handle* h) { return h->ends.data(); }
+SAMOVAR_EXPORT const char* samovar_line_keys(Handle* h) { return h->keys.data(); }
+SAMOVAR_EXPORT const int64_t* samovar_line_key_ends(Handle* h) { return h->key_ends.data(); }
 
 // matches, suppressed, dropped partials, dropped events, events without a key, live partials; rule -1: histories
 SAMOVAR_EXPORT void samovar_counters(Handle* h, int rule, int64_t* out) {
@@ -53,13 +72,26 @@ SAMOVAR_EXPORT void samovar_counters(Handle* h, int rule, int64_t* out) {
 }
 SAMOVAR_EXPORT size_t samovar_live(Handle* h) { return h->engine.live(); }
 
-SAMOVAR_EXPORT const char* samovar_dump(Handle* h, int which, int64_t watermark, size_t* size) {
-  h->buffer.clear();
-  h->engine.dump((Engine::Rows)which, watermark, h->buffer);
-  *size = h->buffer.size();
-  return h->buffer.data();
+// Rows as a list (residency.h): how many, and then the list with samovar_row_data and samovar_row_ends.
+SAMOVAR_EXPORT size_t samovar_dump(Handle* h, int which, int64_t watermark) {
+  h->rows.clear();
+  h->engine.dump((Engine::Rows)which, watermark, h->rows);
+  return h->rows.ends.size() / 2;
 }
-SAMOVAR_EXPORT int samovar_load(Handle* h, const char* rows, size_t size) { return h->engine.load(rows, size); }
+// Deadlines that are new since the changes before: time as 8 bytes (big end first, sign flipped), and the key's bytes.
+SAMOVAR_EXPORT size_t samovar_deadlines(Handle* h) {
+  std::swap(h->rows, h->engine.deadlines);
+  return h->rows.ends.size() / 2;
+}
+SAMOVAR_EXPORT size_t samovar_cold(Handle* h, Batch* batch) {
+  h->rows.clear();
+  h->engine.find_cold(*batch, h->rows);
+  return h->rows.ends.size() / 2;
+}
+SAMOVAR_EXPORT const char* samovar_row_data(Handle* h) { return h->rows.data.data(); }
+SAMOVAR_EXPORT const int64_t* samovar_row_ends(Handle* h) { return h->rows.ends.data(); }
+SAMOVAR_EXPORT size_t samovar_bytes(Handle* h) { return h->engine.bytes(); }
+SAMOVAR_EXPORT int samovar_load(Handle* h, const char* data, const int64_t* ends, size_t rows) { return h->engine.load(data, ends, rows); }
 
 SAMOVAR_EXPORT const char* samovar_describe(Handle* h, int rule, const char* key, size_t key_size, size_t* size) {
   h->buffer.clear();

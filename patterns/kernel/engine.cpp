@@ -290,7 +290,7 @@ void Engine::touch(Store& store, Runner& runner, int64_t key, const Event* event
   }
   runner.trace = nullptr;
   if (!s) return;
-  s->dirty = true;
+  mark(store, *s);
   reschedule(store, *s, due, events[n - 1].time);
 }
 
@@ -358,7 +358,7 @@ void Engine::advance(Store& store, int64_t now) {
     if (traced) { trace.rule = traced->rule.index; traced->trace = &trace; }
     store.keeper->on_time(*s, now);
     if (traced) traced->trace = nullptr;
-    s->dirty = true;
+    mark(store, *s);
     s->scheduled = NEVER;
     reschedule(store, *s, store.keeper->deadline(*s), now);
   }
@@ -384,7 +384,7 @@ void Engine::fill(int history, const std::vector<uint32_t>& rows, std::vector<Va
     out[r] = keeper.ask(*s, v, t, eval_.scratch);
     if (!where || where[r].is_true())
       keeper.add(*s, v, eval_.place_of(r));
-    s->dirty = true;
+    mark(store, *s);
     reschedule(store, *s, keeper.deadline(*s), t);
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "history.h"
+#include "residency.h"
 #include "runner.h"
 #include "trace.h"
 
@@ -19,6 +20,7 @@ struct Store {
   std::string name;
   IdMap<State> states;
   std::vector<std::pair<int64_t, uint32_t>> heap;  // least time on top
+  std::vector<uint32_t> dirty;                     // keys of states that changed since they were stored
 };
 
 class Engine final : public HistoryHook {
@@ -34,11 +36,16 @@ class Engine final : public HistoryHook {
 
   // rows.cpp
   enum class Rows { ALL, CHANGED, CANONICAL };
-  void dump(Rows which, int64_t watermark, std::string& out);
-  bool load(const char* rows, size_t size);
+  void dump(Rows which, int64_t watermark, RowList& out);
+  bool load(const char* data, const int64_t* ends, size_t rows);
+  RowList deadlines;  // of the last dump of changes: when a stored state must be looked at, where that is new
   size_t live() const;
   int64_t partials(int rule) const;
   bool describe(int rule, const std::string& key, std::string& out);
+
+  // residency.cpp: where a store holds more than is in memory
+  void find_cold(Batch& batch, RowList& out);
+  size_t bytes() const;
 
   Trace trace;
   std::string traced_key;
@@ -62,6 +69,7 @@ class Engine final : public HistoryHook {
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
+  KnownKeys known_;
 
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);
@@ -80,6 +88,10 @@ class Engine final : public HistoryHook {
   bool concerns_traced(const RuleDef& rule, size_t row);
   Runner* runner_of(const Store& store) const;
   State* find_or_add(Store& store, uint32_t key);
+  void mark(Store& store, State& s) {
+    if (!s.dirty) store.dirty.push_back(s.key);
+    s.dirty = true;
+  }
   void reschedule(Store& store, State& s, int64_t deadline, int64_t now);
   void advance(Store& store, int64_t now);
   void remove(Store& store, State* s);
@@ -89,9 +101,10 @@ class Engine final : public HistoryHook {
   bool load_chunk(Loading& l, Unpacker& value);
   bool finish_loading(Loading& l);
   void row_key(const Store& store, uint32_t key, char kind, int64_t number, std::string& out) const;
-  void pack_header(Store& store, State& s, const std::string& bytes, Rows which, std::string& out);
-  void pack_chunks(Store& store, State& s, const EventLog& log, Rows which, std::string& out);
-  void pack_state(Store& store, State& s, Rows which, std::string& out);
+  void pack_header(Store& store, State& s, const std::string& bytes, Rows which, RowList& out);
+  void pack_chunks(Store& store, State& s, const EventLog& log, Rows which, RowList& out);
+  void pack_state(Store& store, State& s, Rows which, RowList& out);
+  void dump_changes(RowList& out);
 };
 
 }  // namespace samovar

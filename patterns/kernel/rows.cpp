@@ -1,29 +1,23 @@
 // States as rows of bytes: what a store keeps and a changelog carries. Format 1.
 //
-//   row key     store name (length, text), the key's bytes (length, bytes), then 0 for the header, or 0 and the number
-//               (4 bytes big end first) of a further part of it, or 1 and the chunk's number (8 bytes). So a key's rows
-//               stand together, header first.
-//   header      format (1), number of parts; then in all parts end to end: last alert, first and end number of the
+//   row key     the key's bytes (length, bytes), store name (length, text), then 0 for the header, or 0 and the number
+//               (4 bytes big end first) of a further part of it, or 1 and the chunk's number (8 bytes). So all rows of
+//               a key stand together, store by store, header first.
+//   header      format (1), in the first part 8 bytes: when it must be looked at (big end first, sign flipped; all ones:
+//               never) and the number of parts; then in all parts end to end: last alert, first and end number of the
 //               queue's events, and what the form packs
-//   chunk c     format (1), how many, then events c * CHUNK .. : place, number in its key, brackets, values
+//   chunk c     format (1), first number, how many, then events c * CHUNK .. : place, number in its key, brackets, values
 //
 // Chunks are only ever appended to. Events before the header's first number are gone, whether or not a chunk has them.
-// The list that goes out and comes in is: key length, key, value length + 1 (0: the row is deleted), value.
+// For a digest a state is one row: its header without deadline and parts, then the events of its queue.
 #include "engine.h"
 
 namespace samovar {
 namespace {
 
 constexpr uint64_t FORMAT = 1;
+constexpr uint64_t SIGN = 1ull << 63;
 constexpr size_t PART_BYTES = 128 << 10;  // of a header in one row
-
-void add_row(std::string& out, const std::string& key, const std::string* value) {
-  Packer p;
-  p.text(key);
-  p.raw(value ? value->size() + 1 : 0);
-  if (value) p.bytes += *value;
-  out += p.bytes;
-}
 
 void pack_events(const EventLog& log, int64_t from, int64_t to, int64_t base, Packer& p) {
   p.raw((uint64_t)(to - from));
@@ -40,8 +34,8 @@ void pack_events(const EventLog& log, int64_t from, int64_t to, int64_t base, Pa
 
 void Engine::row_key(const Store& store, uint32_t key, char kind, int64_t number, std::string& out) const {
   Packer p;
-  p.text(store.name);
   p.text(keys_.bytes(key));
+  p.text(store.name);
   p.bytes.push_back(kind);
   if (kind == CHUNK_ROW) put_big(p.bytes, (uint64_t)number, 8);
   else if (number > 0) put_big(p.bytes, (uint64_t)number, 4);
@@ -49,29 +43,30 @@ void Engine::row_key(const Store& store, uint32_t key, char kind, int64_t number
 }
 
 // A state's header, in as many rows as it needs. Of those, only what changed since the last time goes out.
-void Engine::pack_header(Store& store, State& s, const std::string& bytes, Rows which, std::string& out) {
+void Engine::pack_header(Store& store, State& s, const std::string& bytes, Rows which, RowList& out) {
   size_t parts = std::max<size_t>(1, (bytes.size() + PART_BYTES - 1) / PART_BYTES), before = s.stored_parts.size();
   std::vector<uint64_t> hashes;
   std::string key;
   for (size_t k = 0; k < parts; k++) {
     Packer p;
-    if (k == 0) { p.raw(FORMAT); p.raw(parts); } else p.raw(FORMAT);
+    p.raw(FORMAT);
+    if (k == 0) { put_big(p.bytes, (uint64_t)s.scheduled ^ SIGN, 8); p.raw(parts); }
     p.bytes.append(bytes, k * PART_BYTES, PART_BYTES);
     hashes.push_back(hash_bytes(p.bytes.data(), p.bytes.size()));
     bool same = which == Rows::CHANGED && s.stored && k < before && s.stored_parts[k] == hashes[k];
     if (same) continue;
     row_key(store, s.key, HEADER_ROW, (int64_t)k, key);
-    add_row(out, key, &p.bytes);
+    out.add(key, &p.bytes);
   }
   if (which != Rows::CHANGED) return;
   if (s.stored) for (size_t k = parts; k < before; k++) {
     row_key(store, s.key, HEADER_ROW, (int64_t)k, key);
-    add_row(out, key, nullptr);
+    out.add(key, nullptr);
   }
   s.stored_parts = std::move(hashes);
 }
 
-void Engine::pack_state(Store& store, State& s, Rows which, std::string& out) {
+void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
   bool canonical = which == Rows::CANONICAL;
   EventLog* log = store.keeper->log(s);
   Packer p;
@@ -85,18 +80,24 @@ void Engine::pack_state(Store& store, State& s, Rows which, std::string& out) {
   if (canonical) {
     if (log) pack_events(*log, log->begin(), log->end(), store.keeper->number(s), p);
     row_key(store, s.key, HEADER_ROW, 0, key);
-    add_row(out, key, &p.bytes);
+    out.add(key, &p.bytes);
     return;
   }
   pack_header(store, s, p.bytes, which, out);
   if (log) pack_chunks(store, s, *log, which, out);
   if (which != Rows::CHANGED) return;
+  if (s.scheduled != NEVER && !(s.stored && s.indexed == s.scheduled)) {
+    key.clear();
+    put_big(key, (uint64_t)s.scheduled ^ SIGN, 8);
+    deadlines.add(key, &keys_.bytes(s.key));
+  }
+  s.indexed = s.scheduled;
   s.stored = true;
   s.dirty = false;
   if (log) { s.stored_from = log->begin(); s.stored_to = log->end(); }
 }
 
-void Engine::pack_chunks(Store& store, State& s, const EventLog& log, Rows which, std::string& out) {
+void Engine::pack_chunks(Store& store, State& s, const EventLog& log, Rows which, RowList& out) {
   std::string key;
   int64_t from = which == Rows::ALL || !s.stored ? log.begin() : std::max(log.begin(), s.stored_to);
   for (int64_t c = from / CHUNK; c * CHUNK < log.end() && from < log.end(); c++) {
@@ -106,31 +107,38 @@ void Engine::pack_chunks(Store& store, State& s, const EventLog& log, Rows which
     chunk.num(first);
     pack_events(log, first, end, 0, chunk);
     row_key(store, s.key, CHUNK_ROW, c, key);
-    add_row(out, key, &chunk.bytes);
+    out.add(key, &chunk.bytes);
   }
   if (which == Rows::CHANGED && s.stored)
     for (int64_t c = s.stored_from / CHUNK; (c + 1) * CHUNK <= log.begin() && c * CHUNK < s.stored_to; c++) {
       row_key(store, s.key, CHUNK_ROW, c, key);
-      add_row(out, key, nullptr);
+      out.add(key, nullptr);
     }
 }
 
-void Engine::dump(Rows which, int64_t watermark, std::string& out) {
-  if (which == Rows::CHANGED) {
-    for (auto& row : gone_) add_row(out, row, nullptr);
-    gone_.clear();
-  }
+void Engine::dump(Rows which, int64_t watermark, RowList& out) {
+  if (which == Rows::CHANGED) { dump_changes(out); return; }
+  for (auto& store : stores_) store.states.each([&](uint32_t, State* s) {
+    if (which == Rows::CANONICAL) {  // what no rule can see any more is not part of it
+      int64_t quiet = store.keeper->suppress();
+      if (s->alerted != LONG_AGO && (quiet < 0 || watermark - s->alerted > quiet)) s->alerted = LONG_AGO;
+      store.keeper->on_time(*s, watermark);
+      if (store.keeper->empty(*s, watermark)) return;
+    }
+    pack_state(store, *s, which, out);
+  });
+}
+
+void Engine::dump_changes(RowList& out) {
+  deadlines.clear();
+  for (auto& row : gone_) out.add(row, nullptr);
+  gone_.clear();
   for (auto& store : stores_) {
-    store.states.each([&](uint32_t, State* s) {
-      if (which == Rows::CHANGED && !s->dirty) return;
-      if (which == Rows::CANONICAL) {  // what no rule can see any more is not part of it
-        int64_t quiet = store.keeper->suppress();
-        if (s->alerted != LONG_AGO && (quiet < 0 || watermark - s->alerted > quiet)) s->alerted = LONG_AGO;
-        store.keeper->on_time(*s, watermark);
-        if (store.keeper->empty(*s, watermark)) return;
-      }
-      pack_state(store, *s, which, out);
-    });
+    for (uint32_t key : store.dirty) {
+      State* s = store.states.find(key);
+      if (s && s->dirty) pack_state(store, *s, Rows::CHANGED, out);
+    }
+    store.dirty.clear();
   }
 }
 
@@ -140,7 +148,7 @@ struct Engine::Loading {
   State* state = nullptr;
   std::string header;
   uint64_t parts_left = 0;
-  int64_t begin = 0, end = 0;
+  int64_t begin = 0, end = 0, scheduled = NEVER;
   std::vector<uint64_t> hashes;
 };
 
@@ -189,7 +197,10 @@ bool Engine::finish_loading(Loading& l) {
   s->stored_from = l.begin;
   s->stored_to = l.end;
   s->stored_parts = std::move(l.hashes);
-  s->scheduled = l.store->keeper->deadline(*s);
+  // The hour that was stored is the one that an index of deadlines has, and never later than the state's own.
+  s->scheduled = s->indexed = l.scheduled;
+  known_.add(keys_.bytes(s->key));
+  if (s->scheduled == NEVER) return true;
   l.store->heap.push_back({s->scheduled, s->key});
   std::push_heap(l.store->heap.begin(), l.store->heap.end(), std::greater<>());
   return true;
@@ -197,13 +208,16 @@ bool Engine::finish_loading(Loading& l) {
 
 bool Engine::load_row(Loading& l, std::string_view row, std::string_view bytes) {
   Unpacker k{row.data(), row.data() + row.size()}, value{bytes.data(), bytes.data() + bytes.size()};
-  std::string_view name = k.text(), key = k.text();
+  std::string_view key = k.text(), name = k.text();
   if (k.bad || k.at >= k.end || value.raw() != FORMAT || !is_key(key)) return false;
   char kind = *k.at++;
   if (kind == HEADER_ROW && k.at == k.end) {
     if (!finish_loading(l)) return false;
     l = Loading();
     for (auto& candidate : stores_) if (candidate.name == name) l.store = &candidate;
+    if (value.end - value.at < 8) return false;
+    l.scheduled = (int64_t)(get_big(value.at, 8) ^ SIGN);
+    value.at += 8;
     l.parts_left = value.raw();
     if (!l.store) return true;  // of a rule that is not here
     uint32_t id = keys_.find_or_add(key);
@@ -218,17 +232,14 @@ bool Engine::load_row(Loading& l, std::string_view row, std::string_view bytes) 
   return --l.parts_left > 0 || load_header(l);
 }
 
-bool Engine::load(const char* rows, size_t size) {
-  Unpacker list{rows, rows + size};
+bool Engine::load(const char* data, const int64_t* ends, size_t rows) {
   Loading l;
   bool good = true;
-  while (good && list.at < list.end) {
-    std::string_view row = list.text();
-    uint64_t length = list.raw();
-    good = !list.bad && length > 0 && length - 1 <= (uint64_t)(list.end - list.at);
-    if (!good) break;
-    good = load_row(l, row, {list.at, (size_t)length - 1});
-    list.at += length - 1;
+  const char* at = data;
+  for (size_t k = 0; good && k < rows; k++) {
+    std::string_view row(at, (size_t)(data + ends[2 * k] - at)), value(data + ends[2 * k], (size_t)(ends[2 * k + 1] - ends[2 * k]));
+    good = load_row(l, row, value);
+    at = data + ends[2 * k + 1];
   }
   if (!good && l.state) { remove(*l.store, l.state); l.state = nullptr; }
   good = finish_loading(l) && good;

@@ -35,6 +35,7 @@ struct Event {
 struct State {
   uint32_t key = 0;
   int64_t scheduled = NEVER;       // when the timer heap will look at this state
+  int64_t indexed = NEVER;         // the same, as the store's index of deadlines has it
   int64_t alerted = LONG_AGO;      // the last alert, for `suppress`
   bool dirty = false;
   bool stored = false;                  // a row of it is in a store, with queue events [stored_from, stored_to)

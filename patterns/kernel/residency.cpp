@@ -1,0 +1,44 @@
+// Where a store holds more than fits in memory: which keys of a batch must be brought in before `step` sees it.
+#include "engine.h"
+
+namespace samovar {
+namespace {
+constexpr size_t COLD_SLICE = 16384;
+constexpr size_t STATE_BYTES = 320;  // a state with its places in tables and heaps, roughly
+}  // namespace
+
+// Keys that were not asked for before, as rows with no value; from now on they count as known.
+void Engine::find_cold(Batch& batch, RowList& out) {
+  std::string key;
+  auto visit = [&](int keyspec, size_t row, bool with_type) {
+    if (keyspec < 0) return;
+    key.clear();
+    for (int node : program_.keyspecs[(size_t)keyspec]) if (!encode_key(key, eval_.at_row(node, row))) return;
+    if (with_type) encode_key(key, eval_.type_text(row));
+    if (known_.add(key)) out.add(key, nullptr);
+  };
+  std::vector<char> typed(program_.keyspecs.size());
+  for (auto& h : program_.histories) if (h.keyspec >= 0 && h.type < 0) typed[(size_t)h.keyspec] = 1;
+  for (size_t base = 0; base < batch.rows; base += COLD_SLICE) {
+    size_t count = std::min(COLD_SLICE, batch.rows - base);
+    eval_.begin(&batch, base, count);
+    for (size_t spec = 0; spec < program_.keyspecs.size(); spec++)
+      for (size_t row = 0; row < count; row++) {
+        visit((int)spec, row, false);
+        if (typed[spec]) visit((int)spec, row, true);
+      }
+  }
+}
+
+// Memory that the states take, roughly: what a cache's limit is held against.
+size_t Engine::bytes() const {
+  size_t n = known_.bytes();
+  for (auto& store : stores_) store.states.each([&](uint32_t, State* s) {
+    n += STATE_BYTES;
+    if (EventLog* log = store.keeper->log(*s)) n += (size_t)log->size() * (sizeof(Held) + sizeof(Owned) * (size_t)log->width) * 3 / 2;
+    for (uint64_t part : s->stored_parts) n += sizeof part;
+  });
+  return n;
+}
+
+}  // namespace samovar

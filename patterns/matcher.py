@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +29,9 @@ from samovar.patterns.syntax import Scalar
 
 MAX_PARTIALS = 1_000
 MAX_EVENTS = 10_000
+NEVER = (1 << 63) - 1
 END_OF_TIME = 1 << 62  # the watermark that closes everything
+DIGEST_ROWS = 20_000  # looked at together
 ALL_ROWS, CHANGED_ROWS, CANONICAL_ROWS = range(3)
 
 
@@ -60,6 +62,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_dump": (c_size_t, [c_void_p, c_int, c_int64]),
     "samovar_deadlines": (c_size_t, [c_void_p]),
     "samovar_cold": (c_size_t, [c_void_p, c_void_p]),
+    "samovar_unknown": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
+    "samovar_next_deadline": (c_int64, [c_void_p]),
     "samovar_row_data": (c_void_p, [c_void_p]),
     "samovar_row_ends": (c_void_p, [c_void_p]),
     "samovar_bytes": (c_size_t, [c_void_p]),
@@ -210,19 +214,23 @@ class States:
         """
         return [key for key, _ in self._rows(_library().samovar_cold(self.handle, batch.handle))]
 
+    def unknown_keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys that were never looked for; they count as looked for from now on."""
+        ends = np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)), dtype=np.int64)
+        count = _library().samovar_unknown(self.handle, b"".join(keys), ends.ctypes.data, len(keys))
+        return [key for key, _ in self._rows(count)]
+
+    def next_deadline(self) -> int:
+        """Event time at which something may happen with no event, at the earliest; NEVER where nothing can."""
+        return int(_library().samovar_next_deadline(self.handle))
+
     def memory_bytes(self) -> int:
         """Memory that the states take, roughly. Looks at every state."""
         return int(_library().samovar_bytes(self.handle))
 
     def digest(self, watermark: int) -> str:
         """A hash of the state as rules can still see it at this watermark; how it came about does not show."""
-        # On a copy: what lies behind the watermark is let go of there, and nothing here changes.
-        copy = States(self.program, max_partials=self._limits[0], max_events=self._limits[1])
-        copy.load(self.rows())
-        digest = hashlib.sha256()
-        for key, value in sorted(copy._dump(CANONICAL_ROWS, watermark)):
-            digest.update(_varint(len(key)) + key + _varint(len(value or b"")) + (value or b""))
-        return digest.hexdigest()
+        return digest_of_rows(self.program, sorted(self.rows().items()), watermark, self._limits)
 
     def _dump(self, which: int, watermark: int) -> list[tuple[bytes, bytes | None]]:
         return self._rows(_library().samovar_dump(self.handle, which, watermark))
@@ -257,6 +265,46 @@ class States:
         size = c_size_t()
         data = _library().samovar_trace_notes(self.handle, byref(size))
         return [json.loads(line) for line in ctypes.string_at(data, size.value).splitlines()]
+
+
+def digest_of_rows(
+    program: Program,
+    rows: Iterable[tuple[bytes, bytes]],
+    watermark: int,
+    limits: tuple[int, int] = (MAX_PARTIALS, MAX_EVENTS),
+) -> str:
+    """As `States.digest`, of stored rows in the order of their keys; memory holds a part of them at a time."""
+    digest = hashlib.sha256()
+    for part in _whole_keys(rows):
+        # On a copy: what lies behind the watermark is let go of there.
+        copy = States(program, max_partials=limits[0], max_events=limits[1])
+        copy.load(part)
+        for key, value in sorted(copy._dump(CANONICAL_ROWS, watermark)):
+            digest.update(_varint(len(key)) + key + _varint(len(value or b"")) + (value or b""))
+    return digest.hexdigest()
+
+
+def _whole_keys(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Rows in parts that never divide a key."""
+    part: list[tuple[bytes, bytes]] = []
+    for row, value in rows:
+        if len(part) >= DIGEST_ROWS and not row.startswith(_key_of_row(part[-1][0])):
+            yield part
+            part = []
+        part.append((row, value))
+    if part:
+        yield part
+
+
+def _key_of_row(row: bytes) -> bytes:
+    """A row's key up to the end of the key's own bytes, length included."""
+    size = shift = at = 0
+    while True:
+        size |= (row[at] & 0x7F) << shift
+        at += 1
+        if row[at - 1] < 0x80:
+            return row[: at + size]
+        shift += 7
 
 
 def step(states: States, batch: Batch, watermark: int) -> Matches:

@@ -27,13 +27,15 @@ class Buffer:
     """What `order` remembers between batches.
 
     `largest` is the largest time of each partition, `pending` the events that still wait. Partitions that are expected
-    but silent hold event time back: name them at the start.
+    but silent hold event time back: name them at the start. `floor` is where event time already was: it never goes
+    back, also where a partition that was left out of `largest` comes in again.
     """
 
     columns: int
     slack_ms: Sequence[int]  # one a stream
     partitions: Sequence[Partition] = ((0, 0),)
     largest: dict[Partition, int] = field(default_factory=dict)
+    floor: int = NO_TIME
     pending: Batch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -43,10 +45,10 @@ class Buffer:
 
     def watermark(self) -> int:
         """The least of the partitions' watermarks."""
-        return min(time - self.slack_ms[stream] if time > NO_TIME else NO_TIME for (stream, _), time in self.times())
-
-    def times(self) -> list[tuple[Partition, int]]:
-        return list(self.largest.items())
+        times = (
+            time - self.slack_ms[stream] if time > NO_TIME else NO_TIME for (stream, _), time in self.largest.items()
+        )
+        return max(self.floor, min(times, default=NO_TIME))
 
 
 class Ordered(NamedTuple):
@@ -60,14 +62,21 @@ class Ordered(NamedTuple):
 
 def order(batch: Batch, buffer: Buffer) -> Ordered:
     """Take a batch in arrival order; give back what can be released. The batch must not be used afterwards."""
-    late, late_by_ms = _advance(batch, buffer)
-    watermark = buffer.watermark()
+    late, late_by_ms = take_times(batch, buffer)
+    watermark = buffer.floor = buffer.watermark()
     if not len(late) and not len(buffer.pending) and _in_order(batch) and _all_due(batch, buffer, watermark):
         return Ordered(batch, late, late_by_ms, watermark)
     keep = np.ones(len(batch), bool)
     keep[late] = False
     buffer.pending.append(batch, np.flatnonzero(keep))
     return Ordered(_release(buffer, watermark), late, late_by_ms, watermark)
+
+
+def release(buffer: Buffer) -> Ordered:
+    """What can be released now that event time moved on without an event."""
+    watermark = buffer.floor = buffer.watermark()
+    nothing = np.empty(0, np.int64)
+    return Ordered(_release(buffer, watermark), nothing, nothing, watermark)
 
 
 def drain(buffer: Buffer) -> Batch:
@@ -77,7 +86,7 @@ def drain(buffer: Buffer) -> Batch:
     return released
 
 
-def _advance(batch: Batch, buffer: Buffer) -> tuple[Int64s, Int64s]:
+def take_times(batch: Batch, buffer: Buffer) -> tuple[Int64s, Int64s]:
     """Move the partitions' times on; rows that are behind their own partition's watermark, and by how much."""
     late_rows: list[Int64s] = []
     late_by: list[Int64s] = []
@@ -113,19 +122,19 @@ def _one_partition(batch: Batch) -> bool:
     return bool((np.diff(batch.partition) == 0).all()) and bool((np.diff(batch.offset) > 0).all())
 
 
-def _due(times: NDArray[Any], buffer: Buffer, watermark: int) -> NDArray[np.bool_]:
+def due_at(times: NDArray[Any], buffer: Buffer, watermark: int) -> NDArray[np.bool_]:
     # With several partitions, another may still bring an event of the watermark's own time that comes first.
-    due: NDArray[np.bool_] = times <= watermark if len(buffer.largest) == 1 else times < watermark
+    due: NDArray[np.bool_] = times <= watermark if len(buffer.partitions) == 1 else times < watermark
     return due
 
 
 def _all_due(batch: Batch, buffer: Buffer, watermark: int) -> bool:
-    return bool(_due(batch.time[-1:], buffer, watermark).all())
+    return bool(due_at(batch.time[-1:], buffer, watermark).all())
 
 
 def _release(buffer: Buffer, watermark: int) -> Batch:
     pending = buffer.pending
-    due = _due(pending.time, buffer, watermark)
+    due = due_at(pending.time, buffer, watermark)
     released, rest = Batch(buffer.columns), Batch(buffer.columns)
     released.append(pending, np.flatnonzero(due))
     rest.append(pending, np.flatnonzero(~due))

@@ -88,6 +88,18 @@ SAMOVAR_EXPORT size_t samovar_cold(Handle* h, Batch* batch) {
   h->engine.find_cold(*batch, h->rows);
   return h->rows.ends.size() / 2;
 }
+// Of these keys (a list with no values), those that were never looked for.
+SAMOVAR_EXPORT size_t samovar_unknown(Handle* h, const char* data, const int64_t* ends, size_t n) {
+  h->rows.clear();
+  for (size_t k = 0; k < n; k++) {
+    size_t from = k ? (size_t)ends[k - 1] : 0;
+    std::string_view key(data + from, (size_t)ends[k] - from);
+    if (h->engine.known.add(key)) h->rows.add(key, nullptr);
+  }
+  return h->rows.ends.size() / 2;
+}
+// When the first state must be looked at, at the earliest.
+SAMOVAR_EXPORT int64_t samovar_next_deadline(Handle* h) { return h->engine.next_deadline(); }
 SAMOVAR_EXPORT const char* samovar_row_data(Handle* h) { return h->rows.data.data(); }
 SAMOVAR_EXPORT const int64_t* samovar_row_ends(Handle* h) { return h->rows.ends.data(); }
 SAMOVAR_EXPORT size_t samovar_bytes(Handle* h) { return h->engine.bytes(); }

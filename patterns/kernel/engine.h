@@ -44,7 +44,9 @@ class Engine final : public HistoryHook {
   bool describe(int rule, const std::string& key, std::string& out);
 
   // residency.cpp: where a store holds more than is in memory
+  KnownKeys known;
   void find_cold(Batch& batch, RowList& out);
+  int64_t next_deadline() const;
   size_t bytes() const;
 
   Trace trace;
@@ -69,7 +71,6 @@ class Engine final : public HistoryHook {
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
-  KnownKeys known_;
 
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);

@@ -15,7 +15,7 @@ void Engine::find_cold(Batch& batch, RowList& out) {
     key.clear();
     for (int node : program_.keyspecs[(size_t)keyspec]) if (!encode_key(key, eval_.at_row(node, row))) return;
     if (with_type) encode_key(key, eval_.type_text(row));
-    if (known_.add(key)) out.add(key, nullptr);
+    if (known.add(key)) out.add(key, nullptr);
   };
   std::vector<char> typed(program_.keyspecs.size());
   for (auto& h : program_.histories) if (h.keyspec >= 0 && h.type < 0) typed[(size_t)h.keyspec] = 1;
@@ -30,9 +30,15 @@ void Engine::find_cold(Batch& batch, RowList& out) {
   }
 }
 
+int64_t Engine::next_deadline() const {
+  int64_t least = NEVER;
+  for (auto& store : stores_) if (!store.heap.empty()) least = std::min(least, store.heap.front().first);
+  return least;
+}
+
 // Memory that the states take, roughly: what a cache's limit is held against.
 size_t Engine::bytes() const {
-  size_t n = known_.bytes();
+  size_t n = known.bytes();
   for (auto& store : stores_) store.states.each([&](uint32_t, State* s) {
     n += STATE_BYTES;
     if (EventLog* log = store.keeper->log(*s)) n += (size_t)log->size() * (sizeof(Held) + sizeof(Owned) * (size_t)log->width) * 3 / 2;

@@ -199,7 +199,7 @@ bool Engine::finish_loading(Loading& l) {
   s->stored_parts = std::move(l.hashes);
   // The hour that was stored is the one that an index of deadlines has, and never later than the state's own.
   s->scheduled = s->indexed = l.scheduled;
-  known_.add(keys_.bytes(s->key));
+  known.add(keys_.bytes(s->key));
   if (s->scheduled == NEVER) return true;
   l.store->heap.push_back({s->scheduled, s->key});
   std::push_heap(l.store->heap.begin(), l.store->heap.end(), std::greater<>());

@@ -1,0 +1,51 @@
+"""A key-value store: bytes to bytes, in order of keys, changed by atomic batches. RocksDB and an in-memory twin are
+held to one contract (tests/contracts/store.py); wrappers with one concern each are stores themselves.
+
+A Store leaves out transactions, iteration backwards and merge operators: nothing here needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+Change: TypeAlias = tuple[bytes, bytes | None]  # key and value; None deletes
+
+
+class Store(Protocol):
+    """One writer at a time. `range` sees the store as it was when the iteration began."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < end, in order of keys."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+    def delete(self, key: bytes) -> None: ...
+    def write(self, changes: Iterable[Change]) -> None:
+        """All changes or none; of two changes of a key the later one counts."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Scanning(Protocol):
+    """A store that looks up many short prefixes at once, much faster than by a `range` each."""
+
+    def prefixes(self, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
+        """For each prefix all pairs whose key starts with it, in order of keys."""
+        ...
+
+
+class Snapshotting(Protocol):
+    """A store that can copy itself to a folder, cheaply and while it is used."""
+
+    def snapshot(self, folder: Path) -> None: ...
+
+
+class Ingesting(Protocol):
+    """A store that takes many sorted pairs at once, much faster than by `write`."""
+
+    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...

@@ -93,6 +93,7 @@ class Program:
     words: tuple[int, ...]
     text: bytes
     functions: tuple[Callable[..., Scalar], ...] = field(repr=False)
+    stores: frozenset[str] = frozenset()  # names under which states are stored: of rules, and of history functions
 
 
 def compile_rules(rules: Iterable[Rule]) -> Program:
@@ -110,6 +111,7 @@ def compile_rules(rules: Iterable[Rule]) -> Program:
         tuple(words),
         bytes(tables.blob),
         tuple(tables.functions),
+        frozenset([*(f"{plan.rule.id}@{plan.version}" for plan, _ in plans), *tables.history_names]),
     )
 
 
@@ -126,6 +128,7 @@ class _Tables:
         self.columnar: list[bool] = []
         self.keys: dict[tuple[int, ...], int] = {}
         self.histories: dict[tuple[int, ...], int] = {}
+        self.history_names: set[str] = set()
         self.functions: list[Callable[..., Scalar]] = []
         self.function_ids: dict[Any, int] = {}
 
@@ -302,7 +305,9 @@ class _RuleCompiler:
         value = -1 if expr.value is None else self.column(expr.value)
         where = -1 if expr.where is None else self.column(expr.where)
         identity = repr((expr.function, expr.value, expr.span_ms, expr.where, self.by, self.bracket_type))
-        name = self.tables.constant("history/" + hashlib.sha256(identity.encode()).hexdigest()[:16])
+        store = "history/" + hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self.tables.history_names.add(store)
+        name = self.tables.constant(store)
         entry = (name, AGGREGATES[expr.function], keyspec, type_id, value, where, expr.span_ms)
         return self.tables.histories.setdefault(entry, len(self.tables.histories))
 

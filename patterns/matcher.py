@@ -106,6 +106,10 @@ class Matches:
     def keys(self) -> list[bytes]:
         return _cut(self.key_text, self.key_ends)
 
+    def records(self) -> list[tuple[bytes, bytes]]:
+        """Key and line of each, without its newline: what goes to a topic."""
+        return list(zip(self.keys, self.text.split(b"\n"), strict=False))
+
 
 NOTHING = Matches(b"", np.empty(0, np.int64), b"", np.empty(0, np.int64))
 

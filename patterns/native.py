@@ -125,9 +125,13 @@ class Batch:
 
     def values(self, column: int) -> list[Any]:
         """A column as Python values; None for null, `Other` for objects and arrays."""
+        return values_of(self.column(column))
+
+    def column(self, column: int) -> NDArray[Any]:
+        """A column as it is: tag, size and bits of each value."""
         if not 0 <= column < self.columns:
             raise IndexError(f"column {column} of a batch that has {self.columns}")
-        return values_of(self._array("column", VALUE, column))
+        return self._array("column", VALUE, column)
 
     def append(self, other: Batch, rows: Int64s) -> None:
         """Add rows of another batch; their text is copied, so the other may go."""

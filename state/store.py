@@ -49,3 +49,7 @@ class Ingesting(Protocol):
     """A store that takes many sorted pairs at once, much faster than by `write`."""
 
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
+
+
+class TaskStore(Store, Scanning, Snapshotting, Ingesting, Protocol):
+    """What a task keeps its state in."""

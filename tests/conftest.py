@@ -20,6 +20,8 @@ settings.register_profile(
 )
 settings.load_profile("samovar")
 
+pytest_plugins = ["tests.kafka"]  # the fixture `kafka`: a real broker, started when the first test asks for it
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:

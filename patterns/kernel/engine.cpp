@@ -18,6 +18,22 @@ uint64_t starting_brackets(const RuleDef& r) {
   return bits;
 }
 
+// The key of all brackets, or -1 where they have different ones.
+int only_keyspec(const RuleDef& r) {
+  int keyspec = r.brackets[0].keyspec;
+  bool one = !r.uses_next || r.next_keyspec == keyspec;
+  for (auto& d : r.brackets) one = one && d.keyspec == keyspec;
+  return one ? keyspec : -1;
+}
+
+template <class F>
+void each_bit(const std::vector<uint64_t>& mask, F f) {
+  for (size_t w = 0; w < mask.size(); w++)
+    for (uint64_t left = mask[w]; left; left &= left - 1) f(w * 64 + (size_t)__builtin_ctzll(left));
+}
+void set_bit(std::vector<uint64_t>& mask, size_t k) { mask[k >> 6] |= 1ull << (k & 63); }
+bool has_bit(const std::vector<uint64_t>& mask, size_t k) { return mask[k >> 6] >> (k & 63) & 1; }
+
 std::unique_ptr<Runner> make_runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) {
   switch (r.form) {
     case SEQUENCE: return sequence_runner(r, e, k, l);
@@ -38,6 +54,10 @@ Engine::Engine(const Program& program, PythonCall call, Limits limits, bool coor
     runners.back()->coordinates = coordinates;
     std::string name = std::string(program.text(r.id).view()) + "@" + std::string(program.text(r.version).view());
     stores_.push_back({runners.back().get(), name, {}, {}});
+    int keyspec = only_keyspec(r);
+    auto same = std::find_if(together_.begin(), together_.end(), [&](auto& t) { return t.keyspec == keyspec; });
+    if (same == together_.end()) same = together_.insert(same, {keyspec, {}});
+    same->rules.push_back((size_t)r.index);
   }
   for (auto& h : program.histories) {
     histories_.push_back(std::make_unique<HistoryKeeper>(h, limits_, history_counters));
@@ -87,10 +107,15 @@ void Engine::sort_matches() {
 void Engine::step_slice(Batch& batch, size_t base, size_t count) {
   eval_.begin(&batch, base, count);
   for (auto& cache : key_cache_) cache.assign(count, UNKNOWN);
-  meta_.resize(count);
-  for (size_t r = 0; r < count; r++) meta_[r] = eval_.place_of(r);
   for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
-  if (count) for (size_t k = 0; k < runners.size(); k++) run(stores_[k], *runners[k]);
+  if (!count) return;
+  if (tracing) {  // a person reads the notes: rule by rule, as they were given
+    std::vector<int> keyspecs(runners.size());
+    for (auto& t : together_) for (size_t k : t.rules) keyspecs[k] = t.keyspec;
+    for (size_t k = 0; k < runners.size(); k++) run(keyspecs[k], &k, 1);
+    return;
+  }
+  for (auto& t : together_) run(t.keyspec, t.rules.data(), t.rules.size());
 }
 
 int64_t Engine::key_of(int keyspec, size_t row) {
@@ -103,13 +128,12 @@ int64_t Engine::key_of(int keyspec, size_t row) {
   return cached = keys_.find_or_add(scratch_key_);
 }
 
-// The keys of the relevant rows.
 void Engine::resolve_keys(int keyspec) {
   auto& nodes = program_.keyspecs[(size_t)keyspec];
   auto& cache = key_cache_[(size_t)keyspec];
-  if (nodes.size() != 1) { for (uint32_t row : relevant_) key_of(keyspec, row); return; }
-  for (size_t from = 0; from < relevant_.size(); from += AHEAD)
-    resolve_texts(nodes[0], cache, relevant_.data() + from, std::min(AHEAD, relevant_.size() - from));
+  if (nodes.size() != 1) { for (uint32_t row : rows_) key_of(keyspec, row); return; }
+  for (size_t from = 0; from < rows_.size(); from += AHEAD)
+    resolve_texts(nodes[0], cache, rows_.data() + from, std::min(AHEAD, rows_.size() - from));
 }
 
 // Keys of one field; almost all of them are text. Memory is slow, so what will be needed is asked for before it is used.
@@ -136,59 +160,112 @@ void Engine::resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t
 
 // Which brackets of the rule each row fits, as far as the event alone decides, and which rows the rule must see.
 void Engine::find_relevant(const RuleDef& rule) {
-  bits_.assign(eval_.rows(), 0);
+  size_t words = eval_.mask_words();
+  fits_.clear();
+  joined_.resize(std::max(joined_.size(), rule.brackets.size()));
+  relevant_.assign(words, 0);
   for (size_t b = 0; b < rule.brackets.size(); b++) {
     const BracketDef& d = rule.brackets[b];
-    auto& rows = eval_.rows_of(d.type);
-    if (rows.empty()) continue;
-    uint64_t bit = 1ull << b;
-    if (d.columns.empty()) { for (uint32_t r : rows) bits_[r] |= bit; continue; }
-    const Value* first = eval_.column(d.columns[0], d.type);
-    if (d.columns.size() == 1) { for (uint32_t r : rows) bits_[r] |= first[r].is_true() ? bit : 0; continue; }
-    std::vector<const Value*> more;
-    for (size_t k = 1; k < d.columns.size(); k++) more.push_back(eval_.column(d.columns[k], d.type));
-    for (uint32_t r : rows) {
-      bool ok = first[r].is_true();
-      for (size_t k = 0; ok && k < more.size(); k++) ok = more[k][r].is_true();
-      if (ok) bits_[r] |= bit;
+    const uint64_t* fits = d.columns.empty() ? eval_.mask_of(d.type) : eval_.mask(d.columns[0], d.type);
+    if (d.columns.size() > 1) {
+      joined_[b].assign(fits, fits + words);
+      for (size_t k = 1; k < d.columns.size(); k++) {
+        const uint64_t* more = eval_.mask(d.columns[k], d.type);
+        for (size_t w = 0; w < words; w++) joined_[b][w] &= more[w];
+      }
+      fits = joined_[b].data();
     }
+    fits_.push_back(fits);
+    for (size_t w = 0; w < words; w++) relevant_[w] |= fits[w];
   }
-  relevant_.clear();
-  for (size_t r = 0; r < eval_.rows(); r++)
-    if (bits_[r] || rule.uses_next || (tracing && concerns_traced(rule, r))) relevant_.push_back((uint32_t)r);
+  if (rule.uses_next) relevant_.assign(eval_.mask_of(-1), eval_.mask_of(-1) + words);
+  if (tracing) for (size_t r = 0; r < eval_.rows(); r++) if (concerns_traced(rule, r)) set_bit(relevant_, r);
 }
 
-void Engine::run(Store& store, Runner& runner) {
-  const RuleDef& rule = runner.rule;
-  find_relevant(rule);
-  int keyspec = rule.brackets[0].keyspec;
-  bool one_key = keyspec >= 0 && (!rule.uses_next || rule.next_keyspec == keyspec);
-  for (auto& d : rule.brackets) one_key = one_key && d.keyspec == keyspec;
-  uint64_t starting = starting_brackets(rule);
-  if (one_key) run_one_key(store, runner, keyspec, starting);
-  else run_many_keys(store, runner, starting);
+// Some rules, all with that key.
+void Engine::run(int keyspec, const size_t* rules, size_t n) {
+  if (keyspec >= 0) {
+    wanted_.assign(eval_.mask_words(), 0);
+    for (size_t k = 0; k < n; k++) {
+      find_relevant(runners[rules[k]]->rule);
+      for (size_t w = 0; w < wanted_.size(); w++) wanted_[w] |= relevant_[w];
+    }
+    rows_.clear();
+    each_bit(wanted_, [&](size_t row) { rows_.push_back((uint32_t)row); });
+    if (rows_.empty()) return;
+    resolve_keys(keyspec);
+    group_by_key(keyspec);
+  }
+  for (size_t k = 0; k < n; k++) {
+    Runner& runner = *runners[rules[k]];
+    Store& store = stores_[rules[k]];
+    uint64_t starting = starting_brackets(runner.rule);
+    find_relevant(runner.rule);
+    if (keyspec < 0) { run_many_keys(store, runner, starting); continue; }
+    pick(store, runner.rule, keyspec, starting);
+    run_one_key(store, runner, starting);
+  }
 }
 
-// Rows of the rule at hand by key, rows of a key in order: a state is then looked up and brought near once, however
-// many events it gets. A radix sort over as many bits as there are keys.
+// Rows by key, rows of a key in order: a state is then looked up and brought near once, however many events it gets.
+// A radix sort over as many bits as there are keys.
 void Engine::group_by_key(int keyspec) {
   auto& keys = key_cache_[(size_t)keyspec];
-  grouped_.clear();
+  by_key_.clear();
   uint64_t most = 0;
-  for (uint32_t row : relevant_) {
+  for (uint32_t row : rows_) {
     uint64_t key = (uint64_t)(keys[row] + 1);
     most = std::max(most, key);
-    grouped_.push_back(key << 32 | row);
+    by_key_.push_back(key << 32 | row);
   }
   constexpr int BITS = 11;
-  spare_.resize(grouped_.size());
+  spare_.resize(by_key_.size());
   for (int shift = 0; most >> shift; shift += BITS) {
     uint32_t counts[(1 << BITS) + 1] = {};
-    for (uint64_t g : grouped_) counts[((g >> 32 >> shift) & ((1 << BITS) - 1)) + 1]++;
+    for (uint64_t g : by_key_) counts[((g >> 32 >> shift) & ((1 << BITS) - 1)) + 1]++;
     for (int k = 0; k < 1 << BITS; k++) counts[k + 1] += counts[k];
-    for (uint64_t g : grouped_) spare_[counts[(g >> 32 >> shift) & ((1 << BITS) - 1)]++] = g;
-    grouped_.swap(spare_);
+    for (uint64_t g : by_key_) spare_[counts[(g >> 32 >> shift) & ((1 << BITS) - 1)]++] = g;
+    by_key_.swap(spare_);
   }
+  rank_.resize(eval_.rows());
+  places_.resize(by_key_.size());
+  for (uint32_t k = 0; k < by_key_.size(); k++) {
+    if (k + AHEAD < by_key_.size()) eval_.prefetch_place((uint32_t)by_key_[k + AHEAD]);
+    uint32_t row = (uint32_t)by_key_[k];
+    rank_[row] = k;
+    places_[k] = eval_.place_of(row);
+  }
+  ranks_.assign((by_key_.size() + 63) / 64, 0);
+}
+
+// Of the relevant rows, those that cannot start anything are of no use to a key that has nothing.
+void Engine::leave_out_idle(const Store& store, int keyspec, uint64_t starting) {
+  auto& keys = key_cache_[(size_t)keyspec];
+  Mask& starts = wanted_;  // done with
+  starts.assign(relevant_.size(), 0);
+  for (size_t b = 0; b < fits_.size(); b++)
+    for (size_t w = 0; (starting >> b & 1) && w < starts.size(); w++) starts[w] |= fits_[b][w];
+  starting_keys_.resize(std::max(starting_keys_.size(), ((by_key_.back() >> 32) >> 6) + 1));
+  each_bit(starts, [&](size_t row) { set_bit(starting_keys_, (size_t)(keys[row] + 1)); });
+  set_bit(starting_keys_, 0);  // events without a key are counted
+  for (size_t w = 0; w < relevant_.size(); w++) {
+    for (uint64_t left = relevant_[w] & ~starts[w]; left; left &= left - 1) {
+      int64_t key = keys[w * 64 + (size_t)__builtin_ctzll(left)];
+      if (!has_bit(starting_keys_, (size_t)(key + 1)) && !store.states.has((uint32_t)key)) relevant_[w] &= ~(left & -left);
+    }
+  }
+  each_bit(starts, [&](size_t row) { starting_keys_[(size_t)(keys[row] + 1) >> 6] = 0; });
+  starting_keys_[0] = 0;
+}
+
+// The rows for a rule in the order of by_key_: each marks its place there, and the marks are read off.
+void Engine::pick(const Store& store, const RuleDef& rule, int keyspec, uint64_t starting) {
+  uint64_t all = rule.brackets.size() >= 64 ? ~0ull : (1ull << rule.brackets.size()) - 1;
+  if ((starting & all) != all && !rule.uses_next && !tracing) leave_out_idle(store, keyspec, starting);
+  picked_.clear();
+  each_bit(relevant_, [&](size_t row) { set_bit(ranks_, rank_[row]); });
+  each_bit(ranks_, [&](size_t at) { picked_.push_back((uint32_t)at); });
+  std::fill(ranks_.begin(), ranks_.end(), 0);
 }
 
 // Columns that events of a rule are kept with.
@@ -203,20 +280,16 @@ std::vector<const Value*> Engine::columns_read(const RuleDef& rule) const {
   return out;
 }
 
-void Engine::run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting) {
-  resolve_keys(keyspec);
-  group_by_key(keyspec);
+void Engine::run_one_key(Store& store, Runner& runner, uint64_t starting) {
   std::vector<const Value*> read = columns_read(runner.rule);
-  size_t n = grouped_.size();
-  auto key_at = [&](size_t at) { return (int64_t)(grouped_[at] >> 32) - 1; };
-  auto row_at = [&](size_t at) { return (size_t)(uint32_t)grouped_[at]; };
-  auto first_of_key = [&](size_t at) { return at == 0 || grouped_[at] >> 32 != grouped_[at - 1] >> 32; };
+  size_t n = picked_.size();
+  auto key_at = [&](size_t at) { return (int64_t)(by_key_[picked_[at]] >> 32) - 1; };
+  auto row_at = [&](size_t at) { return (size_t)(uint32_t)by_key_[picked_[at]]; };
+  auto first_of_key = [&](size_t at) { return at == 0 || key_at(at) != key_at(at - 1); };
   auto state_at = [&](size_t at) { return key_at(at) < 0 ? nullptr : store.states.find((uint32_t)key_at(at)); };
-  // Memory is slow: what an event will need is asked for some events before. First the event's own place and values
-  // and the state's place in its table, then the texts of the values and the state, then the events that it holds.
+  // Memory is slow: what an event will need is asked for some events before. First the event's values and the state's
+  // place in its table, then the texts of the values and the state, then the events that it holds.
   auto first_look = [&](size_t at) {
-    __builtin_prefetch(&meta_[row_at(at)]);
-    __builtin_prefetch(&bits_[row_at(at)]);
     for (const Value* column : read) __builtin_prefetch(&column[row_at(at)]);
     if (first_of_key(at) && key_at(at) >= 0) store.states.prefetch((uint32_t)key_at(at));
   };
@@ -234,7 +307,8 @@ void Engine::run_one_key(Store& store, Runner& runner, int keyspec, uint64_t sta
     if (size_t at = k - AHEAD * 2 / 3; at < n) third_look(at);
     if (k < AHEAD) continue;
     size_t at = k - AHEAD;
-    group_.push_back(event_at(row_at(at)));
+    const Place& place = places_[picked_[at]];
+    group_.push_back({place.time, place, brackets_of(row_at(at)), row_at(at)});
     if (at + 1 < n && !first_of_key(at + 1)) continue;
     touch(store, runner, key_at(from), group_.data(), group_.size(), starting);
     group_.clear();
@@ -245,8 +319,9 @@ void Engine::run_one_key(Store& store, Runner& runner, int keyspec, uint64_t sta
 // Brackets with keys of their own: an event is seen once by each key, with the brackets that have that key.
 void Engine::run_many_keys(Store& store, Runner& runner, uint64_t starting) {
   const RuleDef& rule = runner.rule;
-  for (uint32_t r : relevant_) {
-    Event e = event_at(r);
+  each_bit(relevant_, [&](size_t r) {
+    Place place = eval_.place_of(r);
+    Event e{place.time, place, brackets_of(r), r};
     int64_t seen[66];
     int keys = 0;
     auto visit = [&](int64_t key) {
@@ -267,7 +342,7 @@ void Engine::run_many_keys(Store& store, Runner& runner, uint64_t starting) {
       if ((e.brackets >> b & 1) || ((rule.uses_next || tracing) && takes)) visit(key_of(d.keyspec, r));
     }
     if (rule.uses_next && !named) visit(key_of(rule.next_keyspec, r));
-  }
+  });
 }
 
 // Some events of one key, in order.

@@ -63,10 +63,22 @@ class Engine final : public HistoryHook {
   std::vector<std::unique_ptr<HistoryKeeper>> histories_;
   std::vector<Store> stores_;  // rules, then histories
   std::vector<std::vector<int64_t>> key_cache_;
-  std::vector<uint64_t> bits_;
-  std::vector<Place> meta_;                // of every row
-  std::vector<uint32_t> relevant_;         // rows that the rule at hand must see
-  std::vector<uint64_t> grouped_, spare_;  // their keys and rows, by key
+  // Rules whose brackets all have one key, by that key; and the rest, with keyspec -1. Their rows are put in order once.
+  struct Together {
+    int keyspec;
+    std::vector<size_t> rules;
+  };
+  std::vector<Together> together_;
+  using Mask = std::vector<uint64_t>;       // one bit a row
+  std::vector<const uint64_t*> fits_;       // a bracket of the rule at hand each: rows that fit it, as far as they alone decide
+  std::vector<Mask> joined_;                // room for fits_
+  Mask relevant_, wanted_;                  // rows that the rule at hand must see; that any of those together must see
+  std::vector<uint32_t> rows_;              // wanted_, as a list
+  std::vector<uint64_t> by_key_, spare_;    // keys and rows of wanted_, by key
+  std::vector<uint32_t> rank_;              // where a row stands in by_key_
+  std::vector<Place> places_;               // as by_key_
+  Mask ranks_, starting_keys_;
+  std::vector<uint32_t> picked_;            // what the rule at hand must see, as places in by_key_
   std::vector<Event> group_;
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
@@ -75,16 +87,22 @@ class Engine final : public HistoryHook {
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);
   void find_relevant(const RuleDef& rule);
-  void run(Store& store, Runner& runner);
-  void run_one_key(Store& store, Runner& runner, int keyspec, uint64_t starting);
+  void run(int keyspec, const size_t* rules, size_t n);
+  void run_one_key(Store& store, Runner& runner, uint64_t starting);
   void run_many_keys(Store& store, Runner& runner, uint64_t starting);
+  void pick(const Store& store, const RuleDef& rule, int keyspec, uint64_t starting);
+  void leave_out_idle(const Store& store, int keyspec, uint64_t starting);
   void touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting);
   void group_by_key(int keyspec);
   std::vector<const Value*> columns_read(const RuleDef& rule) const;
   int64_t key_of(int keyspec, size_t row);
-  void resolve_keys(int keyspec);
+  void resolve_keys(int keyspec);  // of rows_
   void resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n);
-  Event event_at(size_t row) const { return {meta_[row].time, meta_[row], bits_[row], row}; }
+  uint64_t brackets_of(size_t row) const {
+    uint64_t bits = 0;
+    for (size_t b = 0; b < fits_.size(); b++) bits |= (fits_[b][row >> 6] >> (row & 63) & 1) << b;
+    return bits;
+  }
   bool is_traced(int64_t key) const;
   bool concerns_traced(const RuleDef& rule, size_t row);
   Runner* runner_of(const Store& store) const;

@@ -1,9 +1,43 @@
 #include "evaluate.h"
 
+#include <algorithm>
+
 namespace samovar {
 namespace {
 constexpr size_t MEMO_MOST = 200000;  // results of Python functions remembered; then it starts anew
+
+void set_bit(std::vector<uint64_t>& mask, size_t row) { mask[row >> 6] |= 1ull << (row & 63); }
+
+// The rows for which the test holds, 64 at a time where the rows are all there are.
+template <class Test>
+void mark(std::vector<uint64_t>& out, const std::vector<uint32_t>& rows, size_t count, Test test) {
+  if (rows.size() < count) {
+    for (uint32_t r : rows) out[r >> 6] |= (uint64_t)test(r) << (r & 63);
+    return;
+  }
+  for (size_t from = 0; from < count; from += 64) {
+    uint64_t word = 0;
+    size_t n = std::min<size_t>(64, count - from);
+    for (size_t k = 0; k < n; k++) word |= (uint64_t)test(from + k) << k;
+    out[from >> 6] = word;
+  }
 }
+
+// A column against a literal. Numbers against a number are the usual case, then text.
+void mark_compared(std::vector<uint64_t>& out, const std::vector<uint32_t>& rows, size_t count, int op, const Value* a, const Value& c) {
+  auto numbers = [&](auto holds) {
+    double x = c.as_double();
+    mark(out, rows, count, [&](size_t r) { return a[r].tag == FLOAT ? holds(a[r].d, x) : compare(op, a[r], c).i != 0; });
+  };
+  if (c.is_number()) switch (op) {
+    case LT: return numbers([](double v, double x) { return v < x; });
+    case LE: return numbers([](double v, double x) { return v <= x; });
+    case GT: return numbers([](double v, double x) { return v > x; });
+    case GE: return numbers([](double v, double x) { return v >= x; });
+  }
+  mark(out, rows, count, [&](size_t r) { return compare(op, a[r], c).i != 0; });
+}
+}  // namespace
 
 void Evaluator::begin(Batch* batch, size_t base, size_t count) {
   batch_ = batch;
@@ -13,6 +47,9 @@ void Evaluator::begin(Batch* batch, size_t base, size_t count) {
   scratch.free_bytes = 0;
   size_t types = program.types.size();
   for (auto& d : done_) d.assign(types + 1, 0);
+  for (auto& of_node : masks_) for (auto& m : of_node) m.clear();
+  type_masks_.resize(types + 1);
+  for (auto& m : type_masks_) m.assign(mask_words(), 0);
   ready_.assign(program.nodes.size(), nullptr);
   for (size_t n = 0; n < program.nodes.size(); n++) {
     if (program.nodes[n].op == FIELD) ready_[n] = batch->columns[(size_t)program.nodes[n].x].data() + base;
@@ -25,12 +62,14 @@ void Evaluator::begin(Batch* batch, size_t base, size_t count) {
   int previous = -1;
   for (size_t r = 0; r < count; r++) {
     all_[r] = (uint32_t)r;
+    set_bit(type_masks_[types], r);
     if (previous < 0 || !same(type_text(r), program.text(program.types[previous]))) {
       previous = -1;
       for (size_t t = 0; t < types && previous < 0; t++) if (same(type_text(r), program.text(program.types[t]))) previous = (int)t;
       if (previous < 0) continue;
     }
     by_type_[previous].push_back((uint32_t)r);
+    set_bit(type_masks_[(size_t)previous], r);
     type_of_[r] = previous;
   }
 }
@@ -78,6 +117,37 @@ void Evaluator::fill(int node, int type) {
     for (size_t k = 0; k < count; k++) values[k] = args[k][r];
     out[r] = apply(n, values.data(), (int)count);
   }
+}
+
+const uint64_t* Evaluator::mask(int node, int type) {
+  auto& of_node = masks_[(size_t)node];
+  if (of_node.empty()) of_node.resize(program.types.size() + 1);
+  Mask& out = of_node[type < 0 ? of_node.size() - 1 : (size_t)type];
+  if (out.empty()) {
+    out.assign(mask_words(), 0);
+    fill_mask(node, type, out);
+  }
+  return out.data();
+}
+
+void Evaluator::fill_mask(int node, int type, Mask& out) {
+  const Node& n = program.nodes[(size_t)node];
+  if (n.op == AND || n.op == OR || n.op == NOT) {
+    const uint64_t* rows = mask_of(type);
+    for (size_t w = 0; n.op == AND && w < out.size(); w++) out[w] = rows[w];
+    for (int a : n.args) {
+      const uint64_t* part = mask(a, type);
+      for (size_t w = 0; w < out.size(); w++) out[w] = n.op == AND ? out[w] & part[w] : n.op == OR ? out[w] | part[w] : rows[w] & ~part[w];
+    }
+    return;
+  }
+  auto& rows = rows_of(type);
+  if (n.op >= EQ && n.op <= GE && program.nodes[(size_t)n.args[1]].op == CONST) {
+    mark_compared(out, rows, rows_, n.op, column(n.args[0], type), program.constants[(size_t)program.nodes[(size_t)n.args[1]].x]);
+    return;
+  }
+  const Value* values = column(node, type);
+  mark(out, rows, rows_, [&](size_t r) { return values[r].is_true(); });
 }
 
 Value Evaluator::of_run(int node, Reader& reader, const RuleDef& rule, int64_t row) {

@@ -34,7 +34,7 @@ class Evaluator {
   Batch scratch;  // text made by functions; lives as long as one step
   HistoryHook* histories = nullptr;
 
-  Evaluator(const Program& p, PythonCall call) : program(p), call_(call), columns_(p.nodes.size()), done_(p.nodes.size()) {}
+  Evaluator(const Program& p, PythonCall call) : program(p), call_(call), columns_(p.nodes.size()), done_(p.nodes.size()), masks_(p.nodes.size()) {}
 
   // From here on, rows are those of a slice of the batch: `count` of them, the first is row `base`.
   void begin(Batch* batch, size_t base, size_t count);
@@ -44,6 +44,10 @@ class Evaluator {
     if (const Value* all = ready_[(size_t)node]) return all[row];
     return column(node, type_of_[row])[row];
   }
+  // One bit a row: which rows of the type there are, and for which of them the node is true.
+  const uint64_t* mask_of(int type) const { return type_masks_[type < 0 ? type_masks_.size() - 1 : (size_t)type].data(); }
+  const uint64_t* mask(int node, int type);
+  size_t mask_words() const { return (rows_ + 63) / 64; }
   const Value* ready(int node) const { return ready_[(size_t)node]; }
   int type_of(size_t row) const { return type_of_[row]; }
   Value of_run(int node, Reader& reader, const RuleDef& rule, int64_t row);  // row -1: no event at hand
@@ -54,6 +58,10 @@ class Evaluator {
   Place place_of(size_t row) const {
     size_t r = base_ + row;
     return {batch_->time[r], (int64_t)batch_->stream[r] << 32 | (uint32_t)batch_->partition[r], batch_->offset[r]};
+  }
+  void prefetch_place(size_t row) const {
+    __builtin_prefetch(&batch_->time[base_ + row]);
+    __builtin_prefetch(&batch_->offset[base_ + row]);
   }
 
  private:
@@ -67,8 +75,12 @@ class Evaluator {
   std::vector<uint32_t> all_;
   std::vector<int> type_of_;  // -1: a type that no rule names
   std::unordered_map<std::string, Owned> memo_;
+  using Mask = std::vector<uint64_t>;
+  std::vector<Mask> type_masks_;           // a type each; the last one is of all rows
+  std::vector<std::vector<Mask>> masks_;   // of a node, by type as in done_; empty where it was not asked for yet
 
   void fill(int node, int type);
+  void fill_mask(int node, int type, Mask& out);
   Value python(const Node& n, const Value* args, int count);
 };
 

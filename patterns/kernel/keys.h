@@ -6,7 +6,9 @@
 //   boolean                'b', 0 or 1
 //   text                   't', 4 bytes of length, big end first, UTF-8
 #pragma once
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "value.h"
@@ -178,45 +180,67 @@ class KeyTable {
   size_t size() const { return live_; }
 };
 
-// A map from key ids to something, for the states of one rule.
+// A map from key ids to something, for the states of one rule. Ids are small and dense, so a page of 64 of them is one
+// word that says which are there and a list of those, by id: going through keys in the order of their ids stays near.
 template <class T>
 class IdMap {
-  struct Slot { uint32_t id = 0; T* value = nullptr; };
-  std::vector<Slot> slots_ = std::vector<Slot>(16);
+  struct Page {
+    uint64_t present = 0;
+    T** values = nullptr;
+    uint32_t room = 0;
+  };
+  std::vector<Page> pages_;
   size_t size_ = 0;
-  size_t home(uint32_t id) const { return (id * 0x9E3779B1u) & (slots_.size() - 1); }
+  static uint64_t bit(uint32_t id) { return 1ull << (id & 63); }
+  static size_t place(const Page& p, uint32_t id) { return (size_t)__builtin_popcountll(p.present & (bit(id) - 1)); }
+  static void resize(Page& p, uint32_t room) {
+    T** values = (T**)realloc(p.values, room * sizeof(T*));
+    if (!values) abort();
+    p.values = values;
+    p.room = room;
+  }
 
  public:
+  IdMap() {}
+  IdMap(IdMap&& o) noexcept : pages_(std::move(o.pages_)), size_(o.size_) { o.pages_.clear(); o.size_ = 0; }
+  IdMap(const IdMap&) = delete;
+  IdMap& operator=(const IdMap&) = delete;
+  ~IdMap() { for (Page& p : pages_) free(p.values); }
+
   size_t size() const { return size_; }
-  void prefetch(uint32_t id) const { __builtin_prefetch(&slots_[home(id)]); }
-  T* find(uint32_t id) const {
-    for (size_t at = home(id); slots_[at].value; at = (at + 1) & (slots_.size() - 1))
-      if (slots_[at].id == id) return slots_[at].value;
-    return nullptr;
+  bool has(uint32_t id) const { return id >> 6 < pages_.size() && (pages_[id >> 6].present & bit(id)); }
+  void prefetch(uint32_t id) const {
+    if (has(id)) __builtin_prefetch(pages_[id >> 6].values + place(pages_[id >> 6], id));
   }
+  T* find(uint32_t id) const { return has(id) ? pages_[id >> 6].values[place(pages_[id >> 6], id)] : nullptr; }
   void add(uint32_t id, T* value) {
-    if (++size_ * 2 > slots_.size()) {
-      std::vector<Slot> old(slots_.size() * 2);
-      old.swap(slots_);
-      size_ = 1;
-      for (Slot& s : old) if (s.value) { size_t at = home(s.id); while (slots_[at].value) at = (at + 1) & (slots_.size() - 1); slots_[at] = s; size_++; }
-    }
-    size_t at = home(id);
-    while (slots_[at].value) at = (at + 1) & (slots_.size() - 1);
-    slots_[at] = {id, value};
+    if (id >> 6 >= pages_.size()) pages_.resize((id >> 6) + 1);
+    Page& p = pages_[id >> 6];
+    uint32_t count = (uint32_t)__builtin_popcountll(p.present);
+    if (count == p.room) resize(p, p.room ? p.room * 2 : 4);
+    size_t at = place(p, id);
+    memmove(p.values + at + 1, p.values + at, (count - at) * sizeof(T*));
+    p.values[at] = value;
+    p.present |= bit(id);
+    size_++;
   }
   void remove(uint32_t id) {
-    size_t mask = slots_.size() - 1, at = home(id);
-    while (slots_[at].id != id || !slots_[at].value) at = (at + 1) & mask;
-    slots_[at] = {};
+    Page& p = pages_[id >> 6];
+    size_t at = place(p, id), count = (size_t)__builtin_popcountll(p.present);
+    memmove(p.values + at, p.values + at + 1, (count - at - 1) * sizeof(T*));
+    p.present &= ~bit(id);
     size_--;
-    for (size_t k = (at + 1) & mask; slots_[k].value; k = (k + 1) & mask) {
-      size_t want = home(slots_[k].id);
-      if (((k - want) & mask) >= ((k - at) & mask)) { slots_[at] = slots_[k]; slots_[k] = {}; at = k; }
-    }
+    if (!p.present) { free(p.values); p.values = nullptr; p.room = 0; }
+    else if (count * 4 < p.room) resize(p, p.room / 2);
   }
   template <class F>
-  void each(F f) const { for (auto& s : slots_) if (s.value) f(s.id, s.value); }
+  void each(F f) const {
+    for (size_t k = 0; k < pages_.size(); k++) {
+      size_t n = 0;
+      for (uint64_t left = pages_[k].present; left; left &= left - 1)
+        f((uint32_t)(k * 64 + (size_t)__builtin_ctzll(left)), pages_[k].values[n++]);
+    }
+  }
 };
 
 }  // namespace samovar

@@ -1,0 +1,184 @@
+"""Compaction of a partition of the embedded log: of each key only the newest record stays, where it stands.
+
+A pass has two halves, both in bounded steps, so that whoever writes can take one with each write:
+  mapping   keys of what no pass has seen yet -> their newest offset; ends early where too many keys were met
+  cleaning  from the beginning: records that have a newer one go, small segments are joined
+The first pass that meets a tombstone sets its horizon, delete.retention.ms from then; a later pass removes it. So
+that a reader who has seen the value has that long to see that it is gone.
+
+Two processes may work on one partition: each step looks at what is there, and what one knows to be old stays old.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from samovar.changelog.embedded_file import Stored, reading, writing
+from samovar.changelog.embedded_read import unpacked
+from samovar.changelog.embedded_segment import SEGMENT_BYTES, Packed, Standing, joined, kept, objects, repack
+
+STEP_BYTES = 2 << 20
+MAX_KEYS = 500_000
+MIN_DIRTY_BYTES = 1 << 20
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A segment as a pass sees it."""
+
+    rowid: int
+    horizon: int | None
+    packed: Packed
+    standing: Standing
+    size: int
+
+
+@dataclass
+class Pass:
+    """One pass over one partition. The source of truth for how far it has come."""
+
+    path: Path
+    stored: Stored
+    partition: int
+    mapped: int  # the keys of all below, down to where the last pass ended, are in `newest`
+    limit: int  # nothing from here on is touched
+    cleaned: int = 0
+    newest: dict[bytes | None, int] = field(default_factory=dict)
+    swept: bool = False
+
+    def step(self, connection: sqlite3.Connection, now_ms: int) -> bool:
+        """Do a bounded piece of work; whether the pass is at its end."""
+        if self.mapped < self.limit:
+            self._map(connection)
+            return False
+        with writing(connection, self.path):
+            self._clean(connection, now_ms)
+            if self.cleaned >= self.limit:
+                connection.execute(
+                    "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
+                    (self.limit, self.stored.number, self.partition),
+                )
+        return self.cleaned >= self.limit
+
+    def _map(self, connection: sqlite3.Connection) -> None:
+        with reading(connection, self.path):
+            rows = list(self._rows(connection, self.mapped))
+        for row in rows:
+            packed = row.packed
+            self.newest.update(zip(objects(packed.keys, packed.keyless), packed.offsets.tolist(), strict=True))
+        self.mapped = rows[-1].standing.next if rows else self.limit
+        if len(self.newest) > MAX_KEYS:
+            self.limit = self.mapped
+
+    def _clean(self, connection: sqlite3.Connection, now_ms: int) -> None:
+        rows = list(self._rows(connection, self.cleaned))
+        for together in _groups([(row, self._still(row, now_ms)) for row in rows]):
+            self._replace(connection, together, now_ms)
+        self.cleaned = rows[-1].standing.next if rows else self.limit
+
+    def _rows(self, connection: sqlite3.Connection, start: int) -> Iterator[Row]:
+        """Segments from an offset on, below the limit: as many as a step may take, and at least one."""
+        size = 0
+        found = connection.execute(
+            "SELECT rowid, horizon, size, first, next, time, data FROM segment "
+            "WHERE topic = ? AND partition = ? AND first >= ? AND next <= ? ORDER BY first",
+            (self.stored.number, self.partition, start, self.limit),
+        )
+        for rowid, horizon, bytes_here, first, following, time_ms, data in found:
+            standing = Standing(self.stored.topic.name, self.partition, first, following, time_ms)
+            yield Row(rowid, horizon, unpacked(self.path, standing, data), standing, bytes_here)
+            size += bytes_here
+            if size >= STEP_BYTES:
+                return
+
+    def _still(self, row: Row, now_ms: int) -> Packed:
+        """What stays of a segment."""
+        packed = row.packed
+        keys, offsets = objects(packed.keys, packed.keyless), packed.offsets.tolist()
+        newest = self.newest.get
+        stays = np.fromiter(
+            (newest(key, -1) <= offset for key, offset in zip(keys, offsets, strict=True)), np.bool_, len(packed)
+        )
+        if row.horizon is not None and now_ms >= row.horizon:
+            stays &= ~packed.null
+        return packed if stays.all() else kept(packed, stays)
+
+    def _replace(self, connection: sqlite3.Connection, group: Sequence[tuple[Row, Packed]], now_ms: int) -> None:
+        rows = [row for row, _ in group]
+        still = joined([packed for _, packed in group])
+        unchanged = len(group) == 1 and still is rows[0].packed
+        horizon = self._horizon(rows, still, now_ms)
+        if unchanged and horizon == rows[0].horizon:
+            return
+        if unchanged:
+            connection.execute("UPDATE segment SET horizon = ? WHERE rowid = ?", (horizon, rows[0].rowid))
+            return
+        connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
+        if len(still) == 0:
+            return
+        first, following = rows[0].standing.first, rows[-1].standing.next
+        time_ms = int(still.times.max())
+        data = repack(still, first, time_ms)
+        connection.execute(
+            "INSERT INTO segment (topic, partition, first, next, time, size, horizon, data) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (self.stored.number, self.partition, first, following, time_ms, len(data), horizon, data),
+        )
+
+    def _horizon(self, rows: Sequence[Row], still: Packed, now_ms: int) -> int | None:
+        """When the tombstones that are left may go: the latest of all, for they stand in one segment now."""
+        if not still.null.any():
+            return None
+        later = now_ms + int(self.stored.topic.settings.get("delete.retention.ms", DAY_MS))
+        return max(later if row.horizon is None else row.horizon for row in rows if row.packed.null.any())
+
+
+def _groups(rows: Sequence[tuple[Row, Packed]]) -> Iterator[list[tuple[Row, Packed]]]:
+    """Neighbours that fit into one segment together."""
+    group: list[tuple[Row, Packed]] = []
+    size = 0
+    for row, still in rows:
+        # The columns of a record take up to 28 bytes beside its own.
+        here = _bytes(still) + 28 * len(still)
+        if group and size + here > SEGMENT_BYTES:
+            yield group
+            group, size = [], 0
+        group.append((row, still))
+        size += here
+    if group:
+        yield group
+
+
+def _bytes(packed: Packed) -> int:
+    messages = [packed.keys, packed.values, *([packed.header_bytes] if packed.header_bytes is not None else [])]
+    return sum(int((each.ends - each.starts).sum()) for each in messages)
+
+
+def due_pass(connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, now_ms: int) -> Pass | None:
+    """A pass, where enough has come since the last one."""
+    ready = whole_pass(connection, path, stored, partition, now_ms)
+    sizes = "SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ? AND partition = ? AND first >= ? AND next <= ?"
+    where = stored.number, partition
+    (dirty,) = connection.execute(sizes, (*where, ready.mapped, ready.limit)).fetchone()
+    (total,) = connection.execute(sizes, (*where, 0, ready.limit)).fetchone()
+    ratio = float(stored.topic.settings.get("min.cleanable.dirty.ratio", "0.5"))
+    return ready if dirty >= MIN_DIRTY_BYTES and dirty >= ratio * total else None
+
+
+def whole_pass(connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, now_ms: int) -> Pass:
+    """A pass over all that min.compaction.lag.ms lets it touch."""
+    where = stored.number, partition
+    row = connection.execute("SELECT end, cleaned FROM partition WHERE topic = ? AND partition = ?", where).fetchone()
+    end, cleaned = row or (0, 0)
+    young = now_ms - int(stored.topic.settings.get("min.compaction.lag.ms", "0"))
+    (limit,) = connection.execute(
+        "SELECT min(first) FROM segment WHERE topic = ? AND partition = ? AND time > ?", (*where, young)
+    ).fetchone()
+    limit = end if limit is None else limit
+    return Pass(path, stored, partition, min(cleaned, limit), limit)

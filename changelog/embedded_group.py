@@ -1,0 +1,259 @@
+"""Groups on the embedded log: members are processes of one machine, and the kernel knows which of them live.
+
+Partition p of all topics belongs to one member: ranges over the live slots, in order. Each member works that out by
+itself from the locks, gives up what is no longer its own, and takes what is once its lock is free: then the old owner
+has closed its store. Taking a partition raises its epoch; a commit checks the epochs of all partitions held.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from samovar.changelog.embedded_file import (
+    Clock,
+    Stored,
+    existing_partition,
+    existing_topics,
+    failing,
+    missing,
+    writing,
+)
+from samovar.changelog.embedded_locks import Held, folder_of, holder, live_slots, take
+from samovar.changelog.embedded_read import Cursor, Place
+from samovar.changelog.embedded_upkeep import Upkeep
+from samovar.changelog.embedded_write import Ready, packed_appends, write
+from samovar.changelog.errors import Fenced, Refused
+from samovar.changelog.log import Append, Joining, Records, TopicPartition
+from samovar.state import points
+
+LOOK_S = 0.5
+LOOK_WHILE_WAITING_S = 0.02
+
+
+def share(partitions: int, slots: Sequence[int], slot: int) -> range:
+    """The partitions of a slot: ranges as equal as can be, the first ones longer.
+
+    >>> [list(share(5, [0, 3], slot)) for slot in (0, 3)]
+    [[0, 1, 2], [3, 4]]
+    """
+    each, more = divmod(partitions, len(slots))
+    place = list(slots).index(slot)
+    start = place * each + min(place, more)
+    return range(start, start + each + (place < more))
+
+
+class EmbeddedMember:
+    """A container in its group. The source of truth for which partitions this process holds."""
+
+    def __init__(self, folder: Path, joining: Joining, clock: Clock) -> None:
+        self._joining = joining
+        self._clock = clock
+        self._path = folder / "log.db"
+        self._locks = folder_of(folder, joining.group)
+        self._cursor = Cursor(self._path)
+        self._connection = self._cursor.connection
+        self._upkeep = Upkeep(self._connection, self._path, clock)
+        self._held: dict[int, tuple[Held, int]] = {}  # by partition: its lock and our epoch
+        self._next_look_s = 0.0
+        self._is_usable = True
+        self._is_closed = False
+        try:
+            with failing(self._path):
+                self._topics = existing_topics(self._connection, joining.topics)
+            self._slot = self._take_slot()
+        except BaseException:
+            self._cursor.close()
+            raise
+
+    def _take_slot(self) -> Held:
+        path = self._locks / f"slot-{self._joining.slot}"
+        with failing(path):
+            held = take(path, patient=True)
+        if held is None:
+            raise Refused(
+                "slot-taken",
+                f"slot {self._joining.slot} of group {self._joining.group} is taken by {holder(path)}",
+                "Stop the other container, or start this one in another slot.",
+            )
+        return held
+
+    # ---------------------------------------------------------------- reading
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Records]:
+        return self._cursor.poll(max_records, timeout_s, self._look_at_group)
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        place = self._cursor.place(at)
+        place.position, place.rest = offset, None
+        self._cursor.look_again()
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        for at in partitions:
+            self._cursor.place(at).paused = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        for at in partitions:
+            self._cursor.place(at).paused = False
+        self._cursor.look_again()
+
+    def position(self, at: TopicPartition) -> int:
+        return self._cursor.position(at)
+
+    def at_end(self, at: TopicPartition) -> bool:
+        place = self._cursor.place(at)
+        return place.position is not None and place.position >= place.end
+
+    # ---------------------------------------------------------------- partitions
+
+    def _look_at_group(self) -> None:
+        self._refuse_unusable()
+        if time.monotonic() < self._next_look_s:
+            return
+        if not self._slot.is_current() or not self._epochs_are_ours():
+            self._is_usable = False
+            self._tell_lost()
+            raise Fenced(f"slot {self._joining.slot} of group {self._joining.group} was taken by another container")
+        partitions = max((stored.topic.partitions for stored in self._topics.values()), default=0)
+        wanted = set(share(partitions, self._slots(), self._joining.slot))
+        self._give_up(sorted(self._held.keys() - wanted))
+        self._take(sorted(wanted - self._held.keys()))
+        is_waiting = bool(wanted - self._held.keys())
+        self._next_look_s = time.monotonic() + (LOOK_WHILE_WAITING_S if is_waiting else LOOK_S)
+
+    def _slots(self) -> Sequence[int]:
+        return sorted({*live_slots(self._locks), self._joining.slot})
+
+    def _give_up(self, partitions: Sequence[int]) -> None:
+        if not partitions:
+            return
+        self._joining.on_revoked(self._all_of(partitions))
+        self._release(partitions)
+
+    def _release(self, partitions: Sequence[int]) -> None:
+        for partition in partitions:
+            self._held.pop(partition)[0].release()
+            for topic in self._topics:
+                self._cursor.places.pop(TopicPartition(topic, partition), None)
+
+    def _take(self, partitions: Sequence[int]) -> None:
+        locks = {partition: take(self._locks / f"partition-{partition}") for partition in partitions}
+        free = {partition: lock for partition, lock in locks.items() if lock is not None}
+        if not free:
+            return
+        try:
+            epochs = self._raise_epochs(list(free))
+        except BaseException:
+            for lock in free.values():
+                lock.release()
+            raise
+        self._held.update({partition: (lock, epochs[partition]) for partition, lock in free.items()})
+        taken = self._all_of(list(free))
+        for at in taken:
+            self._cursor.places[at] = Place(self._topics[at.topic].number, None)
+        self._cursor.look_again()
+        self._joining.on_assigned(taken)
+
+    def _all_of(self, partitions: Sequence[int]) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, partition)
+            for topic, stored in self._topics.items()
+            for partition in partitions
+            if partition < stored.topic.partitions
+        ]
+
+    def _raise_epochs(self, partitions: Sequence[int]) -> dict[int, int]:
+        with writing(self._connection, self._path):
+            before = self._epochs()
+            after = {partition: before.get(partition, 0) + 1 for partition in partitions}
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO epoch (grp, partition, epoch) VALUES (?, ?, ?)",
+                [(self._joining.group, partition, epoch) for partition, epoch in after.items()],
+            )
+        return after
+
+    def _epochs(self) -> dict[int, int]:
+        found = self._connection.execute("SELECT partition, epoch FROM epoch WHERE grp = ?", (self._joining.group,))
+        return dict(found.fetchall())
+
+    def _epochs_are_ours(self) -> bool:
+        with failing(self._path):
+            epochs = self._epochs()
+        return all(epochs.get(partition) == epoch for partition, (_, epoch) in self._held.items())
+
+    def _tell_lost(self) -> None:
+        lost = sorted(self._held)
+        if lost:
+            self._release(lost)
+            self._joining.on_lost(self._all_of(lost))
+
+    # ---------------------------------------------------------------- writing
+
+    def transact(
+        self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        self._refuse_unusable()
+        self._is_usable = False  # until all of it has happened
+        with failing(self._path):
+            segments = packed_appends(self._connection, appends)
+            topics = existing_topics(self._connection, [at.topic for at in offsets])
+        with writing(self._connection, self._path):
+            self._refuse_zombie(offsets)
+            points.passing("produce.before")
+            ends = write(self._connection, segments, self._clock())
+            points.passing("produce.after")
+            points.passing("offsets.before")
+            set_places(self._connection, self._joining.group, topics, offsets)
+            points.passing("offsets.after")
+            points.passing("commit.before")
+        points.passing("commit.after")
+        self._is_usable = True
+        self._after(segments)
+        return {segment.at: ends[segment.at] - 1 for segment in segments if segment.named}
+
+    def _refuse_zombie(self, offsets: Mapping[TopicPartition, int]) -> None:
+        lost = sorted(str(at) for at in offsets if at.partition not in self._held)
+        if lost or not self._epochs_are_ours():
+            where = ", ".join(lost) or f"a partition of slot {self._joining.slot}"
+            raise Fenced(f"{where} of group {self._joining.group} belongs to another container now")
+
+    def _after(self, segments: Sequence[Ready]) -> None:
+        self._upkeep.after((segment.stored, segment.partition) for segment in segments)
+        if any(segment.at in self._cursor.places for segment in segments):
+            self._cursor.look_again()
+
+    def _refuse_unusable(self) -> None:
+        if self._is_closed or not self._is_usable:
+            raise ValueError("after a failed transaction, or a close, a member can only be closed")
+
+    # ---------------------------------------------------------------- leaving
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        try:
+            if self._is_usable:
+                self._give_up(sorted(self._held))
+            else:
+                self._tell_lost()
+        finally:
+            self._is_closed = True
+            self._release(sorted(self._held))
+            self._slot.release()
+            self._cursor.close()
+
+
+def set_places(
+    connection: sqlite3.Connection, group: str, topics: Mapping[str, Stored], offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Set a group's offsets, inside a transaction."""
+    for at, offset in offsets.items():
+        number = existing_partition(topics, at.topic, at.partition)
+        if connection.execute("SELECT 1 FROM topic WHERE number = ?", (number,)).fetchone() is None:
+            raise missing(at.topic)
+        connection.execute(
+            "INSERT OR REPLACE INTO place (grp, topic, partition, offset) VALUES (?, ?, ?, ?)",
+            (group, number, at.partition, offset),
+        )

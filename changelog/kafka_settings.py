@@ -1,0 +1,118 @@
+"""What a Kafka client is told: the service's settings, passed through, over ours; and how they may be shown."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from confluent_kafka import KafkaError, KafkaException
+
+from samovar.changelog.errors import Refused
+
+Conf: TypeAlias = dict[str, Any]
+
+SESSION_MS = 6_000
+TRANSACTION_MS = 10_000
+LOGGER = logging.getLogger("samovar.kafka")
+
+# What exactly-once, positions and fencing stand on: nobody else may set these.
+OURS = frozenset(
+    """acks auto.offset.reset enable.auto.commit enable.auto.offset.store enable.idempotence enable.partition.eof group.id
+    group.instance.id group.protocol isolation.level partition.assignment.strategy partitioner transactional.id
+    delivery.report.only.error""".split()
+)
+SECRET_WORDS = ("password", "secret", "token", "oauthbearer", "pem", "jaas", "private", "credential")
+HIDDEN = "***"
+
+EVERY: Conf = {
+    "socket.nagle.disable": True,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "retry.backoff.ms": 2,  # with 100, the default, a commit alone takes longer than that
+    "retry.backoff.max.ms": 500,
+}
+READING: Conf = {
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,  # the only way to learn that a position passed markers and gaps
+    "socket.timeout.ms": 10_000,
+    # The end of a partition shows when a fetch comes back empty, and a partition just sought waits for the fetch that
+    # is under way: so fetches are short. They still come back at once where there is anything.
+    "fetch.wait.max.ms": 25,
+    "fetch.error.backoff.ms": 20,
+    # Full queues are looked at again soon; by default a second later.
+    "fetch.queue.backoff.ms": 2,
+    "queued.min.messages": 40_000,
+    "queued.max.messages.kbytes": 48 << 10,
+}
+WRITING: Conf = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "partitioner": "murmur2_random",  # as Java's producers; librdkafka's own default is another one
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    "queue.buffering.max.messages": 400_000,
+    "queue.buffering.max.kbytes": 128 << 10,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Settings:
+    """The settings of one log. Its text shows no secret, and `scrubbed` keeps them out of what others say."""
+
+    given: Mapping[str, str]
+    secrets: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        taken = sorted(OURS & self.given.keys())
+        if taken:
+            hint = "Remove it from the settings of the log: exactly-once depends on it."
+            raise Refused("kafka-setting-owned", f"the Kafka setting `{taken[0]}` is set by Samovar itself", hint)
+        if not self.given.get("bootstrap.servers"):
+            hint = "Set it to the address of a broker: 127.0.0.1:9092."
+            raise Refused("kafka-setting-missing", "the Kafka setting `bootstrap.servers` is missing", hint)
+        hidden = {str(value) for name, value in self.given.items() if is_secret(name) and value}
+        object.__setattr__(self, "secrets", tuple(sorted(hidden, key=len, reverse=True)))
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={HIDDEN if is_secret(name) else value}" for name, value in sorted(self.given.items()))
+        return f"Settings({', '.join(shown)})"
+
+    def admin(self) -> Conf:
+        # Nobody serves the log of an admin client; its failures come with its answers.
+        return EVERY | {"socket.timeout.ms": 10_000, **self.given, "log_level": 0}
+
+    def consumer(self, group: str, more: Conf) -> Conf:
+        return EVERY | READING | {**self.given, "group.id": group, **more, "logger": LOGGER}
+
+    def producer(self, more: Conf) -> Conf:
+        return EVERY | WRITING | {**self.given, **more, "logger": LOGGER}
+
+    def scrubbed(self, text: object) -> str:
+        shown = str(text)
+        for secret in self.secrets:
+            shown = shown.replace(secret, HIDDEN)
+        return shown
+
+    def refusal(self, error: KafkaException) -> Refused:
+        """What a client that could not even be made is told."""
+        hint = "The names are librdkafka's: see its CONFIGURATION.md."
+        told = error.args[0]
+        text = told.str() if isinstance(told, KafkaError) else told
+        return Refused("kafka-setting-unknown", "a Kafka setting is not accepted", hint, self.scrubbed(text))
+
+
+def is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in SECRET_WORDS)
+
+
+def _not_about_settings(record: logging.LogRecord) -> bool:
+    """All clients get all settings; that a consumer does not need a producer's is no news."""
+    return "CONFWARN" not in record.getMessage()
+
+
+LOGGER.addFilter(_not_about_settings)

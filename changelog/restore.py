@@ -1,0 +1,183 @@
+"""A store brought up to the end of its changelog, in small steps that can stop and go on at any moment.
+
+    (nothing) --from the beginning, or a snapshot--> behind --tail--> caught up
+
+`next_step` decides where a store may go on, or refuses (P4, P10); `Restore` then reads and writes. What is written is
+the newest value of each key so far, with the changelog offset it stands for, in one batch. Restore ends at the high
+watermark that was seen first: an open transaction of a dead writer below it is waited for, because it may commit (P7).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Bounds, Log, Records, Topic, TopicPartition
+from samovar.changelog.record import FOLLOWING, Following, deadline_rows, pack_following, unpack_following
+from samovar.state.points import passing
+from samovar.state.store import Change, Store, TaskStore
+
+READ_RECORDS = 50_000
+FLUSH_ROWS = 400_000  # newest values held before they are written
+STUCK_S = 120.0  # with no record and no progress for so long, a restore fails loudly
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """One task's part of a service's changelog, as the log describes it now."""
+
+    at: TopicPartition
+    topic: Topic
+    bounds: Bounds
+    delete_retention_ms: int
+
+    @classmethod
+    def look(cls, log: Log, at: TopicPartition, delete_retention_ms: int) -> Changelog:
+        topic = log.topics([at.topic]).get(at.topic)
+        if topic is None:
+            raise Refused(
+                "topic-missing",
+                f"the changelog topic {at.topic} does not exist",
+                "Start the service once with `topics: create`, or make it as `samovar topics plan` says.",
+            )
+        return cls(at, topic, log.bounds([at])[at], delete_retention_ms)
+
+
+def following_of(store: Store) -> Following | None:
+    """Where a store stands, None where it is new."""
+    data = store.get(FOLLOWING)
+    return None if data is None else unpack_following(data)
+
+
+def next_step(following: Following | None, changelog: Changelog, now_ms: int) -> int | None:
+    """The offset to read on from; None where the store must be replaced whole, because deletes may be missing from
+    what it would read. A store that cannot belong to this changelog is refused.
+    """
+    if following is None:
+        return changelog.bounds.begin
+    _refuse_another(following, changelog)
+    begin, end = changelog.bounds
+    if following.next > end:
+        raise Refused(
+            "store-ahead",
+            f"the store of partition {changelog.at.partition} is at offset {following.next:,} of its changelog,"
+            f" which ends at {end:,}",
+            "The changelog lost records, or this is another one. If the changelog is right:"
+            " `samovar restore --from changelog`; if the store is: `samovar restore --from source`.",
+            f"changelog {changelog.at}",
+        )
+    if following.next == end:
+        return end
+    too_old = now_ms - following.time_ms > changelog.delete_retention_ms // 2
+    return None if too_old or following.next < begin else following.next
+
+
+def _refuse_another(following: Following, changelog: Changelog) -> None:
+    topic = changelog.topic
+    if following.partitions != topic.partitions:
+        raise Refused(
+            "changelog-repartitioned",
+            f"the changelog {topic.name} has {topic.partitions} partitions, and the store was made for"
+            f" {following.partitions}",
+            "Keys are in other partitions now. Put the partition count back, or rebuild the state under a new service"
+            " name with `samovar restore --from source`.",
+        )
+    if following.topic_id != topic.id:
+        raise Refused(
+            "changelog-recreated",
+            f"the changelog {topic.name} is not the one that the store of partition {changelog.at.partition} followed:"
+            " it was deleted and made again",
+            "If the new one is empty by mistake, rebuild from the input: `samovar restore --from source`.",
+            f"topic id {topic.id}, the store knows {following.topic_id}",
+        )
+
+
+class Restore:
+    """One store on its way to the end of its changelog. The source of truth for how far that is."""
+
+    def __init__(self, store: TaskStore, log: Log, changelog: Changelog, start: int, *, to: int | None = None) -> None:
+        self.store = store
+        self.changelog = changelog
+        self.start = start
+        self.end = changelog.bounds.end if to is None else to
+        self.next = start
+        self.records = 0
+        self._empty = next(store.range(), None) is None
+        self._latest: dict[bytes, bytes | None] = {}
+        self._time_ms = 0
+        self._last_progress = time.monotonic()
+        self._reader = log.reader({changelog.at: start}) if start < self.end else None
+        passing("restore.before")
+
+    @property
+    def done(self) -> bool:
+        return self._reader is None
+
+    def advance(self, timeout_s: float = 0.1) -> bool:
+        """Read some more; True when the store is caught up."""
+        if self._reader is None:
+            return True
+        for records in self._reader.poll(READ_RECORDS, timeout_s):
+            self._take(records)
+        self._move(min(self._reader.position(self.changelog.at), self.end))
+        if self.next >= self.end:
+            self._finish()
+        elif len(self._latest) >= FLUSH_ROWS:
+            self._flush()
+        return self.done
+
+    def _take(self, records: Records) -> None:
+        pairs = records.pairs()
+        if records.next > self.end:
+            pairs = pairs[: int(np.searchsorted(records.offsets, self.end))]
+        if not pairs:
+            return
+        self._latest.update(cast("list[Change]", pairs))  # a changelog record has a key
+        self._time_ms = int(records.times[len(pairs) - 1])
+        self.records += len(pairs)
+
+    def _move(self, position: int) -> None:
+        if position > self.next:
+            self.next, self._last_progress = position, time.monotonic()
+        elif time.monotonic() - self._last_progress > STUCK_S:
+            raise Refused(
+                "restore-stuck",
+                f"no record of {self.changelog.at} came for {STUCK_S:.0f} s, at offset {self.next:,} of {self.end:,}",
+                "A transaction may be open, or records are missing: look at the broker, then run it again.",
+            )
+
+    def _finish(self) -> None:
+        self._flush()
+        self.close()
+        passing("restore.after")
+
+    def _flush(self) -> None:
+        latest, self._latest = self._latest, {}
+        follows: Change = (FOLLOWING, pack_following(self._following()))
+        changes: list[Change] = [*latest.items(), follows]
+        changes += deadline_rows(latest.items())
+        if self._empty:
+            self.store.ingest(sorted((key, value) for key, value in changes if value is not None))
+            self._empty = False
+        else:
+            self.store.write(changes)
+
+    def _following(self) -> Following:
+        topic, at = self.changelog.topic, self.changelog.at
+        return Following(at.topic, topic.id, at.partition, topic.partitions, self.next, self._time_ms)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def progress(restores: Mapping[int, Restore]) -> tuple[int, int]:
+    """Offsets done and to do, of several at once."""
+    done = sum(each.next - each.start for each in restores.values())
+    return done, sum(max(each.end - each.start, 0) for each in restores.values())

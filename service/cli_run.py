@@ -1,0 +1,48 @@
+"""The commands that run a service."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from samovar.service.cli_refusals import told
+from samovar.service.cli_service import Config
+
+RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
+
+SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at any
+moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
+
+Exit codes: 0 stopped or caught up, 2 wrong usage or refused."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(help=RUN_HELP)(run)
+
+
+def run(
+    config: Config,
+    *,
+    containers: Annotated[int, typer.Option(min=1, metavar="N", help="So many processes share the partitions.")] = 1,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End when all that is in the streams has been processed.")
+    ] = False,
+    slot: Annotated[int, typer.Option(min=0, metavar="S", help="This container's number in the service.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
+) -> None:
+    with told():
+        from samovar.service.logs import opened
+        from samovar.service.running import run_here, run_processes
+        from samovar.service.settings import load_service
+
+        settings = load_service(config)
+        if containers > 1:
+            raise typer.Exit(run_processes(config, containers, sys.stderr, until_caught_up=until_caught_up))
+        with opened(settings) as log:
+            counts = run_here(settings, log, slot, sys.stderr, until_caught_up=until_caught_up)
+    if json:
+        print(jsonlib.dumps(asdict(counts)))

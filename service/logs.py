@@ -1,0 +1,31 @@
+"""Opens the log that a service file names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from samovar.changelog.log import Log
+from samovar.service.settings_models import ServiceFile
+
+
+def open_log(settings: ServiceFile) -> Log:
+    """The embedded log or Kafka. Only the one that is needed is imported."""
+    if settings.log.kafka is not None:
+        from samovar.changelog.kafka import KafkaLog  # noqa: PLC0415 - its client takes long to load
+
+        return KafkaLog(settings.log.kafka.librdkafka())
+    from samovar.changelog.embedded import EmbeddedLog  # noqa: PLC0415 - as above
+
+    assert settings.log.embedded is not None
+    return EmbeddedLog(settings.log.embedded)
+
+
+@contextmanager
+def opened(settings: ServiceFile) -> Iterator[Log]:
+    """The log, closed at the end whatever happens."""
+    log = open_log(settings)
+    try:
+        yield log
+    finally:
+        log.close()

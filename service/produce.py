@@ -1,0 +1,184 @@
+"""`samovar produce CONFIG STREAM FILE`: JSON lines to a stream's topic, keyed by the text of the stream's key field.
+
+Exit codes: 0 fine, 2 wrong usage or refused, 3 stopped at a bad line. What stands before that line is written.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Append, Log
+from samovar.patterns.native import (
+    TEXT,
+    VALUE,
+    Batch,
+    Decoder,
+    Int64s,
+    Messages,
+    Other,
+    array_at,
+    data_of,
+    kernel,
+    lines_of,
+)
+from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
+from samovar.service.logs import opened
+from samovar.service.match import Source, counted, open_events
+from samovar.service.progress import Progress
+from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.topics import ensure
+
+FINE, BAD_LINES = 0, 3
+SHOWN_BAD = 10
+
+
+def produce(settings: ServiceFile, stream: str, file: str, err: IO[str], *, skip_bad: bool, quiet: bool) -> int:
+    """Runs the command and gives its exit code."""
+    if stream not in settings.streams:
+        streams = ", ".join(settings.streams)
+        tip = did_you_mean(stream, settings.streams) or f"streams are {streams}"
+        raise Refused("unknown-stream", f"{settings.path} has no stream `{stream}`", tip)
+    with open_events(file, live=file == "-") as source, opened(settings) as log:
+        ensure(log, settings)
+        return Run(log, settings.streams[stream], stream, source, err, skip_bad, quiet).run()
+
+
+@dataclass
+class Run:
+    """One pass over the lines. The source of truth for how many were written and how many were bad."""
+
+    log: Log
+    stream: Stream
+    name: str
+    source: Source
+    err: IO[str]
+    skip_bad: bool
+    quiet: bool
+    lines: int = 0
+    written: int = 0
+    bad: int = 0
+
+    def run(self) -> int:
+        with collector_off():
+            self._write_all()
+        self._report()
+        return BAD_LINES if self.bad and not self.skip_bad else FINE
+
+    def _write_all(self) -> None:
+        decoder = Decoder([self.stream.key], self.stream.time, self.stream.type, self.name)
+        progress = Progress(self.err, quiet=self.quiet)
+        for block in whole_lines(self.source.blocks()):
+            goes_on = self._write(decoder, block)
+            progress.reading(self.written, self.source.fraction())
+            if not goes_on:
+                break
+        progress.clear()
+
+    def _write(self, decoder: Decoder, block: bytes) -> bool:
+        """Append the good lines; without `skip_bad` only those before the first bad one. Whether to go on."""
+        messages = lines_of(block)
+        batch = decoder.batch()
+        verdicts = decoder.decode(batch, messages)
+        bad = [row for row in np.flatnonzero(verdicts["code"]).tolist() if messages[row].strip()]
+        stop = bad[0] if bad and not self.skip_bad else len(messages)
+        good = np.flatnonzero(verdicts["code"][:stop] == 0)
+        values = slices(block, messages.starts[good], messages.ends[good])
+        pairs = list(zip(key_texts(batch, block)[: len(good)], values, strict=True))
+        if pairs:
+            self.written += self.log.append([Append(self.stream.topic, pairs)])
+        for row in bad if self.skip_bad else bad[:1]:
+            self._tell(self.lines + row + 1, decoder, verdicts[row], messages[row])
+        self.lines += len(messages)
+        return stop == len(messages)
+
+    def _tell(self, number: int, decoder: Decoder, verdict: Any, message: bytes) -> None:
+        self.bad += 1
+        if self.bad <= SHOWN_BAD:
+            fault = decoder.bad(verdict, message)
+            where = f"{number}" if fault.column is None else f"{number}:{fault.column}"
+            self.err.write(f"{self.source.name}:{where}: {fault.reason}\n")
+
+    def _report(self) -> None:
+        if self.bad > SHOWN_BAD:
+            self.err.write(f"... and {self.bad - SHOWN_BAD:,} more\n")
+        if self.bad and not self.skip_bad:
+            self.err.write(
+                f"samovar: stopped at this line; {counted(self.written, 'line')} before it written\n"
+                "  Mend it and produce the rest, or leave bad lines out with --skip-bad.\n"
+            )
+        elif not self.quiet:
+            skipped = f", {counted(self.bad, 'bad line')} left out" if self.bad else ""
+            self.err.write(f"{counted(self.written, 'record')} to {self.stream.topic}{skipped}\n")
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Millions of pairs are made here and none of them in a cycle: looking for cycles takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# ---------------------------------------------------------------- lines
+
+
+def whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut at line ends."""
+    rest, first = b"", True
+    for block in blocks:
+        data = rest + block
+        if first and len(data) >= len(BYTE_ORDER_MARK):
+            data, first = data.removeprefix(BYTE_ORDER_MARK), False
+        cut = data.rfind(b"\n") + 1
+        rest = data[cut:]
+        if len(rest) > MAX_LINE_BYTES:
+            raise Refused("line-too-long", f"a line has over {MAX_LINE_BYTES:,} bytes", "write an event a line")
+        if cut:
+            yield data[:cut]
+    if rest.removeprefix(BYTE_ORDER_MARK):
+        yield rest.removeprefix(BYTE_ORDER_MARK)
+
+
+def slices(data: bytes, starts: Int64s, ends: Int64s) -> list[bytes]:
+    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+# ---------------------------------------------------------------- keys
+
+
+def key_texts(batch: Batch, block: bytes) -> list[bytes | None]:
+    """The record key of each row: the text of the key field, so that equal keys are equal bytes. Null has none."""
+    column = array_at(kernel().samovar_batch_column(batch.handle, 0), len(batch), VALUE, batch)
+    # Nearly always all keys are texts without escapes, which the kernel leaves where they lie in the block.
+    starts = column["bits"] - data_of(block).ctypes.data
+    ends = starts + column["size"]
+    if ((column["tag"] == TEXT) & (starts >= 0) & (ends <= len(block))).all():
+        return list(slices(block, starts, ends))
+    return [key_text(value) for value in batch.values(0)]
+
+
+def key_text(value: Any) -> bytes | None:
+    """The bytes of a key. 7 and 7.0 are one, for rules hold them equal.
+
+    >>> [key_text(value) for value in ("c1", 7, 7.0, 0.5, True, None)]
+    [b'c1', b'7', b'7', b'0.5', b'true', None]
+    """
+    if value is None:
+        return None
+    if isinstance(value, Other):
+        return value.json.encode()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()

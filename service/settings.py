@@ -1,0 +1,188 @@
+"""Reads a service file: YAML to a `ServiceFile`, with every error of the file at once, each with its line and a caret.
+
+`${NAME}` in a value under `log` is the environment variable NAME, so that a file holds no secrets; `$${` is `${`.
+What came from the environment, and what is named as a secret, is hidden in every text that this program writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from samovar.changelog.errors import Refused
+from samovar.patterns.findings import Finding, Report, render
+from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.source import whole
+from samovar.patterns.syntax import Span
+from samovar.patterns.yamltext import List, Map, Node, Text, read
+from samovar.service.settings_check import faults
+from samovar.service.settings_models import ServiceFile
+from samovar.service.settings_place import allowed_names, place_of
+from samovar.service.settings_types import is_secret
+
+__all__ = ["BadServiceFile", "ServiceFile", "load_service"]
+
+MAX_FILE_BYTES = 1_000_000
+_START = Span(1, 1, 1, 1)
+_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass
+class BadServiceFile(Refused):
+    """A service file with errors; as text, all of them with their lines and carets."""
+
+    findings: tuple[Finding, ...] = ()
+    rendered: str = ""
+
+    def __str__(self) -> str:
+        return self.rendered
+
+
+def load_service(
+    path: str | Path, environment: Mapping[str, str] | None = None, *, lenient: bool = False
+) -> ServiceFile:
+    """The service file at this path, or `BadServiceFile`. If `lenient`, an unset variable stays as it is written."""
+    path = Path(path)
+    report = Report(str(path))
+    text = _text_of(path, report)
+    node = read(whole(text), report)
+    if not isinstance(node, Map):
+        if not report.failed:
+            report.error("service-file", "a service file maps keys to values", _START, expected="service: NAME, ...")
+        _refuse(report, text)
+    data = _Reader(report, os.environ if environment is None else environment, lenient).data(node)
+    try:
+        settings = ServiceFile.model_validate(data, context={"folder": path.absolute().parent})
+    except ValidationError as error:
+        for fault in error.errors(include_url=False, include_input=False):
+            _report(fault, node, report)
+        _refuse(report, _masked(text, node))
+    for place, message, expected, hint in faults(settings):
+        report.error("service-file", message, place_of(node, place).span, expected=expected, hint=hint)
+    if report.failed:
+        _refuse(report, _masked(text, node))
+    settings._path = path.absolute()
+    return settings
+
+
+def _text_of(path: Path, report: Report) -> str:
+    try:
+        data = path.read_bytes()
+        if len(data) <= MAX_FILE_BYTES:
+            return data.decode("utf-8-sig")
+        report.error(
+            "service-file", f"the file has {len(data):,} bytes", _START, expected=f"at most {MAX_FILE_BYTES:,}"
+        )
+    except OSError as error:
+        tip = "`samovar init DIR` makes a service folder" if isinstance(error, FileNotFoundError) else None
+        report.error("unreadable-file", f"cannot read the file: {error.strerror or error}", _START, hint=tip)
+    except UnicodeDecodeError as error:
+        where = f"byte 0x{error.object[error.start]:02x} at {error.start}"
+        report.error("not-utf-8", f"the file is not UTF-8: {where}", _START, hint="save it as UTF-8")
+    return _refuse(report, "")
+
+
+def _refuse(report: Report, text: str) -> NoReturn:
+    found = report.findings()
+    rendered = "\n".join(render(finding, text) for finding in found)
+    count = "1 error" if len(found) == 1 else f"{len(found)} errors"
+    raise BadServiceFile("service-file", f"{report.path} has {count}", "mend the file", rendered, found, rendered)
+
+
+# ---------------------------------------------------------------- YAML to data
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Turns nodes into plain data. Under `log` variables are replaced, and what they gave becomes a secret."""
+
+    report: Report
+    environment: Mapping[str, str]
+    lenient: bool
+
+    def data(self, node: Map) -> dict[str, Any]:
+        return {key.text: self._value(value, inside_log=key.text == "log") for key, value in node.entries}
+
+    def _value(self, node: Node, *, inside_log: bool) -> Any:
+        if isinstance(node, Map):
+            return {key.text: self._value(value, inside_log=inside_log) for key, value in node.entries}
+        if isinstance(node, List):
+            return [self._value(item, inside_log=inside_log) for item in node.items]
+        if inside_log and "${" in node.text:
+            return self._replaced(node)
+        return node.value
+
+    def _replaced(self, node: Text) -> SecretStr:
+        return SecretStr(_VARIABLE.sub(lambda found: self._variable(found, node), node.text))
+
+    def _variable(self, found: re.Match[str], node: Text) -> str:
+        if found[0] == "$${":
+            return "${"
+        name = found[1]
+        where = node.fragment.locate(found.start(), found.end())
+        if found[2] and name in self.environment:
+            return self.environment[name]
+        if not (found[2] and _NAME.match(name)):
+            self.report.error(
+                "bad-variable", f"`{found[0]}` names no variable", where, expected="${NAME}", hint="`$${` is `${`"
+            )
+        elif not self.lenient:
+            self.report.error(
+                "unset-variable",
+                f"the environment variable {name} is not set",
+                where,
+                hint=did_you_mean(name, self.environment) or f"set it before the start: export {name}=...",
+            )
+        return found[0]
+
+
+# ---------------------------------------------------------------- errors
+
+
+def _report(fault: ErrorDetails, root: Map, report: Report) -> None:
+    """One of pydantic's errors in the words of the house."""
+    place = tuple(part for part in fault["loc"] if part != "[key]")
+    at = place_of(root, place)
+    inside = ".".join(map(str, place[:-1]))
+    of = f" in `{inside}`" if inside else ""
+    context = fault.get("ctx", {})
+    kind = fault["type"]
+    if kind == "setting":
+        message, expected, hint = context["message"], context.get("expected"), context.get("hint")
+        report.error(
+            "service-file", message, at.key_span if "[key]" in fault["loc"] else at.span, expected=expected, hint=hint
+        )
+    elif kind == "missing":
+        report.error("missing-setting", f"`{place[-1]}` is missing{of}", place_of(root, place[:-1]).key_span)
+    elif kind == "extra_forbidden":
+        known = allowed_names(place[:-1])
+        tip = did_you_mean(str(place[-1]), known)
+        text = f"there is no setting `{place[-1]}`{of}"
+        report.error("unknown-setting", text, at.key_span, expected=", ".join(known), hint=tip)
+    elif kind in ("model_type", "model_attributes_type", "mapping_type", "dict_type"):
+        report.error("service-file", f"`{place[-1]}` must be a map", at.span, expected=f"{place[-1]}: {{name: value}}")
+    else:
+        report.error("service-file", f"`{'.'.join(map(str, place))}`: {fault['msg']}", at.span)
+
+
+def _masked(text: str, node: Node) -> str:
+    """The file's text for showing: values of secret settings become stars, and every column stays where it was."""
+    if isinstance(node, Map):
+        for key, value in node.entries:
+            if is_secret(key.text) and isinstance(value, Text) and value.text and "${" not in value.text:
+                start, end = value.fragment.places[0], value.fragment.places[-1]
+                text = text[:start] + "*" * (end - start) + text[end:]
+            else:
+                text = _masked(text, value)
+    elif isinstance(node, List):
+        for item in node.items:
+            text = _masked(text, item)
+    return text

@@ -1,0 +1,234 @@
+"""The topics of a service: as they should be, whether they are so, and making those that are missing.
+
+Who owns a topic decides what is checked. An input belongs to others: only what would make a wrong answer is refused
+(its partition count, compaction). The changelog and the journal are the service's memory: all of their settings that
+matter are checked. Alerts, late events and dead letters may be kept as long as their owner likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log, Topic, TopicSpec
+from samovar.service.service_rules import wanted_partitions
+from samovar.service.settings_models import ServiceFile
+
+MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
+MAX_LETTER_BYTES = 4 * 1_048_576  # the largest usual message and what is said about it
+
+
+class Role(StrEnum):
+    INPUT = "input"
+    ALERTS = "alerts"
+    LATE = "late"
+    DEAD_LETTERS = "dead letters"
+    CHANGELOG = "changelog"
+    JOURNAL = "journal"
+
+
+# One partition of these is one partition of the input.
+TASK_ROLES = (Role.INPUT, Role.CHANGELOG, Role.JOURNAL)
+
+# What a topic has where a setting is not given.
+KAFKA_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": str(MAX_MESSAGE_BYTES),
+    "min.compaction.lag.ms": "0",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+AT_LEAST = ("delete.retention.ms", "max.message.bytes", "min.compaction.lag.ms")
+
+
+@dataclass(frozen=True)
+class Planned(TopicSpec):
+    """A topic and what the service needs it for."""
+
+    role: Role = Role.INPUT
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A topic that is not as it should be, and what to do about it."""
+
+    code: str
+    topic: str
+    what: str
+    fix: str
+
+
+# ---------------------------------------------------------------- as it should be
+
+
+def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None) -> list[Planned]:
+    """All topics of a service. Where the file gives no partition count, that of existing inputs counts."""
+    partitions = partitions_of(settings, existing or {})
+    replicated = {"min.insync.replicas": "2"} if settings.replication >= 3 else {}
+
+    def planned(name: str, role: Role, **given: str | int) -> Planned:
+        own = {key.replace("_", "."): str(value) for key, value in given.items()}
+        return Planned(name, partitions, own | replicated, settings.replication, role)
+
+    def kept(name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
+        return planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
+
+    changelog = settings.changelog
+    return [
+        *(kept(stream.topic, Role.INPUT, stream.retention_ms) for stream in settings.streams.values()),
+        kept(settings.alerts.topic, Role.ALERTS, settings.alerts.retention_ms),
+        kept(settings.late.topic, Role.LATE, settings.late.retention_ms, max_message_bytes=MAX_LETTER_BYTES),
+        kept(
+            settings.dead_letters.topic,
+            Role.DEAD_LETTERS,
+            settings.dead_letters.retention_ms,
+            max_message_bytes=MAX_LETTER_BYTES,
+        ),
+        planned(
+            changelog.topic,
+            Role.CHANGELOG,
+            cleanup_policy="compact",
+            min_compaction_lag_ms=changelog.min_compaction_lag_ms,
+            delete_retention_ms=changelog.delete_retention_ms,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        ),
+        kept(settings.journal.topic, Role.JOURNAL, -1, retention_bytes=-1),
+    ]
+
+
+def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
+    """How many partitions, and so tasks, the service has: as the file says, else as the inputs have, else the default.
+
+    Inputs that differ from it are found by `check`.
+    """
+    given = next((stream.partitions for stream in settings.streams.values() if stream.partitions), None)
+    found = (existing[stream.topic].partitions for stream in settings.streams.values() if stream.topic in existing)
+    return given or next(found, None) or wanted_partitions(settings)
+
+
+# ---------------------------------------------------------------- as it is
+
+
+def check(log: Log, specs: Sequence[Planned], bootstrap: str | None = None) -> list[Mismatch]:
+    """What is missing or otherwise. `bootstrap` is where Kafka is, for the commands that mend it."""
+    existing = log.topics([spec.name for spec in specs])
+    found: list[Mismatch] = []
+    for spec in specs:
+        topic = existing.get(spec.name)
+        found.extend([missing(spec, bootstrap)] if topic is None else mismatches(spec, topic, bootstrap))
+    return found
+
+
+def missing(spec: Planned, bootstrap: str | None) -> Mismatch:
+    what = f"the topic {spec.name} ({spec.role}) does not exist"
+    fix = (
+        create_command(spec, bootstrap)
+        if bootstrap
+        else "`samovar run` makes it where the service file says `topics: create`"
+    )
+    return Mismatch("topic-missing", spec.name, what, fix)
+
+
+def mismatches(spec: Planned, topic: Topic, bootstrap: str | None) -> Iterator[Mismatch]:
+    """All that an existing topic has against the plan."""
+    if spec.role in TASK_ROLES and topic.partitions != spec.partitions:
+        what = f"the topic {spec.name} ({spec.role}) has {topic.partitions} partitions, not {spec.partitions}"
+        yield Mismatch("topic-partitions", spec.name, what, _partitions_fix(spec, topic))
+    wrong = {name: spec.settings[name] for name in _checked(spec) if not _is_fine(name, spec, topic)}
+    if wrong:
+        told = ", ".join(f"{name}={_actual(name, topic)} instead of {wanted}" for name, wanted in wrong.items())
+        what = f"the topic {spec.name} ({spec.role}) has {told}"
+        yield Mismatch("topic-settings", spec.name, what, _settings_fix(spec, wrong, bootstrap))
+    if spec.role is not Role.INPUT and topic.replication < spec.replication:
+        what = f"the topic {spec.name} ({spec.role}) has {topic.replication} replicas, not {spec.replication}"
+        fix = f"add replicas with kafka-reassign-partitions.sh, or write `replication: {topic.replication}`"
+        yield Mismatch("topic-replication", spec.name, what, fix)
+
+
+def _checked(spec: Planned) -> list[str]:
+    names = {
+        Role.INPUT: ["cleanup.policy"],
+        Role.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
+        Role.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
+    }
+    return names.get(spec.role, ["cleanup.policy"])
+
+
+def _actual(name: str, topic: Topic) -> str:
+    return topic.settings.get(name) or KAFKA_DEFAULTS[name]
+
+
+def _is_fine(name: str, spec: Planned, topic: Topic) -> bool:
+    actual, wanted = _actual(name, topic), spec.settings[name]
+    if name == "cleanup.policy":
+        # Only the changelog may lose what a later record of the same key replaces, and it may lose nothing else.
+        policies = {policy.strip() for policy in actual.split(",")}
+        return policies == {"compact"} if wanted == "compact" else "compact" not in policies
+    return int(actual) >= int(wanted) if name in AT_LEAST else actual == wanted
+
+
+# ---------------------------------------------------------------- making it so
+
+
+def ensure(log: Log, settings: ServiceFile) -> list[Planned]:
+    """Make what is missing (with `topics: create`) and refuse what is otherwise. Returns the topics as they are now."""
+    existing = log.topics([spec.name for spec in plan(settings)])
+    specs = plan(settings, existing)
+    bootstrap = bootstrap_of(settings)
+    present = [spec for spec in specs if spec.name in existing]
+    absent = [spec for spec in specs if spec.name not in existing]
+    _refuse([found for spec in present for found in mismatches(spec, existing[spec.name], bootstrap)])
+    if absent and settings.topics == "create":
+        log.create(absent)
+        _refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
+    elif absent:
+        _refuse([missing(spec, bootstrap) for spec in absent])
+    return specs
+
+
+def bootstrap_of(settings: ServiceFile) -> str | None:
+    return settings.log.kafka.bootstrap if settings.log.kafka else None
+
+
+def _refuse(found: Sequence[Mismatch]) -> None:
+    if not found:
+        return
+    first, *others = found
+    detail = "\n  ".join(f"{other.code}: {other.what}\n    {other.fix}" for other in others)
+    raise Refused(first.code, first.what, first.fix, detail)
+
+
+# ---------------------------------------------------------------- what to do
+
+
+def _partitions_fix(spec: Planned, topic: Topic) -> str:
+    if spec.role is Role.INPUT:
+        return (
+            f"write `partitions: {topic.partitions}` for the stream; all inputs of a service need equally many, so "
+            "others must be made anew with as many"
+        )
+    return (
+        "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "
+        "under which it makes its state anew"
+    )
+
+
+def _settings_fix(spec: Planned, wrong: Mapping[str, str], bootstrap: str | None) -> str:
+    if bootstrap is None:
+        return "the embedded log keeps what a topic was made with: set the service file back, or take another topic"
+    changes = ",".join(f"{name}={value}" for name, value in wrong.items())
+    return (
+        f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {spec.name} "
+        f"--add-config {changes}"
+    )
+
+
+def create_command(spec: Planned, bootstrap: str) -> str:
+    settings = "".join(f" --config {name}={value}" for name, value in spec.settings.items())
+    return (
+        f"kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {spec.name} "
+        f"--partitions {spec.partitions} --replication-factor {spec.replication}{settings}"
+    )

@@ -1,0 +1,144 @@
+"""The least access rights that a service needs of Kafka, and the plan of its topics as text, JSON and commands.
+
+The document of `samovar topics plan --json`:
+
+    {"service": text, "log": "embedded" | "kafka", "topics": "create" | "check",
+     "plan": [{"name", "role", "partitions", "replication", "settings": {...}}, ...],
+     "rights": [{"who", "resource", "name", "pattern": "literal" | "prefixed", "operations": [...]}, ...]}
+
+and of `samovar topics check --json`:
+
+    {"ok": bool, "topics": how many, "mismatches": [{"code", "topic", "what", "fix"}, ...]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Delivery
+from samovar.service.settings_models import ServiceFile
+from samovar.service.topics import Mismatch, Planned, Role, bootstrap_of, create_command
+
+SERVICE, PRODUCERS, READERS = "service", "producers", "readers"
+
+_OF_THE_SERVICE = {
+    Role.INPUT: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.ALERTS: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.LATE: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.DEAD_LETTERS: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.CHANGELOG: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.JOURNAL: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+}
+
+
+@dataclass(frozen=True)
+class Right:
+    """What one principal may do with one resource."""
+
+    who: str
+    resource: str  # topic, group, transactional-id or cluster
+    name: str
+    operations: tuple[str, ...]
+    pattern: str = "literal"
+
+
+def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
+    """For the service's containers, for those who produce its input, and for those who read its output."""
+    return [*_service_rights(settings, specs), *_others_rights(specs)]
+
+
+def _service_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
+    creating = ("CREATE",) if settings.topics == "create" else ()
+    for spec in specs:
+        yield Right(SERVICE, "topic", spec.name, _OF_THE_SERVICE[spec.role] + creating)
+    yield Right(SERVICE, "group", settings.service, ("READ", "DESCRIBE"))
+    if settings.delivery is Delivery.EXACTLY_ONCE:
+        # One id a container, named by the container's number.
+        yield Right(SERVICE, "transactional-id", f"{settings.service}-", ("WRITE", "DESCRIBE"), "prefixed")
+    else:
+        # Brokers before 2.8 want it for an idempotent producer without transactions; later ones take WRITE on a topic.
+        yield Right(SERVICE, "cluster", "kafka-cluster", ("IDEMPOTENT_WRITE",))
+
+
+def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
+    for spec in specs:
+        if spec.role is Role.INPUT:
+            yield Right(PRODUCERS, "topic", spec.name, ("WRITE", "DESCRIBE"))
+    for spec in specs:
+        if spec.role in (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS):
+            yield Right(READERS, "topic", spec.name, ("READ", "DESCRIBE"))
+
+
+# ---------------------------------------------------------------- showing it
+
+
+def as_json(settings: ServiceFile, specs: Sequence[Planned]) -> str:
+    document: dict[str, Any] = {
+        "service": settings.service,
+        "log": "kafka" if settings.log.kafka else "embedded",
+        "topics": settings.topics,
+        "plan": [asdict(spec) for spec in specs],
+        "rights": [asdict(right) for right in rights(settings, specs)] if settings.log.kafka else [],
+    }
+    return json.dumps(document, indent=2)
+
+
+def as_text(settings: ServiceFile, specs: Sequence[Planned]) -> str:
+    """Topics with their settings, then rights."""
+    width = max(len(spec.name) for spec in specs)
+    given = any(stream.partitions for stream in settings.streams.values())
+    lines = [f"Topics of {settings.service} (topics: {settings.topics})", ""]
+    for spec in specs:
+        replicas = f", {spec.replication} replicas" if spec.replication > 1 else ""
+        lines.append(f"  {spec.name:<{width}}  {spec.role}, {spec.partitions} partitions{replicas}")
+        lines.append(f"  {'':<{width}}  {', '.join(f'{name}={value}' for name, value in spec.settings.items())}")
+    lines += [] if given else ["", "  Where inputs exist already, their partition count holds for all."]
+    if settings.log.kafka is None:
+        return "\n".join([*lines, "", "The embedded log has no access rights: who may write its folder may do all."])
+    return "\n".join([*lines, "", "Least access rights", "", *_right_lines(rights(settings, specs))])
+
+
+def as_commands(settings: ServiceFile, specs: Sequence[Planned]) -> str:
+    """The commands of Kafka that make the topics and grant the rights."""
+    bootstrap = bootstrap_of(settings)
+    if bootstrap is None:
+        raise Refused("no-kafka", "the embedded log needs no commands", "`samovar run` makes its topics")
+    topics = [create_command(spec, bootstrap) for spec in specs]
+    return "\n".join([*topics, *(acl_command(right, bootstrap) for right in rights(settings, specs))])
+
+
+def _right_lines(given: Sequence[Right]) -> Iterator[str]:
+    width = max(len(right.who) for right in given)
+    for right in given:
+        star = "*" if right.pattern == "prefixed" else ""
+        yield f"  {right.who:<{width}}  {', '.join(right.operations)} on {right.resource} {right.name}{star}"
+
+
+def acl_command(right: Right, bootstrap: str) -> str:
+    """The command that grants a right; the principal is a name to fill in."""
+    operations = " ".join(f"--operation {_camel(operation)}" for operation in right.operations)
+    target = "--cluster" if right.resource == "cluster" else f"--{right.resource} {right.name}"
+    pattern = " --resource-pattern-type prefixed" if right.pattern == "prefixed" else ""
+    return (
+        f"kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:{right.who.upper()} "
+        f"{operations} {target}{pattern}"
+    )
+
+
+def _camel(operation: str) -> str:
+    return "".join(word.capitalize() for word in operation.split("_"))
+
+
+def check_text(specs: Sequence[Planned], found: Sequence[Mismatch]) -> str:
+    if not found:
+        return f"all {len(specs)} topics are as they should be"
+    return "\n".join(f"{each.code}: {each.what}\n  {each.fix}" for each in found)
+
+
+def check_json(specs: Sequence[Planned], found: Sequence[Mismatch]) -> str:
+    document = {"ok": not found, "topics": len(specs), "mismatches": [asdict(each) for each in found]}
+    return json.dumps(document, indent=2)

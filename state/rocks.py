@@ -1,0 +1,124 @@
+"""The store on disk: RocksDB, raw bytes. Its write-ahead log is on and not synced: a kill -9 loses nothing, and a power
+cut at most the newest changes, whose place the position row tells.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, SstFileWriter, WriteBatch
+
+from samovar.state.errors import damaged, explained, out_of_order
+from samovar.state.reading import Pair, Reading
+from samovar.state.rocks_options import Memory, options
+from samovar.state.store import Change
+
+__all__ = ["Memory", "RocksStore"]
+
+
+class RocksStore(Reading):
+    """The source of truth for one task's rows on this machine. One process has it open, and one thread uses it."""
+
+    def __init__(self, path: Path, *, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory()
+        super().__init__(path, _opened(path, self._memory))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        db = self._open()
+        try:
+            db.put(key, value)
+        except Exception as error:
+            raise explained(error, self.path, "put") from error
+
+    def delete(self, key: bytes) -> None:
+        db = self._open()
+        try:
+            db.delete(key)
+        except Exception as error:
+            raise explained(error, self.path, "delete") from error
+
+    def write(self, changes: Iterable[Change]) -> None:
+        db, batch = self._open(), WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, value in changes:
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        try:
+            db.write(batch)
+        except Exception as error:
+            raise explained(error, self.path, "write") from error
+
+    def ingest(self, pairs: Iterable[Pair]) -> None:
+        """Take pairs in strict order of keys, as one file: all of them or none. They win over what was there."""
+        db = self._open()
+        with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
+            file = Path(folder) / "pairs.sst"
+            if _write_sorted(file, pairs, self._memory, self.path):
+                moved = IngestExternalFileOptions()
+                moved.set_move_files(True)
+                _do(lambda: db.ingest_external_file([str(file)], moved), self.path)
+
+    def snapshot(self, folder: Path) -> None:
+        """A copy that can be opened as a store, in a folder that must not exist yet. Table files are hard links."""
+        db = self._open()
+        try:
+            Checkpoint(db).create_checkpoint(str(folder))
+        except Exception as error:
+            raise explained(error, folder, "snapshot") from error
+
+    def flush(self) -> None:
+        """Write what is in memory to table files, so that opening again has no log to replay."""
+        db = self._open()
+        try:
+            db.flush()
+        except Exception as error:
+            raise explained(error, self.path, "flush") from error
+
+    def compact(self) -> None:
+        """Merge all table files, which also reads every block of them."""
+        db = self._open()
+        try:
+            db.compact_range(None, None)
+        except Exception as error:
+            raise explained(error, self.path, "compact") from error
+
+
+def _opened(path: Path, memory: Memory) -> Rdict:
+    path.mkdir(parents=True, exist_ok=True)
+    # RocksDB would make a new, empty store where CURRENT is missing. It writes CURRENT before the first row.
+    rows = [*path.glob("*.sst"), *path.glob("*.log")]
+    if rows and not (path / "CURRENT").exists():
+        raise damaged(path, f"CURRENT is missing, and there is {rows[0].name}")
+    try:
+        return Rdict(str(path), options(memory))
+    except Exception as error:
+        raise explained(error, path, "open") from error
+
+
+def _write_sorted(file: Path, pairs: Iterable[Pair], memory: Memory, where: Path) -> int:
+    """Write a table file; how many pairs it holds. RocksDB cannot make an empty one."""
+    writer = SstFileWriter(options(memory))
+    count, before = 0, b""
+    _do(lambda: writer.open(str(file)), where)
+    for key, value in pairs:
+        if key <= before and count:
+            raise out_of_order(count, where)
+        try:
+            writer[key] = value
+        except Exception as error:
+            raise explained(error, where, "ingest") from error
+        count, before = count + 1, key
+    if count:
+        _do(writer.finish, where)
+    return count
+
+
+def _do(part: Callable[[], None], where: Path) -> None:
+    try:
+        part()
+    except Exception as error:
+        raise explained(error, where, "ingest") from error

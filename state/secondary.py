@@ -1,0 +1,74 @@
+"""Reading a store that a container has open: a RocksDB secondary instance, which takes no lock and changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TypeAlias
+
+from rocksdict import AccessType, Rdict
+
+from samovar.state.errors import StoreError, StoreMissing, explained
+from samovar.state.reading import Reading
+from samovar.state.rocks_options import MB, Memory, options
+
+_TRIES = 100
+_Shape: TypeAlias = tuple[bytes, int]  # what CURRENT says, and the length of the manifest that it names
+
+
+class SecondaryStore(Reading):
+    """A store as it was when this was opened, or last caught up. Read only; also of use where no container runs."""
+
+    def __init__(self, path: Path, *, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB)
+        self._own = Path(tempfile.mkdtemp(prefix="samovar-read-"))
+        self._opens = 0
+        try:
+            super().__init__(path, self._opened(path))
+        except StoreError:
+            shutil.rmtree(self._own, ignore_errors=True)
+            raise
+
+    def catch_up(self) -> None:
+        """See what has been written since. Ranges that are being read keep what they began with.
+
+        Opens anew: RocksDB's own catching up keeps old values of rows that were flushed to a table in the meantime.
+        """
+        before, self._db = self._open(), self._opened(self.path)
+        before.close()
+
+    def close(self) -> None:
+        super().close()
+        shutil.rmtree(self._own, ignore_errors=True)
+
+    def _opened(self, path: Path) -> Rdict:
+        """Open while the manifest stands still. A flush between reading it and reading the logs would hide rows."""
+        for _ in range(_TRIES):
+            before = _shape(path)
+            self._opens += 1
+            try:
+                db = Rdict(str(path), options(self._memory), access_type=self._access())
+            except Exception as error:
+                if _shape(path) == before:
+                    raise explained(error, path, "open to read") from error
+                continue
+            if _shape(path) == before:
+                return db
+            db.close()
+        hint = "Ask again when the container has less to do, or read a snapshot."
+        raise StoreError("the store changes faster than it can be opened", path, hint)
+
+    def _access(self) -> AccessType:
+        return AccessType.secondary(str(self._own / str(self._opens)))
+
+
+def _shape(path: Path) -> _Shape:
+    try:
+        current = (path / "CURRENT").read_bytes()
+        return current, (path / current.decode("utf-8", "replace").strip()).stat().st_size
+    except FileNotFoundError as error:
+        if any(path.glob("*.sst")) or any(path.glob("MANIFEST-*")):
+            raise explained(error, path, "open to read") from error
+        hint = "Name the folder of one partition's store; `samovar run` makes it, `samovar restore` brings it back."
+        raise StoreMissing("there is no store here", path, hint) from error

@@ -1,0 +1,264 @@
+"""Snapshots of a store: copies that say what they stand for, verified before use, and kept a few deep.
+
+    <state>/snapshots/7/              the seventh snapshot of a task
+        CURRENT, MANIFEST-*, *.sst    a RocksDB checkpoint; table files are hard links to the store's own
+        manifest.json                 written last
+
+manifest.json is one JSON object:
+
+    format      1
+    changelog   topic, topic_id, partition, partitions; offset: the position the rows stand for; time_ms: log time of
+                the last record before it
+    inputs      "topic/partition" to next offset
+    watermark_ms, journal             event time and journal position, or null
+    formats     name of a format to its version, as the rows have them
+    digest      of the rows (samovar.state.digest), or null where it was not taken
+    created_ms
+    files       name to bytes and sha256, of every other file in the folder
+    checksum    sha256 of all the above as JSON with sorted keys and no spaces
+
+A snapshot is made under the name 7.part and renamed when it is whole, so that no crash leaves half of one in use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from samovar.state.errors import StoreError, explained
+from samovar.state.folders import PART, link_or_copy, remove, reveal, sync, tidy, write_file
+from samovar.state.points import passing
+from samovar.state.store import Snapshotting
+
+FORMAT = 1
+_NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """Where in the changelog a snapshot is."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    partitions: int
+    offset: int
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a snapshot stands for."""
+
+    changelog: Changelog
+    inputs: Mapping[str, int]
+    watermark_ms: int | None
+    journal: int | None
+    formats: Mapping[str, int]
+    digest: str | None
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """What a file must be."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot whose manifest was read. Its files are only known to be right after `verify`."""
+
+    folder: Path
+    manifest: Manifest
+    files: Mapping[str, FileSum]
+
+    @property
+    def number(self) -> int:
+        return int(self.folder.name)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+
+@dataclass(frozen=True)
+class Found:
+    """The snapshot to use, if any, and why newer ones were passed over."""
+
+    snapshot: Snapshot | None
+    skipped: tuple[str, ...]
+
+
+class BadSnapshot(Exception):
+    """This snapshot must not be used; the text says why."""
+
+
+# ---------------------------------------------------------------- taking
+
+
+def take(store: Snapshotting, folder: Path, manifest: Manifest, *, keep: int) -> Snapshot:
+    """Snapshot a store into the next numbered folder, and delete all but the newest `keep`."""
+    return finish(begin(store, folder), manifest, keep=keep)
+
+
+def begin(store: Snapshotting, folder: Path) -> Path:
+    """The quick half: copy the store as it is now. Goes between two batches, with the positions they left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tidy(folder)
+    part = folder / f"{max(_numbers(folder), default=0) + 1}{PART}"
+    store.snapshot(part)
+    return part
+
+
+def finish(part: Path, manifest: Manifest, *, keep: int) -> Snapshot:
+    """The slow half: checksums and manifest. Touches nothing but the copy, so a thread may do it."""
+    assert keep > 0, keep
+    path = part.with_name(part.name.removesuffix(PART))
+    try:
+        files = _sums(part, path)
+        write_file(part / _NAME, _text(manifest, files))
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise explained(error, part, "snapshot") from error
+    passing("snapshot.before")
+    reveal(part, path)
+    passing("snapshot.after")
+    for number in _numbers(path.parent)[:-keep]:
+        remove(path.parent / str(number))
+    return Snapshot(path, manifest, files)
+
+
+def _sums(part: Path, path: Path) -> dict[str, FileSum]:
+    """Sizes and checksums of all files. A table file that the snapshot before has too was read then: same inode."""
+    before = _before(path)
+    made = {}
+    for file in sorted(part.iterdir()):
+        known = before and file.suffix == ".sst" and _known(before, file)
+        made[file.name] = known or _sum(file)
+    return made
+
+
+def _known(before: Snapshot, file: Path) -> FileSum | None:
+    old = before.folder / file.name
+    return before.files.get(file.name) if old.exists() and old.samefile(file) else None
+
+
+def _before(path: Path) -> Snapshot | None:
+    numbers = _numbers(path.parent)
+    try:
+        return read(path.parent / str(numbers[-1])) if numbers else None
+    except BadSnapshot:
+        return None
+
+
+def _sum(file: Path) -> FileSum:
+    with file.open("rb") as content:
+        return FileSum(file.stat().st_size, hashlib.file_digest(content, "sha256").hexdigest())
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+
+
+def _text(manifest: Manifest, files: Mapping[str, FileSum]) -> bytes:
+    fields = {"format": FORMAT, **asdict(manifest), "files": {name: asdict(file) for name, file in files.items()}}
+    return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- finding
+
+
+def newest_valid(folder: Path) -> Found:
+    """The newest snapshot that is whole, with every file read and compared. Older ones are tried where it is not."""
+    skipped: list[str] = []
+    for number in reversed(_numbers(folder)):
+        try:
+            snapshot = read(folder / str(number))
+            verify(snapshot)
+            return Found(snapshot, tuple(skipped))
+        except BadSnapshot as error:
+            skipped.append(f"snapshot {number}: {error}")
+    return Found(None, tuple(skipped))
+
+
+def listed(folder: Path) -> Iterator[Snapshot]:
+    """All snapshots whose manifest can be read, oldest first. `verify` the one that is to be used."""
+    for number in _numbers(folder):
+        try:
+            yield read(folder / str(number))
+        except BadSnapshot:
+            continue
+
+
+def read(folder: Path) -> Snapshot:
+    """A snapshot by its manifest alone."""
+    try:
+        fields = json.loads((folder / _NAME).read_bytes())
+    except FileNotFoundError as error:
+        raise BadSnapshot(f"{_NAME} is missing") from error
+    except (OSError, ValueError) as error:
+        raise BadSnapshot(f"{_NAME} cannot be read: {error}") from error
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise BadSnapshot(f"{_NAME} has a format that this version does not know; it knows {FORMAT}")
+    if fields.pop("checksum", None) != _checksum(fields):
+        raise BadSnapshot(f"{_NAME} is damaged: its checksum is another one")
+    del fields["format"]
+    files = {name: FileSum(**file) for name, file in fields.pop("files").items()}
+    return Snapshot(folder, replace(Manifest(**fields), changelog=Changelog(**fields["changelog"])), files)
+
+
+def verify(snapshot: Snapshot) -> None:
+    """Read all files and compare them with the manifest; BadSnapshot says which one is not as it was."""
+    there = {path.name for path in snapshot.folder.glob("*")} - {_NAME}
+    if odd := sorted(there ^ snapshot.files.keys()):
+        raise BadSnapshot(f"{odd[0]} is {'not in the manifest' if odd[0] in there else 'missing'}")
+    for name, wanted in snapshot.files.items():
+        try:
+            found = _sum(snapshot.folder / name)
+        except OSError as error:
+            raise BadSnapshot(f"{name} cannot be read: {error}") from error
+        if found.bytes != wanted.bytes:
+            raise BadSnapshot(f"{name} has {found.bytes} bytes instead of {wanted.bytes}")
+        if found != wanted:
+            raise BadSnapshot(f"{name} is damaged: its checksum is another one")
+
+
+# ---------------------------------------------------------------- using
+
+
+def open_copy(snapshot: Snapshot, into: Path) -> None:
+    """Make a store folder from a snapshot, whole or not at all. The snapshot stays as it is."""
+    if into.exists() and any(into.iterdir()):
+        hint = "Move it away first; a store is replaced whole, never written over."
+        raise StoreError("there is a store already", into, hint)
+    part = into.with_name(into.name + PART)
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        for name in snapshot.files:
+            _copy(snapshot.folder / name, part / name)
+        reveal(part, into)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise explained(error, into, "restore from a snapshot") from error
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Table files never change, so that a link is as good as a copy; RocksDB appends to the others."""
+    if source.suffix == ".sst":
+        link_or_copy(source, target)
+    else:
+        shutil.copyfile(source, target)
+        sync(target)

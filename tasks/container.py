@@ -1,0 +1,252 @@
+"""A container: one process, one event loop, over the tasks of the partitions it owns.
+
+One cycle: poll, feed the tasks, look at the clock, commit what there is in one transaction, write the stores. A batch
+is what was there when it was asked for: small when little comes, which keeps latency low, and large under load. Tasks
+that restore do so a little in every cycle, while the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.changelog.log import Joining, Log, Member, TopicPartition
+from samovar.tasks.clock import Clock
+from samovar.tasks.core import Counts
+from samovar.tasks.plan import Plan
+from samovar.tasks.task import Life, Task, Upkeep
+
+POLL_RECORDS = 50_000
+POLL_S = 0.1
+RESTORE_POLL_S = 0.05
+PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
+REJOIN_MOST = 10  # times in a row that nothing was committed in between
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a container is doing, for people and machines."""
+
+    slot: int
+    running: tuple[int, ...]
+    restoring: dict[int, tuple[int, int]]  # partition to offsets done and to do
+    counts: Counts
+    caught_up: bool
+    watermarks: dict[int, int] = field(default_factory=dict)
+
+
+class Container:
+    """The source of truth for which tasks this process runs, and the only one who commits for them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        log: Log,
+        slot: int,
+        upkeep: Upkeep,
+        clock: Clock,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.plan = plan
+        self.log = log
+        self.slot = slot
+        self.upkeep = upkeep
+        self.clock = clock
+        self.tell = tell
+        self.tasks: dict[int, Task] = {}
+        self.stopping = False
+        self._member: Member | None = None
+        self._gone = Counts()  # of tasks that are closed
+        self._rejoins = 0
+        self._paused: set[TopicPartition] = set()
+        self._assigned_once = False
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
+        """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
+        try:
+            while not self.stopping:
+                self._cycle_or_rejoin()
+                if on_cycle is not None:
+                    on_cycle(self.status())
+                if until_caught_up and self.caught_up():
+                    break
+            self._last_commit()
+        finally:
+            self.close()
+        return self._gone
+
+    def stop(self) -> None:
+        """End after the cycle at hand."""
+        self.stopping = True
+
+    def _cycle_or_rejoin(self) -> None:
+        try:
+            self.cycle()
+        except (Fenced, CommitUnknown, LogUnavailable) as error:
+            self._rejoin(error)
+
+    def _rejoin(self, error: Exception) -> None:
+        """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log."""
+        self._rejoins += 1
+        if self._rejoins > REJOIN_MOST:
+            raise Refused(
+                "log-unusable",
+                f"container {self.slot} had to start again {self._rejoins} times and committed nothing in between",
+                "Look at the log's own messages and at other containers of this slot; nothing was lost.",
+                str(error),
+            ) from error
+        self.tell(f"container {self.slot} starts again: {type(error).__name__}: {error}")
+        self.close()
+
+    def cycle(self) -> None:
+        """Poll, feed, tick, commit, and restore a little."""
+        member = self._joined()
+        restoring = [task for task in self.tasks.values() if task.life is not Life.RUNNING]
+        for records in member.poll(POLL_RECORDS, 0.0 if restoring else POLL_S):
+            task = self.tasks.get(records.partition)
+            if task is not None and task.life is Life.RUNNING:
+                task.feed(records)
+        self._tick(member)
+        self._commit(member)
+        self._keep_together(member)
+        for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
+            self._restore_some(member, task)
+
+    def _joined(self) -> Member:
+        if self._member is None:
+            self._member = self.log.join(
+                Joining(
+                    self.upkeep.group,
+                    self.slot,
+                    [spec.topic for spec in self.plan.inputs],
+                    self.upkeep.delivery,
+                    self._assigned,
+                    self._revoked,
+                    self._lost,
+                )
+            )
+        return self._member
+
+    def _tick(self, member: Member) -> None:
+        for task in self._running():
+            task.tick({at for at in task.inputs if member.at_end(at) and at not in self._paused})
+
+    def _commit(self, member: Member) -> None:
+        """Everything that the tasks have, as one transaction; then each store (P3)."""
+        dirty = [task for task in self._running() if task.dirty]
+        if not dirty:
+            for task in self._running():
+                task.snapshot_if_due()
+            return
+        outcomes = [task.outcome() for task in dirty]
+        offsets = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
+        last = member.transact([each for outcome in outcomes for each in outcome.appends], offsets)
+        for task, outcome in zip(dirty, outcomes, strict=True):
+            task.committed(outcome, last[task.changelog.at])
+            task.snapshot_if_due()
+        self._rejoins = 0
+
+    def _keep_together(self, member: Member) -> None:
+        """Of several inputs, those ahead wait for the ones behind, so that what must be held stays small."""
+        for task in self._running():
+            if len(task.plan.inputs) < 2:
+                continue
+            intake = task.core.intake
+            ahead: set[TopicPartition] = set()
+            if len(intake.buffer.pending) > PENDING_MOST:
+                ahead = {TopicPartition(spec.topic, task.partition) for spec in intake.ahead()}
+            mine = {at for at in self._paused if at.partition == task.partition}
+            if ahead - mine:
+                member.pause(ahead - mine)
+            if mine - ahead:
+                member.resume(mine - ahead)
+            self._paused = (self._paused - mine) | ahead
+
+    def _restore_some(self, member: Member, task: Task) -> None:
+        if task.life is Life.CREATED:
+            task.open()
+        if task.restore_some(RESTORE_POLL_S):
+            for at, offset in task.positions().items():
+                member.seek(at, offset)
+            member.resume(task.inputs)
+            for note in task.notes:
+                self.tell(note)
+            task.notes.clear()
+
+    # ------------------------------------------------------------ partitions come and go, inside poll and close
+
+    def _assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._assigned_once = True
+        for number in sorted({at.partition for at in partitions} - self.tasks.keys()):
+            self.tasks[number] = Task(self.plan, number, self.log, self.upkeep, self.clock)
+
+    def _revoked(self, partitions: Collection[TopicPartition]) -> None:
+        # Every cycle commits before it polls again, so that nothing is open here.
+        self._drop(partitions)
+
+    def _lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._drop(partitions)
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        for number in {at.partition for at in partitions}:
+            task = self.tasks.pop(number, None)
+            if task is not None:
+                self._close_task(task)
+        self._paused = {at for at in self._paused if at.partition in self.tasks}
+
+    def _close_task(self, task: Task) -> None:
+        if task.life is Life.RUNNING:
+            self._gone = added(self._gone, task.core.counts)
+        task.close()
+
+    # ------------------------------------------------------------ how it is doing
+
+    def _running(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.life is Life.RUNNING]
+
+    def caught_up(self) -> bool:
+        """Whether all that was in the inputs has been processed and committed."""
+        member = self._member
+        if member is None or not self._assigned_once:
+            return False
+        return all(
+            task.life is Life.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
+            for task in self.tasks.values()
+        )
+
+    def status(self) -> Status:
+        counts = self._gone
+        for task in self._running():
+            counts = added(counts, task.core.counts)
+        restoring = {
+            number: (task.restore.next - task.restore.start, task.restore.end - task.restore.start)
+            for number, task in self.tasks.items()
+            if task.life is Life.RESTORING
+        }
+        running = tuple(sorted(task.partition for task in self._running()))
+        watermarks = {task.partition: task.core.watermark for task in self._running()}
+        return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
+
+    # ------------------------------------------------------------ the end
+
+    def _last_commit(self) -> None:
+        if self._member is not None:
+            self._commit(self._member)
+
+    def close(self) -> None:
+        """Leave the group and let go of every store."""
+        member, self._member = self._member, None
+        try:
+            for number in list(self.tasks):
+                self._close_task(self.tasks.pop(number))
+        finally:
+            self._paused.clear()
+            if member is not None:
+                member.close()
+
+
+def added(left: Counts, right: Counts) -> Counts:
+    return Counts(*(getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__))

@@ -1,0 +1,390 @@
+"""Intake: raw records of a task's inputs, to events in order.
+
+`Intake` is the source of truth for where a task stands in its inputs and in event time: what was taken, what waits for
+event time, what is late, and what moved event time without an event (journal entries).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.journal import Entry
+from samovar.changelog.log import Int64s, Records
+from samovar.changelog.record import Input, Position
+from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder
+from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
+from samovar.tasks.plan import InputSpec
+
+ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
+MARK_RECORDS = 5_000  # between two marks: what a restart may read too much
+KIND_WORDS = {
+    NIL: "null",
+    BOOL: "true or false",
+    INT: "a number",
+    FLOAT: "a number",
+    TEXT: "text",
+    OTHER: "a list or object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A record that is no event of its stream."""
+
+    row: int  # of its records
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An event that came behind its partition's event time."""
+
+    row: int
+    late_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What became of records: events released in order up to a watermark, dead ones, late ones."""
+
+    ordered: Ordered
+    dead: Sequence[Dead]
+    late: Sequence[Late]
+
+
+class Mark(NamedTuple):
+    """A place in an input to read on from: the largest time before it, and whether that was raised with no event."""
+
+    offset: int
+    largest: int
+    raised: bool
+
+
+@dataclass
+class Source:
+    """One input of the task, as it stands. `marks` are kept while events from there on wait."""
+
+    number: int
+    spec: InputSpec
+    decoder: Decoder
+    checks: Sequence[tuple[int, str, NDArray[np.bool_]]]  # column, field, allowed tags
+    key_column: int
+    topic_id: str = ""
+    next: int = 0
+    silent: bool = False
+    marks: deque[Mark] = field(default_factory=deque)
+    stood_since_ms: int | None = None  # when its end was reached, by the clock of the process
+    stood_largest: int = NO_TIME
+
+
+class Intake:
+    """The inputs of one task. Pure but for its own memory: no log, no clock."""
+
+    def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
+        self.partition = partition
+        self.fields = tuple(fields)
+        self.sources = {spec.stream: _source(number, spec, self.fields) for number, spec in enumerate(inputs)}
+        self.by_topic = {spec.topic: self.sources[spec.stream] for spec in inputs}
+        self.buffer = Buffer(
+            len(self.fields), [spec.slack_ms for spec in inputs], [(n, partition) for n in range(len(inputs))]
+        )
+        self.entries: list[Entry] = []  # since the last commit
+        self.journaled = 0  # entries ever
+
+    # ------------------------------------------------------------ where it stands
+
+    @property
+    def watermark(self) -> int:
+        return self.buffer.floor
+
+    def nexts(self) -> dict[str, int]:
+        return {stream: source.next for stream, source in self.sources.items()}
+
+    def inputs(self) -> dict[str, Input]:
+        """The positions as they are stored."""
+        self._forget_marks()
+        return {stream: self._input(source) for stream, source in self.sources.items()}
+
+    def _input(self, source: Source) -> Input:
+        spec, largest = source.spec, self._largest(source)
+        if not source.marks:
+            return Input(spec.topic, source.topic_id, source.next, source.next, _known(largest), (), source.silent)
+        first = source.marks[0]
+        raises = tuple((mark.offset, mark.largest) for mark in list(source.marks)[1:] if mark.raised)
+        return Input(
+            spec.topic, source.topic_id, source.next, first.offset, _known(first.largest), raises, source.silent
+        )
+
+    def _largest(self, source: Source) -> int:
+        return self.buffer.largest.get((source.number, self.partition), NO_TIME)
+
+    def _mark(self, source: Source, offset: int) -> None:
+        if not source.marks or offset - source.marks[-1].offset >= MARK_RECORDS:
+            source.marks.append(Mark(offset, self._largest(source), False))
+
+    def _forget_marks(self) -> None:
+        pending = self.buffer.pending
+        streams, offsets = pending.stream, pending.offset
+        for source in self.sources.values():
+            mine = offsets[streams == source.number]
+            if not len(mine):
+                source.marks.clear()
+                continue
+            first = int(mine.min())
+            while len(source.marks) > 1 and source.marks[1].offset <= first:
+                source.marks.popleft()
+
+    def resume(self, position: Position) -> None:
+        """Stand where a stored position says. Events that waited are brought back by `recover`."""
+        self.journaled = position.journal
+        self.buffer.floor = NO_TIME if position.watermark is None else position.watermark
+        for stream, stored in position.inputs.items():
+            source = self.sources[stream]
+            source.topic_id, source.next, source.silent = stored.topic_id, stored.safe, stored.silent
+            self._set_largest(source, NO_TIME if stored.largest is None else stored.largest)
+            source.marks.clear()
+
+    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
+        """Take records from `safe` up to `next` once more, for the events among them that still wait."""
+        source = self.sources[stream]
+        raises = deque(stored.raises)
+        for each in records:
+            rows = np.flatnonzero(each.offsets < stored.next)
+            for part in _cut_at(each.offsets[rows], [offset for offset, _ in raises]):
+                while raises and raises[0][0] <= int(each.offsets[part[0]]):
+                    self._raise_again(source, *raises.popleft())
+                self._recover_rows(source, each, part)
+        for offset, largest in raises:
+            self._raise_again(source, offset, largest)
+        source.next = stored.next
+
+    def _raise_again(self, source: Source, offset: int, largest: int) -> None:
+        source.next = offset
+        self._raise(source, largest)
+
+    def _recover_rows(self, source: Source, records: Records, rows: Int64s) -> None:
+        batch, kept, _ = self._decode(source, records)
+        inside = np.isin(kept, rows)
+        part = Batch(len(self.fields))
+        part.append(batch, np.flatnonzero(inside))
+        if not len(part):
+            return
+        self._mark(source, int(part.offset[0]))
+        late, _ = take_times(part, self.buffer)
+        waits = ~due_at(part.time, self.buffer, self.buffer.floor)
+        waits[late] = False
+        self.buffer.pending.append(part, np.flatnonzero(waits))
+
+    # ------------------------------------------------------------ records
+
+    def feed(self, records: Records) -> Fed:
+        """Take the next records of one partition."""
+        source = self.by_topic[records.topic]
+        source.stood_since_ms = None
+        batch, kept, dead = self._decode(source, records)
+        if len(batch):
+            if source.silent:
+                self._join(source)
+            self._mark(source, int(records.offsets[0]))
+        ordered = order(batch, self.buffer)
+        late = [Late(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
+        source.next = records.next
+        return Fed(ordered, dead, late)
+
+    def _decode(self, source: Source, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
+        """Good events, the rows of the records they come from, and the others."""
+        count = len(records)
+        batch = source.decoder.batch()
+        if not count:
+            return batch, np.empty(0, np.int64), []
+        values = records.values
+        partitions = np.full(count, self.partition, np.int32)
+        verdicts = source.decoder.decode(batch, values, source.number, partitions, records.offsets)
+        dead: list[Dead] = []
+        kept = np.flatnonzero(verdicts["code"] == 0)
+        if len(kept) < count:
+            for row in np.flatnonzero(verdicts["code"]).tolist():
+                bad = source.decoder.bad(verdicts[row], values[row])
+                where = "" if bad.column is None else f" (column {bad.column})"
+                null = records.value(row) is None
+                dead.append(
+                    Dead(row, "NULL_VALUE" if null else bad.code, "the value is null" if null else bad.reason + where)
+                )
+        faults = _faults(source, batch, records.times[kept])
+        if faults:
+            dead.extend(Dead(int(kept[at]), kind, message) for at, (kind, message) in faults.items())
+            dead.sort(key=lambda each: each.row)
+            good = np.ones(len(kept), bool)
+            good[list(faults)] = False
+            batch.select(np.flatnonzero(good))
+            kept = kept[good]
+        return batch, kept, dead
+
+    # ------------------------------------------------------------ event time with no event
+
+    def stand(self, stream: str, at_end: bool, now_ms: int) -> None:
+        """Say whether a stream's position stands at the log's end, by a clock that never goes back."""
+        source = self.sources[stream]
+        if not at_end:
+            source.stood_since_ms = None
+        elif source.stood_since_ms is None:
+            source.stood_since_ms, source.stood_largest = now_ms, self._largest(source)
+
+    def idle_watermark(self, now_ms: int) -> int:
+        """Event time as it would be after `advance`."""
+        times = [self._idle_time(source, now_ms) for source in self.sources.values()]
+        return max(self.watermark, min((time for time in times if time is not None), default=NO_TIME))
+
+    def _idle_time(self, source: Source, now_ms: int) -> int | None:
+        """A source's watermark; None where it holds nothing back."""
+        raised = self._raised(source, now_ms)
+        if raised is not None:
+            return raised - source.spec.slack_ms
+        largest = self._largest(source)
+        if largest > NO_TIME:
+            return largest - source.spec.slack_ms
+        return None if source.silent or self._is_idle(source, now_ms) else NO_TIME
+
+    def _is_idle(self, source: Source, now_ms: int) -> bool:
+        return source.stood_since_ms is not None and now_ms - source.stood_since_ms >= source.spec.idle_ms
+
+    def _raised(self, source: Source, now_ms: int) -> int | None:
+        """The largest time that an idle source is to have; event time goes on as the wall clock does."""
+        if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME or source.stood_since_ms is None:
+            return None
+        return max(self._largest(source), source.stood_largest + now_ms - source.stood_since_ms - source.spec.idle_ms)
+
+    def advance(self, now_ms: int) -> Ordered:
+        """Let event time pass for idle streams; each such move is a journal entry."""
+        for stream, source in self.sources.items():
+            raised = self._raised(source, now_ms)
+            if raised is not None and raised > self._largest(source):
+                self._note("advance", stream=stream, largest=raised)
+                self._raise(source, raised)
+            elif not source.silent and self._largest(source) == NO_TIME and self._is_idle(source, now_ms):
+                self._note("silent", stream=stream)
+                self._fall_silent(source)
+        return release(self.buffer)
+
+    def apply(self, entry: Entry) -> Ordered:
+        """Do again what a journal entry tells."""
+        self.journaled = entry.number
+        source = self.sources[entry.facts["stream"]]
+        if entry.kind == "silent":
+            self._fall_silent(source)
+        else:
+            source.silent = False
+            self._raise(source, entry.facts["largest"])
+        return release(self.buffer)
+
+    def _join(self, source: Source) -> None:
+        largest = max(self.watermark, NO_TIME) + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
+        if largest > NO_TIME:
+            self._note("joined", stream=source.spec.stream, largest=largest)
+            self._raise(source, largest)
+        source.silent = False
+
+    def _fall_silent(self, source: Source) -> None:
+        source.silent = True
+        self.buffer.largest.pop((source.number, self.partition), None)
+
+    def _raise(self, source: Source, largest: int) -> None:
+        self._set_largest(source, max(largest, self._largest(source)))
+        if source.marks:
+            source.marks.append(Mark(source.next, self._largest(source), True))
+
+    def _set_largest(self, source: Source, largest: int) -> None:
+        if source.silent and largest == NO_TIME:
+            self.buffer.largest.pop((source.number, self.partition), None)
+        else:
+            self.buffer.largest[(source.number, self.partition)] = largest
+
+    def note_rules(self, facts: Mapping[str, object]) -> None:
+        """The rules change here."""
+        self._note("rules", **facts)
+
+    def _note(self, kind: str, **facts: object) -> None:
+        self.journaled += 1
+        self.entries.append(Entry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
+
+    def ahead(self) -> list[InputSpec]:
+        """Inputs that are ahead of the task's event time: reading them on would only fill memory."""
+        sources = self.sources.values()
+        return [each.spec for each in sources if self._largest(each) - each.spec.slack_ms > self.watermark]
+
+    def waits_before(self, watermark: int) -> bool:
+        """Whether an event waits that this watermark would release."""
+        times = self.buffer.pending.time
+        return bool(len(times)) and bool((times < watermark).any())
+
+
+def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+    """The inputs in the order of their numbers: those a stored state knows keep theirs, new ones come after.
+
+    A stream that is no more in the service file, with state that may name its events, is refused.
+    """
+    if position is None:
+        return tuple(inputs)
+    specs = {spec.stream: spec for spec in inputs}
+    for stream in position.streams:
+        if stream not in specs:
+            raise Refused(
+                "stream-removed",
+                f"the stored state knows the stream `{stream}`, and the service file does not",
+                "Put the stream back, or start with fresh state: stop the service and give it another name.",
+            )
+    return (*(specs[stream] for stream in position.streams), *(s for s in inputs if s.stream not in position.streams))
+
+
+def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> Source:
+    decoder = Decoder(fields, spec.time_field, spec.type_field, spec.stream)
+    checks = []
+    for column, path in enumerate(fields):
+        tags = ALLOWED.get(spec.kinds.get(path, "any"))
+        if tags:
+            checks.append((column, path, np.array([tag == NIL or tag in tags for tag in range(6)])))
+    return Source(number, spec, decoder, checks, fields.index(spec.key))
+
+
+def _faults(source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+    """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
+    if not len(batch):
+        return {}
+    spec = source.spec
+    found: dict[int, tuple[str, str]] = {}
+    for column, path, allowed in source.checks:
+        tags = batch.column(column)["tag"]
+        wrong = ~allowed[tags]
+        for row in np.flatnonzero(wrong).tolist():
+            words = f"`{path}` should be {spec.kinds[path]}, and is {KIND_WORDS[int(tags[row])]}"
+            found.setdefault(row, ("WRONG_TYPE", words))
+    for row in np.flatnonzero(batch.column(source.key_column)["tag"] == NIL).tolist():
+        found.setdefault(row, ("MISSING_KEY", f"the key `{spec.key}` is missing or null"))
+    ahead = batch.time - times - spec.max_future_skew_ms
+    for row in np.flatnonzero(ahead > 0).tolist():
+        over = (int(ahead[row]) + spec.max_future_skew_ms) // 1000
+        limit = spec.max_future_skew_ms // 1000
+        words = f"`{spec.time_field}` is {over:,} s ahead of the log's time, and at most {limit:,} s are allowed"
+        found.setdefault(row, ("FROM_THE_FUTURE", words))
+    return found
+
+
+def _known(time: int) -> int | None:
+    return None if time == NO_TIME else time
+
+
+def _cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
+    """Row numbers in parts, a new one at the first offset that is at or after each cut."""
+    edges = [0, *sorted({int(np.searchsorted(offsets, cut)) for cut in cuts}), len(offsets)]
+    for start, end in pairwise(edges):
+        if end > start:
+            yield np.arange(start, end, dtype=np.int64)

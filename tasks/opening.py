@@ -1,0 +1,103 @@
+"""Where a task may begin: what the log, the changelog and the store say must agree, or it is refused (P4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
+from samovar.changelog.record import Input, Position
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import InputSpec
+
+RECOVER_RECORDS = 20_000
+
+
+def check_against_offsets(
+    position: Position | None, committed: Mapping[TopicPartition, int | None], partition: int, delivery: Delivery
+) -> None:
+    """Refuse a state and group offsets that do not belong together.
+
+    Without offsets the state's own position counts: brokers forget the offsets of a group that was away for long.
+    """
+    for at, offset in committed.items():
+        if offset is None:
+            continue
+        stored = _stored(position, at)
+        if stored is None and position is None:
+            raise Refused(
+                "state-lost",
+                f"the group's offsets say that {at} was processed up to {offset:,}, but the changelog of partition"
+                f" {partition} is empty",
+                "If the changelog is lost, rebuild it: `samovar restore --from source`. To start from nothing on"
+                " purpose, give the service another name.",
+            )
+        if stored is not None and stored.next != offset and delivery is Delivery.EXACTLY_ONCE:
+            raise Refused(
+                "offsets-differ",
+                f"the state of partition {partition} stands for {at} up to {stored.next:,}, and the group's offset is"
+                f" {offset:,}",
+                "Offsets and state move together only: set the offset back, or use `samovar rewind`.",
+            )
+
+
+def _stored(position: Position | None, at: TopicPartition) -> Input | None:
+    inputs = position.inputs.values() if position else ()
+    return next((each for each in inputs if each.topic == at.topic), None)
+
+
+def check_against_inputs(
+    position: Position,
+    specs: Sequence[InputSpec],
+    topics: Mapping[str, Topic],
+    bounds: Mapping[TopicPartition, Bounds],
+    partition: int,
+) -> None:
+    """Refuse a position that the input no longer has."""
+    for spec in specs:
+        stored = position.inputs.get(spec.stream)
+        if stored is None:
+            continue
+        at = TopicPartition(spec.topic, partition)
+        if stored.topic != spec.topic or stored.topic_id != topics[spec.topic].id:
+            raise Refused(
+                "input-replaced",
+                f"the stream `{spec.stream}` is another topic than the state of partition {partition} was made from",
+                "Point the stream to the topic it had, or start with fresh state under another service name.",
+                f"state: {stored.topic} ({stored.topic_id}), now: {spec.topic} ({topics[spec.topic].id})",
+            )
+        begin, end = bounds[at]
+        if stored.next > end:
+            raise Refused(
+                "input-truncated",
+                f"the state of partition {partition} stands for {at} up to {stored.next:,}, and that ends at {end:,}",
+                "The input lost records that were processed. Put them back, or `samovar restore --from source`.",
+            )
+        if stored.safe < begin:
+            raise Refused(
+                "input-expired",
+                f"{at} begins at {begin:,}: its retention deleted records from {stored.safe:,} on that are needed",
+                "Use a longer retention; to go on without them, `samovar rewind` to a time that the input still has.",
+            )
+
+
+def recover_waiting(log: Log, intake: Intake, position: Position, partition: int) -> None:
+    """Bring back the events that waited for event time, by reading them again."""
+    for stream, stored in position.inputs.items():
+        if stored.safe < stored.next:
+            at = TopicPartition(stored.topic, partition)
+            intake.recover(stream, read_between(log, at, stored.safe, stored.next), stored)
+        else:
+            intake.sources[stream].next = stored.next
+
+
+def read_between(log: Log, at: TopicPartition, start: int, end: int) -> list[Records]:
+    """All records of a short stretch."""
+    reader = log.reader({at: start})
+    found: list[Records] = []
+    try:
+        while reader.position(at) < end:
+            found += reader.poll(RECOVER_RECORDS, 0.1)
+    finally:
+        reader.close()
+    return [each for each in found if len(each)]

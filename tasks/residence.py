@@ -1,0 +1,119 @@
+"""Which part of a task's state is in memory. The store holds all of it; memory holds what was touched lately.
+
+`Residence` is the source of truth for the rules' states between two commits. What a step changes is only in memory
+until the commit stands; an aborted commit throws the whole of it away, so memory never holds what a store must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from samovar.changelog.record import DEADLINE, ROW, key_prefix
+from samovar.patterns.matcher import NEVER, Counters, Matches, States, step
+from samovar.patterns.native import Batch
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.plan import Plan
+
+WHOLE_ROWS = 50_000  # a store with no more rows than this is loaded at once
+CHECK_EVERY = 64  # commits between two looks at the memory in use
+ROWS_END = bytes([ROW[0] + 1])
+SIGN = 1 << 63
+
+
+class Residence:
+    """States of all rules of one task, over its store."""
+
+    def __init__(self, plan: Plan, store: TaskStore) -> None:
+        self.plan = plan
+        self.store = store
+        self.before: list[Counters] = []  # of states that were let go of
+        self._commits = 0
+        self._first_deadline = self._first_in_index()
+        self.states = self._fresh()
+        self.whole = self._load_whole()
+
+    def _fresh(self) -> States:
+        return States(
+            self.plan.program, max_partials=self.plan.max_partials, max_events=self.plan.max_events, coordinates=True
+        )
+
+    def _load_whole(self) -> bool:
+        """A small store is loaded at once; of a larger one, keys come when they are needed."""
+        rows = list(islice(self.store.range(ROW, ROWS_END), WHOLE_ROWS + 1))
+        if len(rows) > WHOLE_ROWS:
+            return False
+        self.states.load([(key[1:], value) for key, value in rows])
+        return True
+
+    def run(self, released: Batch, watermark: int) -> Matches:
+        """Take released events through the rules; then let event time pass."""
+        if not self.whole:
+            self._bring_in(self.states.cold_keys(released))
+            self._bring_in(self.states.unknown_keys(self._due(watermark)))
+        return step(self.states, released, watermark)
+
+    def next_deadline(self) -> int:
+        """Event time at which something may happen with no event."""
+        return min(self.states.next_deadline(), NEVER if self.whole else self._first_deadline)
+
+    def _bring_in(self, keys: Sequence[bytes]) -> None:
+        if keys:
+            found = self.store.prefixes([key_prefix(key) for key in keys])
+            self.states.load([(key[1:], value) for rows in found for key, value in rows])
+
+    def _due(self, watermark: int) -> list[bytes]:
+        if self._first_deadline >= watermark:
+            return []
+        return [row[9:] for row, _ in self.store.range(DEADLINE, DEADLINE + time_bytes(watermark))]
+
+    def changes(self, watermark: int) -> tuple[list[Change], list[Change]]:
+        """Rows that changed, which are logged; and changes of the index of deadlines, which are not."""
+        rows = [(ROW + key, value) for key, value in self.states.changed_rows()]
+        index: list[Change] = []
+        if self._first_deadline < watermark:
+            index = [(row, None) for row, _ in self.store.range(DEADLINE, DEADLINE + time_bytes(watermark))]
+        new = self.states.deadlines()
+        index += [(DEADLINE + time + key, b"") for time, key in new]
+        if new:
+            self._first_deadline = min(self._first_deadline, int.from_bytes(min(new)[0], "big") - SIGN)
+        return rows, index
+
+    def committed(self, watermark: int) -> None:
+        """What `changes` gave is in the store now."""
+        if self._first_deadline < watermark:
+            self._first_deadline = self._first_in_index()
+        self._commits += 1
+        if self._commits % CHECK_EVERY == 0 and self.states.memory_bytes() > self.plan.cache_bytes:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Hold nothing in memory; the store has it all."""
+        self.before = [self.counters(rule) for rule in range(len(self.plan.rules))]
+        self.states = self._fresh()
+        self.whole = False
+
+    def counters(self, rule: int) -> Counters:
+        """What a rule did since the task began; `live_partials` of what is in memory."""
+        now = self.states.counters(rule)
+        if not self.before:
+            return now
+        old = self.before[rule]
+        return Counters(
+            now.matches + old.matches,
+            now.suppressed + old.suppressed,
+            now.dropped_partials + old.dropped_partials,
+            now.dropped_events + old.dropped_events,
+            now.no_key + old.no_key,
+            now.live_partials,
+        )
+
+    def _first_in_index(self) -> int:
+        for row, _ in self.store.range(DEADLINE, bytes([DEADLINE[0] + 1])):
+            return int.from_bytes(row[1:9], "big") - SIGN
+        return NEVER
+
+
+def time_bytes(time: int) -> bytes:
+    """A time as 8 bytes that sort as the numbers do."""
+    return (time + SIGN).to_bytes(8, "big")

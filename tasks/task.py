@@ -1,0 +1,304 @@
+"""One task: one partition of all inputs, its store, and its life.
+
+    CREATED --> RESTORING --> RUNNING --> CLOSED
+       |            |                       ^
+       +------------+-----------------------+
+
+CREATED knows its partition only. RESTORING has its store and follows its changelog to the end. RUNNING takes records.
+CLOSED has let go of the store and its lock; a task never comes back from there, another is made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Delivery, Log, Records, TopicPartition
+from samovar.changelog.record import (
+    FOLLOWING,
+    POSITION,
+    ROW,
+    Following,
+    Position,
+    pack_following,
+    row_parts,
+    unpack_position,
+)
+from samovar.changelog.restore import Changelog, Restore, following_of, next_step
+from samovar.state import snapshots
+from samovar.state.folders import remove
+from samovar.state.points import passing
+from samovar.state.rocks import Memory, RocksStore
+from samovar.state.store import Change
+from samovar.tasks.clock import Clock
+from samovar.tasks.core import Core, Outcome
+from samovar.tasks.intake import numbered
+from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting
+from samovar.tasks.plan import Plan
+
+
+class Life(Enum):
+    """Where a task is in its life, and where it may go."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+    def may_become(self, other: Life) -> bool:
+        return other in _MOVES[self]
+
+
+_MOVES = {
+    Life.CREATED: {Life.RESTORING, Life.CLOSED},
+    Life.RESTORING: {Life.RUNNING, Life.CLOSED},
+    Life.RUNNING: {Life.CLOSED},
+    Life.CLOSED: set(),
+}
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """How a task keeps its state: where, what is shared, and how often it takes a snapshot."""
+
+    folder: Path
+    memory: Memory
+    group: str
+    delivery: Delivery
+    delete_retention_ms: int
+    snapshot_every_ms: int
+    snapshot_keep: int
+
+
+class Task:
+    """The source of truth for one partition's state while this process owns it."""
+
+    def __init__(self, plan: Plan, partition: int, log: Log, upkeep: Upkeep, clock: Clock) -> None:
+        self.plan = plan
+        self.partition = partition
+        self.log = log
+        self.upkeep = upkeep
+        self.clock = clock
+        self.life = Life.CREATED
+        self.folder = task_folder(upkeep.folder, partition)
+        self.notes: list[str] = []  # what a person should know: wipes, skipped snapshots, dropped states
+        self._committed: Mapping[TopicPartition, int | None] = {}
+        self._store: RocksStore | None = None
+        self._core: Core | None = None
+        self._restore: Restore | None = None
+        self._dropped: list[Change] = []
+        self._following: Following | None = None
+        self._snapshot_at_ms = clock.steady_ms()
+        self._snapshots: list[threading.Thread] = []
+
+    def _become(self, life: Life) -> None:
+        assert self.life.may_become(life), (self.life, life)
+        self.life = life
+
+    @property
+    def core(self) -> Core:
+        assert self._core is not None, self.life
+        return self._core
+
+    @property
+    def store(self) -> RocksStore:
+        assert self._store is not None, self.life
+        return self._store
+
+    @property
+    def inputs(self) -> list[TopicPartition]:
+        return [TopicPartition(spec.topic, self.partition) for spec in self.plan.inputs]
+
+    # ------------------------------------------------------------ restoring
+
+    def open(self) -> None:
+        """Take the store and begin to restore it. Reading the group's offsets first waits for what is pending."""
+        self._become(Life.RESTORING)
+        self._committed = self.log.committed(self.upkeep.group, self.inputs)
+        at = TopicPartition(self.plan.topics.changelog, self.partition)
+        self.changelog = Changelog.look(self.log, at, self.upkeep.delete_retention_ms)
+        self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
+        start = self._start()
+        self._restore = Restore(self._store, self.log, self.changelog, start)
+
+    def _start(self) -> int:
+        """Where the store goes on in its changelog. It is replaced by a snapshot or by nothing where it must be."""
+        following = following_of(self.store)
+        start = next_step(following, self.changelog, self.clock.wall_ms())
+        if following is not None and start is not None:
+            return start
+        if following is not None:
+            self.notes.append(f"partition {self.partition}: the store is too old to be tailed, and was replaced whole")
+        return self._replace_store()
+
+    def _replace_store(self) -> int:
+        self.store.close()
+        remove(self.folder / "store")
+        found = snapshots.newest_valid(self.folder / "snapshots")
+        self.notes += [f"partition {self.partition}: {reason}" for reason in found.skipped]
+        if found.snapshot is not None and self._usable(found.snapshot):
+            snapshots.open_copy(found.snapshot, self.folder / "store")
+        self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
+        start = next_step(following_of(self.store), self.changelog, self.clock.wall_ms())
+        assert start is not None, "a usable snapshot can be tailed"
+        return start
+
+    def _usable(self, snapshot: snapshots.Snapshot) -> bool:
+        known = snapshot.manifest.changelog
+        following = Following(
+            known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
+        )
+        try:
+            return next_step(following, self.changelog, self.clock.wall_ms()) is not None
+        except Refused as refused:
+            self.notes.append(f"partition {self.partition}: snapshot {snapshot.number} was passed over: {refused.what}")
+            return False
+
+    @property
+    def restore(self) -> Restore:
+        assert self._restore is not None, self.life
+        return self._restore
+
+    def restore_some(self, timeout_s: float) -> bool:
+        """Restore a little more. True when the task is running."""
+        if self.life is Life.RUNNING:
+            return True
+        if not self.restore.advance(timeout_s):
+            return False
+        self._start_running()
+        return True
+
+    def _start_running(self) -> None:
+        data = self.store.get(POSITION)
+        position = None if data is None else unpack_position(data)
+        check_against_offsets(position, self._committed, self.partition, self.upkeep.delivery)
+        specs = numbered(position, self.plan.inputs)
+        topics = self.log.topics([spec.topic for spec in specs])
+        bounds = self.log.bounds(self.inputs)
+        if position is not None:
+            check_against_inputs(position, specs, topics, bounds, self.partition)
+        self._dropped = self._rows_of_gone_rules(position)
+        self._core = Core(self.plan, self.partition, self.store, specs, position)
+        if position is not None:
+            recover_waiting(self.log, self._core.intake, position, self.partition)
+        for source in self._core.intake.sources.values():
+            if position is None or source.spec.stream not in position.inputs:
+                source.topic_id = topics[source.spec.topic].id
+                source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
+        if position is None or dict(position.rules) != self.plan.versions:
+            self._core.note_rules()
+        self._following = following_of(self.store)
+        self._become(Life.RUNNING)
+
+    def _rows_of_gone_rules(self, position: Position | None) -> list[Change]:
+        """Tombstones for states of rules and versions that are no more."""
+        if position is None or dict(position.rules) == self.plan.versions:
+            return []
+        kept = self.plan.program.stores
+        gone: list[Change] = []
+        names: set[str] = set()
+        for row, _ in self.store.range(ROW, bytes([ROW[0] + 1])):
+            name = row_parts(row)[1]
+            if name not in kept:
+                gone.append((row, None))
+                names.add(name)
+        if gone:
+            listed = ", ".join(sorted(names))
+            self.notes.append(f"partition {self.partition}: rules changed; {len(gone)} rows are dropped, of {listed}")
+        return gone
+
+    # ------------------------------------------------------------ running
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where to read each input on."""
+        sources = self.core.intake.sources.values()
+        return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
+
+    def feed(self, records: Records) -> None:
+        self.core.feed(records)
+
+    def tick(self, at_end: Collection[TopicPartition]) -> None:
+        """Look at the clock: inputs that stand at their end for long enough let event time pass."""
+        now_ms = self.clock.steady_ms()
+        for topic, source in self.core.intake.by_topic.items():
+            self.core.intake.stand(source.spec.stream, TopicPartition(topic, self.partition) in at_end, now_ms)
+        self.core.tick(now_ms)
+
+    @property
+    def dirty(self) -> bool:
+        return self.life is Life.RUNNING and (self.core.dirty or bool(self._dropped))
+
+    def outcome(self) -> Outcome:
+        return self.core.outcome(self._dropped)
+
+    def committed(self, outcome: Outcome, last_offset: int) -> None:
+        """The log has it: now the store, rows and position in one batch (P4)."""
+        topic, at = self.changelog.topic, self.changelog.at
+        self._following = Following(
+            at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, self.clock.wall_ms()
+        )
+        passing("write.before")
+        self.store.write([*outcome.changes, (FOLLOWING, pack_following(self._following))])
+        passing("write.after")
+        self._dropped = []
+        self.core.committed()
+
+    # ------------------------------------------------------------ snapshots
+
+    def snapshot_if_due(self) -> None:
+        """Take a snapshot between two batches; its checksums are made beside the loop."""
+        now_ms = self.clock.steady_ms()
+        if now_ms - self._snapshot_at_ms < self.upkeep.snapshot_every_ms or self.core.dirty:
+            return
+        self._snapshot_at_ms = now_ms
+        self.take_snapshot()
+
+    def take_snapshot(self) -> None:
+        self._snapshots = [thread for thread in self._snapshots if thread.is_alive()]
+        if self._snapshots or self._following is None:
+            return
+        part = snapshots.begin(self.store, self.folder / "snapshots")
+        arguments = (part, self._manifest(self._following))
+        thread = threading.Thread(
+            target=snapshots.finish, args=arguments, kwargs={"keep": self.upkeep.snapshot_keep}, daemon=True
+        )
+        thread.start()
+        self._snapshots.append(thread)
+
+    def _manifest(self, following: Following) -> snapshots.Manifest:
+        position = self.core.position()
+        changelog = snapshots.Changelog(
+            following.topic,
+            following.topic_id,
+            following.partition,
+            following.partitions,
+            following.next,
+            following.time_ms,
+        )
+        inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
+        formats = {"row": 1, "position": 1}
+        now_ms = self.clock.wall_ms()
+        return snapshots.Manifest(changelog, inputs, position.watermark, position.journal, formats, None, now_ms)
+
+    # ------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Let go of everything; what is not committed is forgotten, and the store's lock is free."""
+        if self.life is Life.CLOSED:
+            return
+        self._become(Life.CLOSED)
+        for thread in self._snapshots:
+            thread.join()
+        if self._restore is not None:
+            self._restore.close()
+        if self._store is not None:
+            self._store.close()
+
+
+def task_folder(state: Path, partition: int) -> Path:
+    """Where a task keeps its store and snapshots."""
+    return state / str(partition)

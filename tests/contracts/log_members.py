@@ -1,0 +1,149 @@
+"""Groups: who owns what, and what a member reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from samovar.changelog.errors import Fenced, Refused
+from samovar.changelog.log import Append, Log, TopicPartition
+from tests.contracts.log_driving import (
+    LogParts,
+    Making,
+    NewLog,
+    Seat,
+    Seating,
+    drive,
+    read_to_end,
+    seated,
+    until,
+    values,
+)
+
+
+def numbers(seat: Seat) -> set[int]:
+    return {at.partition for at in seat.owned}
+
+
+class MembersContract(LogParts):
+    def test_an_assigned_partition_is_paused_until_it_is_sought(self, log: Log, topic: Making, seat: Seating) -> None:
+        name = topic()
+        at = TopicPartition(name, 0)
+        log.append([Append(name, [(b"k", b"%d" % number) for number in range(4)], 0)])
+        rows = read_to_end(log, name)
+        member = seated(seat(name, start=None), 1)
+        assert [row for _ in range(4) for row in member.poll()] == []
+        member.member.seek(at, rows[1].offset)
+        assert member.member.position(at) == rows[1].offset
+        drive(lambda: len(member.found) >= 3, member)
+        assert values(member.found) == [b"1", b"2", b"3"]
+        member.member.seek(at, rows[2].offset)
+        drive(lambda: len(member.found) >= 5, member)
+        assert values(member.found[3:]) == [b"2", b"3"]
+
+    def test_at_end_is_when_all_was_given_out(self, log: Log, topic: Making, seat: Seating) -> None:
+        name, out = topic(), topic()
+        at = TopicPartition(name, 0)
+        log.append([Append(name, [(b"k", b"%d" % number) for number in range(5)], 0)])
+        member = seated(seat(name, start=0), 1)
+        until(lambda: len(member.found) >= 2, lambda: member.poll(max_records=1))
+        assert len(member.found) == 2
+        assert not member.member.at_end(at)
+        drive(lambda: member.member.at_end(at), member)
+        assert len(member.found) == 5
+        # A transaction's marker is no record, and still the end is reached.
+        member.member.transact([Append(name, [(b"k", b"own")], 0), Append(out, [(b"k", b"v")], 0)], {at: 5})
+        drive(lambda: len(member.found) == 6 and member.member.at_end(at), member)
+        assert member.member.position(at) == log.bounds([at])[at].end
+        assert values(member.found)[-1] == b"own"
+
+    def test_a_paused_partition_waits(self, log: Log, topic: Making, seat: Seating) -> None:
+        name = topic(2)
+        still, busy = TopicPartition(name, 0), TopicPartition(name, 1)
+        member = seated(seat(name), 2)
+        member.member.pause([still])
+        log.append([Append(name, [(b"k", b"still")], 0), Append(name, [(b"k", b"busy")], 1)])
+        drive(lambda: bool(member.found), member)
+        assert [row.at for row in member.found + member.poll()] == [busy]
+        assert member.member.position(still) == 0
+        member.member.resume([still])
+        drive(lambda: len(member.found) == 2, member)
+        assert member.found[1].value == b"still"
+
+    def test_two_members_share_and_one_takes_over(
+        self, log: Log, new_log: NewLog, topic: Making, group: str, seat: Seating
+    ) -> None:
+        """P6: partition p of all topics has one owner, and never two."""
+        names = topic(4), topic(4)
+        one = seated(seat(*names), 8)
+        assert len(log.members(group)) == 1
+        two = seat(*names, at=new_log(), slot=1)
+
+        def shared() -> bool:
+            assert one.owned.isdisjoint(two.owned)
+            return len(one.owned) == len(two.owned) == 4
+
+        drive(shared, one, two, what="two members with half each")
+        assert numbers(one).isdisjoint(numbers(two))
+        for each in (one, two):
+            assert each.owned == {TopicPartition(name, number) for name in names for number in numbers(each)}
+        assert len(log.members(group)) == 2
+        log.append([Append(name, [(b"k", b"v")], partition) for name in names for partition in range(4)])
+        drive(lambda: len(one.found) == len(two.found) == 4, one, two)
+        assert {row.at for row in two.found} == two.owned
+        two.member.close()
+        assert two.owned == set()
+        drive(lambda: len(one.owned) == 8, one, what="the other has all")
+        assert len(log.members(group)) == 1
+        # What was gained is read from where it is sought.
+        drive(lambda: {row.at for row in one.found} == one.owned, one)
+
+    def test_offsets_are_set_only_while_nobody_is_there(
+        self, log: Log, topic: Making, group: str, seat: Seating
+    ) -> None:
+        """P1: offsets do not move under a member's feet. P5: a member that was closed is gone."""
+        name = topic(2)
+        first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+        assert log.committed(group, [first]) == {first: None}
+        log.set_committed(group, {first: 3})
+        assert log.committed(group, [first, second]) == {first: 3, second: None}
+        member = seated(seat(name), 2)
+        with pytest.raises(Refused) as refused:
+            log.set_committed(group, {first: 9, second: 9})
+        assert refused.value.code == "group-active"
+        assert log.committed(group, [first, second]) == {first: 3, second: None}
+        member.member.close()
+        assert (member.owned, member.lost, member.told[-1]) == (set(), set(), "revoked")
+        until(lambda: not log.members(group), what="the group is empty")
+        log.set_committed(group, {second: 5})
+        assert log.committed(group, [first, second]) == {first: 3, second: 5}
+
+    def test_a_zombie_is_fenced(
+        self, log: Log, new_log: NewLog, topic: Making, group: str, seat: Seating, loosen: Callable[[str], None]
+    ) -> None:
+        """P6: a member whose partition was taken writes nothing any more, and its end disturbs nobody."""
+        name, out = topic(), topic()
+        at = TopicPartition(name, 0)
+        zombie = seated(seat(name), 1)
+        zombie.member.transact([Append(out, [(b"k", b"1")], 0)], {at: 1})
+        loosen(group)
+        heir = seated(seat(name, at=new_log()), 1)
+        with pytest.raises(Fenced):
+            zombie.member.transact([Append(out, [(b"k", b"zombie")], 0)], {at: 9})
+        assert log.committed(group, [at]) == {at: 1}
+        zombie.member.close()
+        heir.member.transact([Append(out, [(b"k", b"2")], 0)], {at: 2})
+        assert values(read_to_end(log, out)) == [b"1", b"2"]
+        assert log.committed(group, [at]) == {at: 2}
+
+    def test_a_zombie_learns_of_it_in_poll(
+        self, new_log: NewLog, topic: Making, group: str, seat: Seating, loosen: Callable[[str], None]
+    ) -> None:
+        """P6"""
+        name = topic()
+        zombie = seated(seat(name), 1)
+        loosen(group)
+        seated(seat(name, at=new_log()), 1)
+        with pytest.raises(Fenced):
+            until(lambda: False, zombie.poll, "poll raises Fenced")

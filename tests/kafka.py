@@ -1,0 +1,88 @@
+"""A real Kafka for the tests: a given one, else one in Docker, else one on this machine. None at all is a failure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import docker  # type: ignore[import-untyped] # ships no types
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from testcontainers.core.container import DockerContainer
+
+from samovar.changelog import broker
+from samovar.changelog.broker_jars import VERSION
+from samovar.changelog.broker_process import free_port, wait_for
+from samovar.changelog.errors import Refused
+
+GIVEN = "SAMOVAR_TEST_KAFKA"
+HINT = f"These tests need a real Kafka: set {GIVEN} to the address of one, or install Docker or Java."
+START_S = 120
+ANSWER_S = 2
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker on which tests may make and delete topics. Names must be a test's own."""
+    given = os.environ.get(GIVEN)
+    if given is not None:
+        if not wait_for(lambda: answers(given), ANSWER_S):
+            pytest.fail(f"no Kafka answers at {GIVEN}={given}\n{HINT}")
+        yield given
+    elif docker_answers():
+        with in_docker() as address:
+            yield address
+    else:
+        with on_this_machine(tmp_path_factory.mktemp("kafka")) as address:
+            yield address
+
+
+@contextmanager
+def on_this_machine(folder: Path) -> Iterator[str]:
+    try:
+        started = broker.start(folder, free_port(broker.HOST), lambda _text: None)
+    except Refused as refused:
+        pytest.fail(f"{refused}\n{HINT}", pytrace=False)
+    try:
+        yield started.address
+    finally:
+        broker.stop(folder)
+
+
+@contextmanager
+def in_docker() -> Iterator[str]:
+    """The same Kafka with the same settings. The port is one inside and outside, since clients are told it."""
+    port = free_port(broker.HOST)
+    container = DockerContainer(f"apache/kafka:{VERSION}").with_bind_ports(port, port)
+    host = container.get_container_host_ip()
+    settings = broker.SETTINGS | {
+        "listeners": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://0.0.0.0:9093",
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+        "controller.quorum.voters": "1@localhost:9093",
+    }
+    for name, value in settings.items():
+        container.with_env(f"KAFKA_{name.upper().replace('.', '_')}", value)
+    with container:
+        if not wait_for(lambda: answers(f"{host}:{port}"), START_S):
+            pytest.fail(f"Kafka in Docker did not answer within {START_S} s\n{HINT}")
+        yield f"{host}:{port}"
+
+
+def docker_answers() -> bool:
+    with suppress(docker.errors.DockerException):
+        client = docker.from_env(timeout=ANSWER_S)
+        try:
+            return bool(client.ping())
+        finally:
+            client.close()
+    return False
+
+
+def answers(address: str) -> bool:
+    with suppress(KafkaException):
+        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        return bool(client.list_topics(timeout=ANSWER_S).brokers)
+    return False

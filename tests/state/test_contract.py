@@ -1,0 +1,101 @@
+"""Every store keeps the contract: the two that hold rows, each wrapper alone, and the stack of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samovar.state.cached import Cached
+from samovar.state.logged import Logged
+from samovar.state.memory import MemoryStore
+from samovar.state.overlay import Overlay
+from samovar.state.prefixed import Prefixed
+from samovar.state.rocks import RocksStore
+from samovar.state.stack import task_store
+from samovar.state.store import Store
+from samovar.state.ttl import Expiring
+from tests.contracts.store import StoreContract
+
+
+def with_neighbours() -> MemoryStore:
+    """A store whose other rows must not be seen through a namespace in the middle of them."""
+    store = MemoryStore()
+    store.write([(key, b"a neighbour's") for key in (b"", b"n", b"n\xfe", b"n\xff\xfe", b"o", b"\xff")])
+    return store
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return MemoryStore()
+
+
+class TestRocksStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        store = RocksStore(tmp_path / "store")
+        yield store
+        store.close()
+
+
+class TestPrefixed(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        below = with_neighbours()
+        before = list(below.range())
+        store = Prefixed(below, b"n\xff\xff")
+        yield store
+        for key, _ in list(store.range()):
+            store.delete(key)
+        assert list(below.range()) == before
+
+
+class TestPrefixedWithNothingBehindIt(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        below = MemoryStore()
+        below.put(b"\xfe\xff", b"a neighbour's")
+        return Prefixed(below, b"\xff\xff")
+
+
+class TestOverlay(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return Overlay(MemoryStore())
+
+
+class TestOverlayOverRows(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        below = MemoryStore()
+        below.write([(bytes([byte]), b"deleted above") for byte in range(256)])
+        store = Overlay(below)
+        store.write([(bytes([byte]), None) for byte in range(256)])
+        return store
+
+
+class TestCached(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return Cached(MemoryStore(), cache_bytes=1000)
+
+
+class TestLogged(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return Logged(MemoryStore())
+
+
+class TestExpiring(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        below = with_neighbours()
+        return Expiring(Prefixed(below, b"nr"), Prefixed(below, b"nx"), ttl_ms=1000, now=lambda: 5000)
+
+
+class TestStack(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return task_store(with_neighbours(), "n", ttl_ms=None, cache_bytes=1000, now=lambda: 5000).store

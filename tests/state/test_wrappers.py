@@ -1,0 +1,299 @@
+"""What a wrapper does beyond the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from samovar.state.cached import Cached
+from samovar.state.digest import digest, varint
+from samovar.state.errors import StoreError
+from samovar.state.logged import Logged
+from samovar.state.memory import MemoryStore
+from samovar.state.overlay import Overlay
+from samovar.state.prefixed import Prefixed, after
+from samovar.state.stack import namespace, task_store
+from samovar.state.store import Change
+from samovar.state.ttl import Expiring, UnknownRowVersionError
+
+
+class CountingStore(MemoryStore):
+    """Counts the keys it is asked for, and fails to write where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bytes] = []
+        self.broken = False
+
+    def get(self, key: bytes) -> bytes | None:
+        self.asked.append(key)
+        return super().get(key)
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.asked.extend(keys)
+        return super().multi_get(keys)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        if self.broken:
+            raise OSError("broken")
+        super().write(changes)
+
+
+# ---------------------------------------------------------------- overlay
+
+
+def test_p3_an_overlay_never_reaches_the_store_below() -> None:
+    below = MemoryStore()
+    below.write([(b"a", b"1"), (b"b", b"2")])
+    overlay = Overlay(below)
+    overlay.put(b"a", b"new")
+    overlay.delete(b"b")
+    overlay.write([(b"c", b"3"), (b"c", b"4")])
+    assert list(overlay.range()) == [(b"a", b"new"), (b"c", b"4")]
+    assert list(below.range()) == [(b"a", b"1"), (b"b", b"2")]
+    assert overlay.changes() == [(b"a", b"new"), (b"b", None), (b"c", b"4")]
+    overlay.clear()
+    assert list(overlay.range()) == [(b"a", b"1"), (b"b", b"2")]
+    assert overlay.changes() == []
+
+
+# ---------------------------------------------------------------- cache
+
+
+def test_a_cache_asks_once_also_for_what_is_not_there() -> None:
+    below = CountingStore()
+    below.put(b"a", b"1")
+    cached = Cached(below, cache_bytes=10_000)
+    for _ in range(3):
+        assert cached.get(b"a") == b"1"
+        assert cached.multi_get([b"b", b"a", b"b"]) == [None, b"1", None]
+    assert below.asked == [b"a", b"b"]
+    cached.put(b"b", b"2")
+    assert cached.get(b"b") == b"2"
+    assert below.asked == [b"a", b"b"]
+
+
+def test_a_cache_stays_within_its_bytes_and_drops_the_least_recently_used() -> None:
+    below = CountingStore()
+    below.write([(b"%03d" % place, bytes(100)) for place in range(100)])
+    cached = Cached(below, cache_bytes=2000)
+    for place in range(100):
+        cached.get(b"000")
+        cached.get(b"%03d" % place)
+        assert cached.bytes_used <= 2000
+    assert below.asked.count(b"000") == 1
+    cached.put(b"huge", bytes(5000))
+    assert cached.bytes_used <= 2000
+    assert cached.get(b"huge") == bytes(5000)
+    cached.clear()
+    assert cached.bytes_used == 0
+
+
+def test_a_cache_forgets_what_could_not_be_written() -> None:
+    below = CountingStore()
+    below.put(b"a", b"1")
+    cached = Cached(below, cache_bytes=2000)
+    assert cached.get(b"a") == b"1"
+    below.broken = True
+    with pytest.raises(OSError, match="broken"):
+        cached.write([(b"a", b"2")])
+    assert cached.get(b"a") == b"1"
+    assert below.asked == [b"a", b"a"]
+
+
+# ---------------------------------------------------------------- changelog
+
+
+def test_a_log_of_changes_holds_the_newest_of_each_key() -> None:
+    logged = Logged(MemoryStore())
+    logged.put(b"a", b"1")
+    logged.write([(b"b", b"2"), (b"a", b"3"), (b"c", b"4")])
+    logged.delete(b"c")
+    assert logged.drain() == [(b"a", b"3"), (b"b", b"2"), (b"c", None)]
+    assert logged.drain() == []
+
+
+def test_a_write_that_failed_is_not_logged() -> None:
+    below = CountingStore()
+    below.broken = True
+    logged = Logged(below)
+    with pytest.raises(OSError, match="broken"):
+        logged.write([(b"a", b"1")])
+    assert logged.drain() == []
+
+
+# ---------------------------------------------------------------- namespaces
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"), [(b"a", b"b"), (b"a\xff", b"b"), (b"\xff", None), (b"", None), (b"a\xfe", b"a\xff")]
+)
+def test_the_end_of_a_prefix(prefix: bytes, end: bytes | None) -> None:
+    assert after(prefix) == end
+
+
+def test_no_namespace_begins_another() -> None:
+    names = ["a", "aa", "ab", "b", "é", "a" * 255]
+    spaces = [namespace(name) for name in names]
+    assert not [(x, y) for x in spaces for y in spaces if x != y and x.startswith(y)]
+
+
+# ---------------------------------------------------------------- time to live
+
+
+class Clock:
+    """Event time that a test sets."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def expiring(below: MemoryStore, clock: Clock, ttl_ms: int | None) -> Expiring:
+    return Expiring(Prefixed(below, b"r"), Prefixed(below, b"x"), ttl_ms=ttl_ms, now=clock)
+
+
+def test_a_row_is_gone_from_its_expiry_on_even_before_it_is_deleted() -> None:
+    clock = Clock()
+    clock.ms = -50  # before 1970 is a time like any other
+    store = expiring(MemoryStore(), clock, 100)
+    store.put(b"a", b"1")
+    clock.ms = 49
+    assert (store.get(b"a"), store.multi_get([b"a"]), list(store.range())) == (b"1", [b"1"], [(b"a", b"1")])
+    clock.ms = 50
+    assert (store.get(b"a"), store.multi_get([b"a"]), list(store.range())) == (None, [None], [])
+
+
+def test_a_write_begins_the_time_to_live_anew() -> None:
+    clock, below = Clock(), MemoryStore()
+    store = expiring(below, clock, 100)
+    store.write([(b"a", b"1"), (b"b", b"1")])
+    clock.ms = 60
+    store.put(b"a", b"2")
+    assert len(list(below.range(b"x", b"y"))) == 2  # one index row a row, not one a write
+    clock.ms = 100
+    assert store.expire(100) == [b"b"]
+    assert list(store.range()) == [(b"a", b"2")]
+    assert store.expire(159) == []
+    assert store.expire(160) == [b"a"]
+    assert list(below.range()) == []
+
+
+def test_a_deleted_row_does_not_expire() -> None:
+    clock, below = Clock(), MemoryStore()
+    store = expiring(below, clock, 100)
+    store.put(b"a", b"1")
+    store.delete(b"a")
+    assert list(below.range()) == []
+    assert store.expire(1 << 62) == []
+
+
+def test_a_time_to_live_may_be_set_changed_and_unset() -> None:
+    clock, below = Clock(), MemoryStore()
+    expiring(below, clock, None).write([(b"stays", b"1"), (b"later", b"1")])
+    expiring(below, clock, 100).write([(b"goes", b"1"), (b"later", b"2"), (b"kept", b"1")])
+    store = expiring(below, clock, None)
+    store.put(b"kept", b"2")
+    clock.ms = (1 << 63) - 1
+    assert store.expire(clock.ms) == [b"goes", b"later"]
+    assert list(store.range()) == [(b"kept", b"2"), (b"stays", b"1")]
+
+
+def test_an_index_that_does_not_fit_deletes_no_living_row() -> None:
+    clock, below = Clock(), MemoryStore()
+    store = expiring(below, clock, 100)
+    store.put(b"a", b"1")
+    stale = list(below.range(b"x", b"y"))
+    clock.ms = 50
+    store.put(b"a", b"2")
+    below.write(stale)
+    assert store.expire(100) == []
+    assert store.get(b"a") == b"2"
+    assert store.expire(150) == [b"a"]
+
+
+def test_a_row_of_an_unknown_version_is_refused() -> None:
+    below = MemoryStore()
+    below.put(b"ra", b"\x02something else")
+    store = expiring(below, Clock(), 100)
+    for read in (lambda: store.get(b"a"), lambda: store.multi_get([b"a"]), lambda: list(store.range())):
+        with pytest.raises(UnknownRowVersionError):
+            read()
+
+
+# ---------------------------------------------------------------- the stack
+
+
+def test_a_stack_commits_rows_and_index_in_one_batch_and_logs_rows_only() -> None:
+    clock, base = Clock(), MemoryStore()
+    stack = task_store(base, "sums", ttl_ms=100, cache_bytes=10_000, now=clock)
+    stack.store.write([(b"a", b"1"), (b"b", b"2")])
+    assert list(base.range()) == []
+    assert [key for key, _ in stack.drain()] == [b"a", b"b"]
+    base.write([*stack.changes(), (b"position", b"7")])
+    stack.committed()
+    assert stack.changes() == stack.drain() == []
+    assert len(list(base.range(namespace("sums"), after(namespace("sums"))))) == 4
+    clock.ms = 100
+    assert stack.expire(100) == [b"a", b"b"]
+    assert stack.drain() == [(b"a", None), (b"b", None)]
+    base.write(stack.changes())
+    stack.committed()
+    assert list(base.range()) == [(b"position", b"7")]
+
+
+def test_p3_an_abort_leaves_neither_rows_nor_cached_values_nor_changes() -> None:
+    base = MemoryStore()
+    stack = task_store(base, "sums", ttl_ms=None, cache_bytes=10_000, now=Clock())
+    stack.store.put(b"a", b"committed")
+    base.write(stack.changes())
+    stack.committed()
+    assert stack.store.get(b"a") == b"committed"
+    stack.store.put(b"a", b"not")
+    stack.store.put(b"b", b"not")
+    assert stack.store.get(b"a") == b"not"
+    stack.clear()
+    assert stack.store.multi_get([b"a", b"b"]) == [b"committed", None]
+    assert stack.changes() == stack.drain() == []
+
+
+def test_p2_what_the_changelog_was_told_brings_back_rows_index_and_expiries() -> None:
+    clock, base, restored_base = Clock(), MemoryStore(), MemoryStore()
+    stack = task_store(base, "sums", ttl_ms=100, cache_bytes=0, now=clock)
+    told: list[Change] = []
+    for clock.ms in range(0, 90, 10):
+        stack.store.write([(b"%d" % (clock.ms % 40), b"v"), (b"%d" % clock.ms, None if clock.ms % 30 else b"w")])
+        told += stack.drain()
+        base.write(stack.changes())
+        stack.committed()
+    restored = task_store(restored_base, "sums", ttl_ms=100, cache_bytes=1000, now=clock)
+    restored_base.write(restored.restored(told))
+    restored_base.write(restored.reindex())
+    assert digest(restored_base.range()) == digest(base.range())
+    assert restored.drain() == restored.changes() == []
+    assert restored.expire(150) == stack.expire(150) != []
+
+
+# ---------------------------------------------------------------- twin and digest
+
+
+def test_ingest_refuses_what_is_not_sorted_and_takes_nothing_of_it() -> None:
+    store = MemoryStore()
+    for pairs in ([(b"b", b"1"), (b"a", b"1")], [(b"a", b"1"), (b"a", b"2")]):
+        with pytest.raises(StoreError, match="pair 1 to ingest"):
+            store.ingest(pairs)
+    assert list(store.range()) == []
+    store.ingest([(b"a", b"1"), (b"b", b"2")])
+    assert store.prefixes([b"b", b"", b"c"]) == [[(b"b", b"2")], [(b"a", b"1"), (b"b", b"2")], []]
+
+
+def test_the_digest_is_one_of_lengths_and_bytes() -> None:
+    assert [varint(number).hex() for number in (0, 127, 128, 16384)] == ["00", "7f", "8001", "808001"]
+    assert digest([]) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert len({digest([(b"a", b"b")]), digest([(b"ab", b"")]), digest([(b"", b"ab")]), digest([])}) == 4
+    assert digest([(b"k", bytes(5000))]) != digest([(b"k", bytes(5001))])
+    with pytest.raises(AssertionError, match="out of order"):
+        digest([(b"b", b""), (b"a", b"")])

@@ -3,10 +3,11 @@
 A pass has two halves, both in bounded steps, so that whoever writes can take one with each write:
   mapping   keys of what no pass has seen yet -> their newest offset; ends early where too many keys were met
   cleaning  from the beginning: records that have a newer one go, small segments are joined
-The first pass that meets a tombstone sets its horizon, delete.retention.ms from then; a later pass removes it. So
-that a reader who has seen the value has that long to see that it is gone.
+The first pass that meets a tombstone sets its horizon, delete.retention.ms from then; a later pass removes it: who
+has read the value has that long to read that it is gone.
 
-Two processes may work on one partition: each step looks at what is there, and what one knows to be old stays old.
+Several processes may work on one partition, each with a pass of its own. They stay right because a half goes on with
+every segment that reaches beyond where it is: what another has joined across that place is looked at again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ STEP_BYTES = 2 << 20
 MAX_KEYS = 500_000
 MIN_DIRTY_BYTES = 1 << 20
 DAY_MS = 86_400_000
+
+_REACHING = (
+    "SELECT rowid, horizon, size, first, next, time, data FROM segment "
+    "WHERE topic = :topic AND partition = :partition AND next > :at AND first >= "
+    "(SELECT coalesce(max(first), 0) FROM segment WHERE topic = :topic AND partition = :partition AND first <= :at) "
+)
+_WHOLE = _REACHING + "AND next <= :limit ORDER BY first"
+_BEGUN = _REACHING + "AND first < :limit ORDER BY first"
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,8 @@ class Pass:
     partition: int
     mapped: int  # the keys of all below, down to where the last pass ended, are in `newest`
     limit: int  # nothing from here on is touched
-    cleaned: int = 0
+    swept: int = 0  # all below is clean
     newest: dict[bytes | None, int] = field(default_factory=dict)
-    swept: bool = False
 
     def step(self, connection: sqlite3.Connection, now_ms: int) -> bool:
         """Do a bounded piece of work; whether the pass is at its end."""
@@ -58,39 +66,46 @@ class Pass:
             self._map(connection)
             return False
         with writing(connection, self.path):
-            self._clean(connection, now_ms)
-            if self.cleaned >= self.limit:
-                connection.execute(
-                    "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
-                    (self.limit, self.stored.number, self.partition),
-                )
-        return self.cleaned >= self.limit
+            rows = list(self._rows(connection, self.swept, within=True))
+            for together in groups([(row, self._still(row, now_ms)) for row in rows]):
+                self._replace(connection, together, now_ms)
+            if not rows:
+                self._end(connection)
+        self.swept = rows[-1].standing.next if rows else self.limit
+        return not rows
 
     def _map(self, connection: sqlite3.Connection) -> None:
         with reading(connection, self.path):
-            rows = list(self._rows(connection, self.mapped))
+            rows = list(self._rows(connection, self.mapped, within=False))
         for row in rows:
-            packed = row.packed
-            self.newest.update(zip(objects(packed.keys, packed.keyless), packed.offsets.tolist(), strict=True))
+            offsets = row.packed.offsets
+            # Above the limit a segment may hold what is too young to make anything old.
+            old = int(np.searchsorted(offsets, self.limit))
+            keys = objects(row.packed.keys, row.packed.keyless)[:old]
+            self.newest.update(zip(keys, offsets[:old].tolist(), strict=True))
         self.mapped = rows[-1].standing.next if rows else self.limit
         if len(self.newest) > MAX_KEYS:
-            self.limit = self.mapped
+            self.limit = min(self.limit, self.mapped)
 
-    def _clean(self, connection: sqlite3.Connection, now_ms: int) -> None:
-        rows = list(self._rows(connection, self.cleaned))
-        for together in _groups([(row, self._still(row, now_ms)) for row in rows]):
-            self._replace(connection, together, now_ms)
-        self.cleaned = rows[-1].standing.next if rows else self.limit
-
-    def _rows(self, connection: sqlite3.Connection, start: int) -> Iterator[Row]:
-        """Segments from an offset on, below the limit: as many as a step may take, and at least one."""
-        size = 0
-        found = connection.execute(
-            "SELECT rowid, horizon, size, first, next, time, data FROM segment "
-            "WHERE topic = ? AND partition = ? AND first >= ? AND next <= ? ORDER BY first",
-            (self.stored.number, self.partition, start, self.limit),
+    def _end(self, connection: sqlite3.Connection) -> None:
+        """Note how far all is clean: not into a segment that another has joined across the limit."""
+        here = self.stored.number, self.partition
+        (across,) = connection.execute(
+            "SELECT min(first) FROM segment WHERE topic = ? AND partition = ? AND first < ? AND next > ?",
+            (*here, self.limit, self.limit),
+        ).fetchone()
+        connection.execute(
+            "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
+            (self.limit if across is None else across, *here),
         )
-        for rowid, horizon, bytes_here, first, following, time_ms, data in found:
+
+    def _rows(self, connection: sqlite3.Connection, start: int, within: bool) -> Iterator[Row]:
+        """Segments that reach beyond an offset, begun or whole below the limit: as many as a step may take."""
+        size = 0
+        asked = {"topic": self.stored.number, "partition": self.partition, "at": start, "limit": self.limit}
+        for rowid, horizon, bytes_here, first, following, time_ms, data in connection.execute(
+            _WHOLE if within else _BEGUN, asked
+        ):
             standing = Standing(self.stored.topic.name, self.partition, first, following, time_ms)
             yield Row(rowid, horizon, unpacked(self.path, standing, data), standing, bytes_here)
             size += bytes_here
@@ -112,24 +127,11 @@ class Pass:
     def _replace(self, connection: sqlite3.Connection, group: Sequence[tuple[Row, Packed]], now_ms: int) -> None:
         rows = [row for row, _ in group]
         still = joined([packed for _, packed in group])
-        unchanged = len(group) == 1 and still is rows[0].packed
         horizon = self._horizon(rows, still, now_ms)
-        if unchanged and horizon == rows[0].horizon:
-            return
-        if unchanged:
+        if len(group) > 1 or still is not rows[0].packed:
+            replace(connection, (self.stored.number, self.partition), rows, still, horizon)
+        elif horizon != rows[0].horizon:
             connection.execute("UPDATE segment SET horizon = ? WHERE rowid = ?", (horizon, rows[0].rowid))
-            return
-        connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
-        if len(still) == 0:
-            return
-        first, following = rows[0].standing.first, rows[-1].standing.next
-        time_ms = int(still.times.max())
-        data = repack(still, first, time_ms)
-        connection.execute(
-            "INSERT INTO segment (topic, partition, first, next, time, size, horizon, data) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (self.stored.number, self.partition, first, following, time_ms, len(data), horizon, data),
-        )
 
     def _horizon(self, rows: Sequence[Row], still: Packed, now_ms: int) -> int | None:
         """When the tombstones that are left may go: the latest of all, for they stand in one segment now."""
@@ -139,7 +141,23 @@ class Pass:
         return max(later if row.horizon is None else row.horizon for row in rows if row.packed.null.any())
 
 
-def _groups(rows: Sequence[tuple[Row, Packed]]) -> Iterator[list[tuple[Row, Packed]]]:
+def replace(
+    connection: sqlite3.Connection, here: tuple[int, int], rows: Sequence[Row], still: Packed, horizon: int | None
+) -> None:
+    """Put one segment in the place of some that stand side by side."""
+    connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
+    if len(still) == 0:
+        return
+    first, time_ms = rows[0].standing.first, int(still.times.max())
+    data = repack(still, first, time_ms)
+    connection.execute(
+        "INSERT INTO segment (topic, partition, first, next, time, size, horizon, data) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*here, first, rows[-1].standing.next, time_ms, len(data), horizon, data),
+    )
+
+
+def groups(rows: Sequence[tuple[Row, Packed]]) -> Iterator[list[tuple[Row, Packed]]]:
     """Neighbours that fit into one segment together."""
     group: list[tuple[Row, Packed]] = []
     size = 0

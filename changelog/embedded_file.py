@@ -13,7 +13,6 @@ file, all on one machine. FOLDER/locks holds the lock files: see samovar.changel
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from samovar.changelog.embedded_locks import holder, take
 from samovar.changelog.errors import CommitUnknown, LogUnavailable, Refused
 from samovar.changelog.log import Topic
 
@@ -122,9 +122,13 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """One process at a time makes the file: SQLite does not wait when two turn WAL mode on at once."""
-    with path.open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = take(path, BUSY_S)
+    if lock is None:
+        raise LogUnavailable(f"{path} is held by {holder(path)}, which opens the log and does not get on")
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _sync(folder: Path) -> None:

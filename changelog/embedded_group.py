@@ -31,6 +31,8 @@ from samovar.state import points
 
 LOOK_S = 0.5
 LOOK_WHILE_WAITING_S = 0.02
+# Whoever looks whether a member lives holds its lock for a moment: a slot is taken only if it stays so.
+SLOT_WAIT_S = 0.25
 
 
 def share(partitions: int, slots: Sequence[int], slot: int) -> range:
@@ -71,7 +73,7 @@ class EmbeddedMember:
     def _take_slot(self) -> Held:
         path = self._locks / f"slot-{self._joining.slot}"
         with failing(path):
-            held = take(path, patient=True)
+            held = take(path, SLOT_WAIT_S)
         if held is None:
             raise Refused(
                 "slot-taken",
@@ -139,7 +141,8 @@ class EmbeddedMember:
                 self._cursor.places.pop(TopicPartition(topic, partition), None)
 
     def _take(self, partitions: Sequence[int]) -> None:
-        locks = {partition: take(self._locks / f"partition-{partition}") for partition in partitions}
+        with failing(self._path):
+            locks = {partition: take(self._locks / f"partition-{partition}") for partition in partitions}
         free = {partition: lock for partition, lock in locks.items() if lock is not None}
         if not free:
             return

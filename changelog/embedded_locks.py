@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 _NAME_CHARACTERS = 200
-# Whoever looks whether a member lives holds its lock for a moment: a lock is taken for good only if it stays so.
-_TRY_S = 0.25
+_SLOT = re.compile(r"slot-[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ def folder_of(folder: Path, group: str) -> Path:
     return folder / "locks" / f"group-{name}"
 
 
-def take(path: Path, patient: bool = False) -> Held | None:
-    """The lock, or None where another has it. A patient one asks again for a moment."""
+def take(path: Path, wait_s: float = 0.0) -> Held | None:
+    """The lock, or None where another has it all this time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + (_TRY_S if patient else 0)
+    deadline = time.monotonic() + wait_s
     while not _locked(handle, fcntl.LOCK_EX):
         if time.monotonic() >= deadline:
             os.close(handle)
@@ -89,7 +89,7 @@ def live_slots(group_folder: Path) -> Sequence[int]:
         names = [path.name for path in group_folder.iterdir()]
     except FileNotFoundError:
         return []
-    slots = [int(name.removeprefix("slot-")) for name in names if name.startswith("slot-")]
+    slots = [int(name.removeprefix("slot-")) for name in names if _SLOT.fullmatch(name)]
     return [slot for slot in sorted(slots) if _is_held(group_folder / f"slot-{slot}")]
 
 

@@ -1,17 +1,19 @@
-"""Upkeep of the embedded log, by whoever writes: compaction and retention, a bounded piece after a write."""
+"""Upkeep of the embedded log, by whoever writes: small segments are joined, old records go, a piece after a write."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from samovar.changelog.embedded_compact import Pass, due_pass, whole_pass
 from samovar.changelog.embedded_file import Clock, Stored, failing, writing
+from samovar.changelog.embedded_join import MANY, join_newest
 from samovar.changelog.errors import CommitUnknown, LogUnavailable, Refused
 
-EVERY_MS = 1_000
+EVERY_MS = 10_000
 _SEGMENTS_A_STEP = 256
 _logger = logging.getLogger(__name__)
 
@@ -25,10 +27,12 @@ class Upkeep:
         self._clock = clock
         self._passes: dict[tuple[int, int], Pass] = {}
         self._looked_ms: dict[tuple[int, int], int] = {}
+        self._writes: Counter[tuple[int, int]] = Counter()  # since segments were last joined
 
     def after(self, written: Iterable[tuple[Stored, int]]) -> None:
         """A piece of work for each partition written to. The write has happened: no trouble here undoes it."""
         for (number, partition), stored in {(stored.number, place): stored for stored, place in written}.items():
+            self._writes[number, partition] += 1
             try:
                 self._piece(stored, partition)
             except (Refused, LogUnavailable, CommitUnknown) as error:
@@ -37,6 +41,9 @@ class Upkeep:
 
     def _piece(self, stored: Stored, partition: int) -> None:
         here, now_ms = (stored.number, partition), self._clock()
+        if self._writes[here] >= MANY:
+            self._writes[here] = 0
+            join_newest(self._connection, self._path, stored, partition)
         if here not in self._passes:
             if now_ms - self._looked_ms.get(here, -EVERY_MS) < EVERY_MS:
                 return

@@ -30,16 +30,12 @@ DENIED = frozenset(
         KafkaError._AUTHENTICATION,
     }
 )
-MISSING = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
+MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 # Gone in a moment: a coordinator that moves or loads, a leader that is elected, a transaction that is being ended.
 PASSING = frozenset(
     {
         KafkaError._WAIT_COORD,
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,

@@ -32,7 +32,7 @@ class KafkaRecords:
 
     @cached_property
     def offsets(self) -> Int64s:
-        return np.fromiter(map(Message.offset, self._messages), np.int64, len(self))  # type: ignore[arg-type]
+        return np.fromiter(map(Message.offset, self._messages), np.int64, len(self))
 
     @cached_property
     def times(self) -> Int64s:
@@ -60,7 +60,7 @@ class KafkaRecords:
 def by_partition(messages: Rows) -> dict[TopicPartition, Rows]:
     """The messages of each partition, in their order. They come in runs, so only the ends of runs are looked at."""
     found: dict[TopicPartition, Rows] = {}
-    partitions = np.fromiter(map(Message.partition, messages), np.int64, len(messages))  # type: ignore[arg-type]
+    partitions = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
     changes = (np.flatnonzero(np.diff(partitions)) + 1).tolist()
     for first, last in zip([0, *changes], [*changes, len(messages)], strict=True):
         for start, end in _runs_of_topics(messages, first, last):

@@ -14,13 +14,14 @@ from samovar.changelog.errors import Refused
 Conf: TypeAlias = dict[str, Any]
 
 SESSION_MS = 6_000
+HEARTBEAT_MS = 1_000  # so soon a member learns that the group is being shared anew
 TRANSACTION_MS = 10_000
 LOGGER = logging.getLogger("samovar.kafka")
 
 # What exactly-once, positions and fencing stand on: nobody else may set these.
 OURS = frozenset(
-    """acks auto.offset.reset enable.auto.commit enable.auto.offset.store enable.idempotence enable.partition.eof group.id
-    group.instance.id group.protocol isolation.level partition.assignment.strategy partitioner transactional.id
+    """acks auto.offset.reset enable.auto.commit enable.auto.offset.store enable.idempotence enable.partition.eof
+    group.id group.instance.id group.protocol isolation.level partition.assignment.strategy partitioner transactional.id
     delivery.report.only.error""".split()
 )
 SECRET_WORDS = ("password", "secret", "token", "oauthbearer", "pem", "jaas", "private", "credential")

@@ -48,7 +48,8 @@ _CALL = ctypes.CFUNCTYPE(None, c_int64, POINTER(_Value), c_int64, POINTER(_Value
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_program_new": (c_void_p, [c_void_p, c_char_p, c_size_t]),
     "samovar_program_free": (None, [c_void_p]),
-    "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64, c_int]),
+    "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64]),
+    "samovar_topic": (None, [c_void_p, c_char_p, c_size_t]),
     "samovar_show_suppressed": (None, [c_void_p, c_int]),
     "samovar_hold": (None, [c_void_p, c_int]),
     "samovar_states_free": (None, [c_void_p]),
@@ -139,11 +140,11 @@ class States:
         *,
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
-        coordinates: bool = False,
+        topics: Sequence[str] = (),
         hold: bool = False,
         show_suppressed: bool = False,
     ) -> None:
-        """With `coordinates`, matches name events as [stream, partition, offset]; otherwise by offset alone.
+        """With `topics`, one a stream, matches name events as [topic, partition, offset]; otherwise by offset alone.
 
         With `hold`, matches at the very watermark wait for the next step, so that the order of output does not depend
         on where the input was cut; without it they come at once. Suppressed matches are counted, and only with
@@ -157,9 +158,9 @@ class States:
         self._words = np.array(program.words, np.int64)
         self._program = library.samovar_program_new(self._words.ctypes.data, program.text, len(program.text))
         self._call = _CALL(_python_calls(program.functions))
-        self.handle: int = library.samovar_states_new(
-            self._program, self._call, max_partials, max_events, int(coordinates)
-        )
+        self.handle: int = library.samovar_states_new(self._program, self._call, max_partials, max_events)
+        for topic in topics:
+            library.samovar_topic(self.handle, topic.encode(), len(topic.encode()))
         library.samovar_hold(self.handle, int(hold))
         library.samovar_show_suppressed(self.handle, int(show_suppressed))
         finalize(self, _free, self.handle, self._program)

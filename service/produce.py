@@ -21,7 +21,6 @@ from samovar.patterns.native import (
     Batch,
     Decoder,
     Int64s,
-    Messages,
     Other,
     array_at,
     data_of,

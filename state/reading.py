@@ -31,8 +31,10 @@ class Cursor:
         self._where = where
         self._last: bytes | None = None
         self._start = start
-        self._items: Iterator[Any] | None = db.items(from_key=start, read_opt=_bounds(end))
-        self._probe: RdictIter | None = db.iter(_bounds(end))
+        # Kept as long as the iterators are: they point to the end's bytes, which only the options hold on to.
+        self._bounds = _bounds(end)
+        self._items: Iterator[Any] | None = db.items(from_key=start, read_opt=self._bounds)
+        self._probe: RdictIter | None = db.iter(self._bounds)
 
     def release(self) -> None:
         self._items = self._probe = None

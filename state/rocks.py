@@ -11,6 +11,7 @@ from pathlib import Path
 from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, SstFileWriter, WriteBatch
 
 from samovar.state.errors import damaged, explained, out_of_order
+from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Pair, Reading
 from samovar.state.rocks_options import Memory, options
 from samovar.state.store import Change
@@ -91,7 +92,9 @@ def _opened(path: Path, memory: Memory) -> Rdict:
     path.mkdir(parents=True, exist_ok=True)
     # RocksDB would make a new, empty store where CURRENT is missing. It writes CURRENT before the first row.
     rows = [*path.glob("*.sst"), *path.glob("*.log")]
-    if rows and not (path / "CURRENT").exists():
+    if (path / "CURRENT").exists():
+        check_manifest(path)
+    elif rows:
         raise damaged(path, f"CURRENT is missing, and there is {rows[0].name}")
     try:
         return Rdict(str(path), options(memory))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from rocksdict import AccessType, Rdict
 
 from samovar.state.errors import StoreError, StoreMissing, explained
+from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Reading
 from samovar.state.rocks_options import MB, Memory, options
 
@@ -48,11 +49,14 @@ class SecondaryStore(Reading):
             before = _shape(path)
             self._opens += 1
             try:
+                check_manifest(path)
                 db = Rdict(str(path), options(self._memory), access_type=self._access())
             except Exception as error:
-                if _shape(path) == before:
-                    raise explained(error, path, "open to read") from error
-                continue
+                if _shape(path) != before:
+                    continue
+                if isinstance(error, StoreError):
+                    raise
+                raise explained(error, path, "open to read") from error
             if _shape(path) == before:
                 return db
             db.close()

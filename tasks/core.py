@@ -64,7 +64,7 @@ class Core:
         self.intake = Intake(inputs, plan.fields, partition)
         if position is not None:
             self.intake.resume(position)
-        self.residence = Residence(plan, store)
+        self.residence = Residence(plan, store, [spec.topic for spec in inputs])
         self.counts = Counts()
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()

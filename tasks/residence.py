@@ -24,8 +24,9 @@ SIGN = 1 << 63
 class Residence:
     """States of all rules of one task, over its store."""
 
-    def __init__(self, plan: Plan, store: TaskStore) -> None:
+    def __init__(self, plan: Plan, store: TaskStore, topics: Sequence[str]) -> None:
         self.plan = plan
+        self.topics = topics  # of the inputs, by their numbers
         self.store = store
         self.before: list[Counters] = []  # of states that were let go of
         self._commits = 0
@@ -35,7 +36,7 @@ class Residence:
 
     def _fresh(self) -> States:
         return States(
-            self.plan.program, max_partials=self.plan.max_partials, max_events=self.plan.max_events, coordinates=True
+            self.plan.program, max_partials=self.plan.max_partials, max_events=self.plan.max_events, topics=self.topics
         )
 
     def _load_whole(self) -> bool:

@@ -112,7 +112,7 @@ class Aggregate final : public Runner {
     s.fired = e.time;
     if (passed_in_silence(s, e.time)) return;
     Listed listed{events_name_, {}, s.window.size()};
-    int64_t from = coordinates ? std::max(s.window.begin(), s.window.end() - (int64_t)LISTED_MOST) : s.window.begin();
+    int64_t from = !topics->empty() ? std::max(s.window.begin(), s.window.end() - (int64_t)LISTED_MOST) : s.window.begin();
     for (int64_t n = from; n < s.window.end(); n++) listed.places.push_back(s.window.at(n).place);
     View v(*this, s);
     write(s, e.place, s.window.at(s.window.begin()).place.time, e.time, e.time, {listed}, v, (int64_t)e.row);

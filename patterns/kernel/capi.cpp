@@ -11,7 +11,7 @@ struct Handle {
   std::string lines, buffer, keys;
   std::vector<int64_t> ends, key_ends;
   RowList rows;
-  Handle(const Program& p, PythonCall call, Limits limits, bool coordinates) : engine(p, call, limits, coordinates) {}
+  Handle(const Program& p, PythonCall call, Limits limits) : engine(p, call, limits) {}
 };
 
 // A key as people and other programs write it: one text as it is, anything else as a JSON array.
@@ -34,9 +34,10 @@ SAMOVAR_EXPORT Program* samovar_program_new(const int64_t* words, const char* bl
 }
 SAMOVAR_EXPORT void samovar_program_free(Program* p) { delete p; }
 
-SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int64_t max_partials, int64_t max_events, int coordinates) {
-  return new Handle(*p, call, Limits{max_partials, max_events}, coordinates != 0);
+SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int64_t max_partials, int64_t max_events) {
+  return new Handle(*p, call, Limits{max_partials, max_events});
 }
+SAMOVAR_EXPORT void samovar_topic(Handle* h, const char* name, size_t size) { h->engine.topics.emplace_back(name, size); }
 SAMOVAR_EXPORT void samovar_hold(Handle* h, int hold) { h->engine.hold = hold != 0; }
 SAMOVAR_EXPORT void samovar_show_suppressed(Handle* h, int show) {
   for (auto& r : h->engine.runners) r->show_suppressed = show != 0;

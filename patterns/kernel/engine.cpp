@@ -45,13 +45,13 @@ std::unique_ptr<Runner> make_runner(const RuleDef& r, Evaluator& e, const KeyTab
 
 }  // namespace
 
-Engine::Engine(const Program& program, PythonCall call, Limits limits, bool coordinates)
+Engine::Engine(const Program& program, PythonCall call, Limits limits)
     : program_(program), limits_(limits), eval_(program, call), key_cache_(program.keyspecs.size()) {
   eval_.histories = this;
   for (auto& r : program.rules) {
     runners.push_back(make_runner(r, eval_, keys_, limits_));
     runners.back()->out = &matches;
-    runners.back()->coordinates = coordinates;
+    runners.back()->topics = &topics;
     std::string name = std::string(program.text(r.id).view()) + "@" + std::string(program.text(r.version).view());
     stores_.push_back({runners.back().get(), name, {}, {}});
     int keyspec = only_keyspec(r);

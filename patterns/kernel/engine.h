@@ -25,9 +25,10 @@ struct Store {
 
 class Engine final : public HistoryHook {
  public:
-  Engine(const Program& program, PythonCall call, Limits limits, bool coordinates);
+  Engine(const Program& program, PythonCall call, Limits limits);
   ~Engine();
   void step(Batch& batch, int64_t watermark);
+  std::vector<std::string> topics;  // of the streams, by number; none: there is one input, and lines are numbered
   std::vector<Match> matches;
   std::vector<uint32_t> order;  // of the matches, as they are to be given out
   bool hold = false;  // keep matches at the watermark back: a later batch may have one that comes before them
@@ -118,10 +119,11 @@ class Engine final : public HistoryHook {
   bool load_row(Loading& l, std::string_view row, std::string_view bytes);
   bool load_header(Loading& l);
   bool load_chunk(Loading& l, Unpacker& value);
+  bool load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u);
   bool finish_loading(Loading& l);
   void row_key(const Store& store, uint32_t key, char kind, int64_t number, std::string& out) const;
   void pack_header(Store& store, State& s, const std::string& bytes, Rows which, RowList& out);
-  void pack_chunks(Store& store, State& s, const EventLog& log, Rows which, RowList& out);
+  void pack_chunks(Store& store, State& s, const EventLog& log, bool in_header, Rows which, RowList& out);
   void pack_state(Store& store, State& s, Rows which, RowList& out);
   void dump_changes(RowList& out);
 };

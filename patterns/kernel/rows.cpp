@@ -5,10 +5,10 @@
 //               a key stand together, store by store, header first.
 //   header      format (1), in the first part 8 bytes: when it must be looked at (big end first, sign flipped; all ones:
 //               never) and the number of parts; then in all parts end to end: last alert, first and end number of the
-//               queue's events, and what the form packs
+//               queue's events, whether they follow, what the form packs, and the events themselves where they are few
 //   chunk c     format (1), first number, how many, then events c * CHUNK .. : place, number in its key, brackets, values
 //
-// Chunks are only ever appended to. Events before the header's first number are gone, whether or not a chunk has them.
+// Few events are in the header, many in chunks. Chunks are only ever appended to. Events before the header's first number are gone, whether or not a chunk has them.
 // For a digest a state is one row: its header without deadline and parts, then the events of its queue.
 #include "engine.h"
 
@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t FORMAT = 1;
 constexpr uint64_t SIGN = 1ull << 63;
+constexpr int64_t FEW = 24, FEW_AGAIN = 6;  // events that a header holds itself; and once they were in chunks
 constexpr size_t PART_BYTES = 128 << 10;  // of a header in one row
 
 void pack_events(const EventLog& log, int64_t from, int64_t to, int64_t base, Packer& p) {
@@ -74,7 +75,9 @@ void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
   bool quiet = s.alerted == LONG_AGO;
   p.num(quiet ? -1 : s.alerted);
   p.num(quiet);
+  bool in_header = log && log->size() <= (s.chunked ? FEW_AGAIN : FEW);
   if (log) { p.num(canonical ? 0 : log->begin()); p.num(canonical ? log->size() : log->end()); }
+  if (log && !canonical) p.raw(in_header);
   store.keeper->pack(s, p);
   std::string key;
   if (canonical) {
@@ -83,8 +86,9 @@ void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
     out.add(key, &p.bytes);
     return;
   }
+  if (in_header) pack_events(*log, log->begin(), log->end(), 0, p);
   pack_header(store, s, p.bytes, which, out);
-  if (log) pack_chunks(store, s, *log, which, out);
+  if (log) pack_chunks(store, s, *log, in_header, which, out);
   if (which != Rows::CHANGED) return;
   if (s.scheduled != NEVER && !(s.stored && s.indexed == s.scheduled)) {
     key.clear();
@@ -94,13 +98,15 @@ void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
   s.indexed = s.scheduled;
   s.stored = true;
   s.dirty = false;
-  if (log) { s.stored_from = log->begin(); s.stored_to = log->end(); }
+  s.chunked = log && !in_header;
+  s.stored_from = s.chunked ? log->begin() : 0;
+  s.stored_to = s.chunked ? log->end() : 0;
 }
 
-void Engine::pack_chunks(Store& store, State& s, const EventLog& log, Rows which, RowList& out) {
+void Engine::pack_chunks(Store& store, State& s, const EventLog& log, bool in_header, Rows which, RowList& out) {
   std::string key;
-  int64_t from = which == Rows::ALL || !s.stored ? log.begin() : std::max(log.begin(), s.stored_to);
-  for (int64_t c = from / CHUNK; c * CHUNK < log.end() && from < log.end(); c++) {
+  int64_t from = which == Rows::ALL || !s.chunked ? log.begin() : std::max(log.begin(), s.stored_to);
+  for (int64_t c = from / CHUNK; !in_header && c * CHUNK < log.end() && from < log.end(); c++) {
     Packer chunk;
     chunk.raw(FORMAT);
     int64_t first = std::max(log.begin(), c * CHUNK), end = std::min(log.end(), (c + 1) * CHUNK);
@@ -109,8 +115,8 @@ void Engine::pack_chunks(Store& store, State& s, const EventLog& log, Rows which
     row_key(store, s.key, CHUNK_ROW, c, key);
     out.add(key, &chunk.bytes);
   }
-  if (which == Rows::CHANGED && s.stored)
-    for (int64_t c = s.stored_from / CHUNK; (c + 1) * CHUNK <= log.begin() && c * CHUNK < s.stored_to; c++) {
+  if (which == Rows::CHANGED && s.chunked)
+    for (int64_t c = s.stored_from / CHUNK; (in_header || (c + 1) * CHUNK <= log.begin()) && c * CHUNK < s.stored_to; c++) {
       row_key(store, s.key, CHUNK_ROW, c, key);
       out.add(key, nullptr);
     }
@@ -159,29 +165,36 @@ bool Engine::load_header(Loading& l) {
   if (EventLog* log = l.store->keeper->log(*l.state)) {
     l.begin = u.num();
     l.end = u.num();
+    l.state->chunked = !u.raw();
     if (u.bad || l.begin < 0 || l.end < l.begin || l.end > INT64_MAX / 2) return false;
     log->restart(l.begin);
   }
   l.store->keeper->unpack(*l.state, u);
+  if (EventLog* log = l.store->keeper->log(*l.state)) if (!l.state->chunked && !load_events(l, *log, l.begin, u)) return false;
   return !u.bad && u.at == u.end;
+}
+
+bool Engine::load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u) {
+  size_t count = u.count();
+  for (size_t n = 0; n < count && !u.bad; n++, first++) {
+    Held h;
+    h.place = u.place();
+    h.number = -u.num();
+    h.brackets = u.raw();
+    bool keep = first >= l.begin && first < l.end;
+    if (keep && first != log.end()) return false;
+    if (keep) log.push(h);
+    for (int w = 0; w < log.width; w++) { Value v = u.value(); if (keep) log.set(w, v); }
+  }
+  return !u.bad;
 }
 
 bool Engine::load_chunk(Loading& l, Unpacker& value) {
   EventLog* log = l.store->keeper->log(*l.state);
   if (!log || l.parts_left) return false;
+  if (!l.state->chunked) return false;
   int64_t first = value.num();
-  size_t count = value.count();
-  for (size_t n = 0; n < count && !value.bad; n++, first++) {
-    Held h;
-    h.place = value.place();
-    h.number = -value.num();
-    h.brackets = value.raw();
-    bool keep = first >= l.begin && first < l.end;
-    if (keep && first != log->end()) return false;
-    if (keep) log->push(h);
-    for (int w = 0; w < log->width; w++) { Value v = value.value(); if (keep) log->set(w, v); }
-  }
-  return !value.bad;
+  return load_events(l, *log, first, value);
 }
 
 // All rows of the state are read: it can go to work, or was damaged and goes.
@@ -194,8 +207,8 @@ bool Engine::finish_loading(Loading& l) {
   if (!good) { remove(*l.store, s); return false; }
   l.store->keeper->loaded(*s);
   s->stored = true;
-  s->stored_from = l.begin;
-  s->stored_to = l.end;
+  s->stored_from = s->chunked ? l.begin : 0;
+  s->stored_to = s->chunked ? l.end : 0;
   s->stored_parts = std::move(l.hashes);
   // The hour that was stored is the one that an index of deadlines has, and never later than the state's own.
   s->scheduled = s->indexed = l.scheduled;

@@ -5,10 +5,15 @@
 namespace samovar {
 namespace {
 
-void write_coordinates(std::string& line, const Place& p, bool full) {
-  if (!full) { write_value(line, Value::integer(p.offset)); return; }
+std::string_view topic_of(const Place& p, const std::vector<std::string>& topics) {
+  size_t stream = (size_t)(p.source >> 32);
+  return stream < topics.size() ? std::string_view(topics[stream]) : std::string_view();
+}
+
+void write_coordinates(std::string& line, const Place& p, const std::vector<std::string>& topics) {
+  if (topics.empty()) { write_value(line, Value::integer(p.offset)); return; }
   line += "[";
-  write_value(line, Value::integer(p.source >> 32));
+  write_text(line, topic_of(p, topics));
   line += ", ";
   write_value(line, Value::integer(p.source & 0xFFFFFFFF));
   line += ", ";
@@ -16,7 +21,7 @@ void write_coordinates(std::string& line, const Place& p, bool full) {
   line += "]";
 }
 
-void write_steps(std::string& line, const std::vector<Listed>& steps, const Program& program, bool full) {
+void write_steps(std::string& line, const std::vector<Listed>& steps, const Program& program, const std::vector<std::string>& topics) {
   line += "{";
   bool first = true;
   for (auto& s : steps) {
@@ -27,7 +32,7 @@ void write_steps(std::string& line, const std::vector<Listed>& steps, const Prog
     line += ": [";
     for (size_t k = 0; k < s.places.size(); k++) {
       if (k) line += ", ";
-      write_coordinates(line, s.places[k], full);
+      write_coordinates(line, s.places[k], topics);
     }
     line += "]";
   }
@@ -36,7 +41,7 @@ void write_steps(std::string& line, const std::vector<Listed>& steps, const Prog
 
 // What the id is made of: rule, version, key, the coordinates by step name, and for a window its start.
 std::string match_id(const RuleDef& rule, const Program& program, const std::string& key, const std::vector<Listed>& steps,
-                     int64_t start) {
+                     const std::vector<std::string>& topics, int64_t start) {
   Packer p;
   p.text(program.text(rule.id).view());
   p.text(program.text(rule.version).view());
@@ -45,7 +50,11 @@ std::string match_id(const RuleDef& rule, const Program& program, const std::str
     if (s.places.empty()) continue;
     p.text(program.text(s.name).view());
     p.num(s.total);
-    for (auto& place : s.places) { p.num(place.source); p.num(place.offset); }
+    for (auto& place : s.places) {
+      if (!topics.empty()) p.text(topic_of(place, topics));
+      p.num(topics.empty() ? place.source : place.source & 0xFFFFFFFF);
+      p.num(place.offset);
+    }
   }
   if (rule.form == WINDOW) p.num(start);
   return digest(p.bytes);
@@ -83,7 +92,7 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   write_value(line, program.text(rule.id));
   line += ", \"version\": ";
   write_value(line, program.text(rule.version));
-  line += ", \"id\": \"" + match_id(rule, program, key, steps, start) + "\", \"key\": {";
+  line += ", \"id\": \"" + match_id(rule, program, key, steps, *topics, start) + "\", \"key\": {";
   std::vector<Value> values = decode_key(key);
   for (size_t k = 0; k < rule.key_names.size(); k++) {
     if (k) line += ", ";
@@ -98,7 +107,7 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   line += ", \"at\": ";
   write_value(line, Value::integer(at));
   line += ", \"steps\": ";
-  write_steps(line, steps, program, coordinates);
+  write_steps(line, steps, program, *topics);
   std::string total;
   for (auto& l : steps) if (l.total > (int64_t)l.places.size()) {
     total += total.empty() ? "" : ", ";

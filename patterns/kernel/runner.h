@@ -38,6 +38,7 @@ struct State {
   int64_t indexed = NEVER;         // the same, as the store's index of deadlines has it
   int64_t alerted = LONG_AGO;      // the last alert, for `suppress`
   bool dirty = false;
+  bool chunked = false;                 // its queue is stored in chunks, not in the header
   bool stored = false;                  // a row of it is in a store, with queue events [stored_from, stored_to)
   int64_t stored_from = 0, stored_to = 0;
   std::vector<uint64_t> stored_parts;   // hashes of its header's rows as they are in the store
@@ -88,7 +89,7 @@ class Runner : public Keeper {
   Counters counters;
   std::vector<Match>* out = nullptr;
   bool show_suppressed = false;
-  bool coordinates = false;  // write (stream, partition, offset) instead of a line number
+  const std::vector<std::string>* topics = nullptr;  // with any, coordinates are (topic, partition, offset), not line numbers
   Trace* trace = nullptr;
 
   Runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) : rule(r), eval(e), keys(k), limits(l) {}

@@ -368,7 +368,7 @@ class Sequence final : public Runner {
     if (v.from < v.to) start = s.bag.at(v.from).place;
     for (int64_t n = v.from; n < v.to; n++) list(step(0).names[0], s.bag.at(n).place);
     for (size_t k = 0; k < r.taken.size(); k++) if (!r.is_gone(k)) list(r.taken[k].name, r.taken[k].place);
-    if (coordinates) for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
+    if (!topics->empty()) for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
     write(s, r.last, start.time, r.last.time, at, steps, v, row);
   }
 

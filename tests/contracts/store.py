@@ -116,6 +116,14 @@ class StoreContract:
         store.put(b"0000", b"w")
         assert next(store.range()) == (b"0000", b"w")
 
+    def test_a_range_keeps_its_bounds_when_nobody_else_does(self, store: Store) -> None:
+        pairs = [(b"a key of some length %04d" % place, b"v") for place in range(200)]
+        store.write(pairs)
+        ranges = [store.range(pairs[place][0] + b"", b"".join([pairs[place + 3][0]])) for place in range(190)]
+        others = [b"a key of 0ther length %04d" % place for place in range(2000)]
+        assert [list(each) for each in ranges] == [pairs[place : place + 3] for place in range(190)]
+        assert len(others) == 2000
+
     def test_the_digest_knows_rows_not_their_history(self, store: Store) -> None:
         store.write([(b"a", b"1"), (b"b", b"2")])
         first = digest(store.range())

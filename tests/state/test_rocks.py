@@ -237,6 +237,41 @@ def test_a_flipped_bit_anywhere_is_damage_or_does_no_harm(whole: Path, tmp_path:
     assert found > 40
 
 
+def test_a_flipped_bit_anywhere_in_the_manifest_is_damage(tmp_path: Path) -> None:
+    """Two tables, and rows in the log behind them, which must not outlive the tables."""
+    store = RocksStore(tmp_path / "live", memory=SMALL)
+    for part in range(2):
+        store.write([row(part * 10 + place) for place in range(10)])
+        store.flush()
+    store.put(b"position", b"20")
+    shutil.copytree(store.path, tmp_path / "killed")
+    store.close()
+    manifest = next((tmp_path / "killed").glob("MANIFEST-*"))
+    content = manifest.read_bytes()
+    for at in range(len(content)):
+        manifest.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(StoreDamaged):
+            RocksStore(tmp_path / "killed", memory=SMALL).close()
+        manifest.write_bytes(content)
+    whole = RocksStore(tmp_path / "killed", memory=SMALL)
+    assert list(whole.range()) == [*map(row, range(20)), (b"position", b"20")]
+    whole.close()
+
+
+def test_a_manifest_of_several_blocks_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = RocksStore(path, memory=SMALL)
+    for part in range(80):
+        store.put(b"k" * 1000 + b"%d" % part, b"v")
+        store.flush()
+    shutil.copytree(path, tmp_path / "killed")
+    store.close()
+    assert max(file.stat().st_size for file in (tmp_path / "killed").glob("MANIFEST-*")) > 3 * 32_768
+    again = RocksStore(tmp_path / "killed")
+    assert len(list(again.range())) == 80
+    again.close()
+
+
 @pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst"])
 def test_a_missing_file_is_damage_and_no_new_store_is_begun(whole: Path, tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "store"

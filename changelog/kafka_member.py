@@ -1,0 +1,268 @@
+"""A container in its Kafka group: static membership, and transactions that carry the group's offsets.
+
+    join      init_transactions fences the slot's previous producer and ends its transaction, then the group is joined
+    transact  begin, produce, send_offsets_to_transaction with the membership of the last assignment, commit
+    close     abort what is open, leave
+
+A static member that closes is not forgotten by the broker before its session is over (6 s): a restart in that time
+causes no rebalance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPlace
+
+from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.changelog.kafka_errors import Failure, error_of, failure_of
+from samovar.changelog.kafka_read import Stream
+from samovar.changelog.kafka_settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Settings
+from samovar.changelog.kafka_write import Writer
+from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
+from samovar.state import points
+
+JOIN_S = 30.0  # until a slot's producer must be ready
+OFFSETS_S = 15.0  # until the group's coordinator must have taken the offsets
+COMMIT_S = 30.0  # until a commit must be known to have happened, or not
+ABORT_S = 10.0
+
+
+class KafkaMember:
+    """One container of a group. The source of truth for what it owns, and for whether its transaction is open."""
+
+    def __init__(self, settings: Settings, joining: Joining) -> None:
+        self._settings, self._joining = settings, joining
+        self._name = f"{joining.group}-{joining.slot}"
+        self._exactly_once = joining.delivery is Delivery.EXACTLY_ONCE
+        self._owned: set[TopicPartition] = set()
+        self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
+        self._open = False
+        self._usable = True
+        self._closed = False
+        self._writer = self._ready_writer()
+        member = {
+            "group.instance.id": self._name,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "range",
+        }
+        for name, wanted in (("session.timeout.ms", SESSION_MS), ("heartbeat.interval.ms", HEARTBEAT_MS)):
+            if name not in settings.given:
+                member[name] = str(wanted)
+        try:
+            self._stream = Stream(settings, joining.group, member)
+        except Refused:
+            self._writer.close()
+            raise
+        self._stream.consumer.subscribe(
+            list(joining.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _ready_writer(self) -> Writer:
+        if not self._exactly_once:
+            return Writer(self._settings, {}, reports_all=True)
+        more: dict[str, Any] = {"transactional.id": self._name}
+        if "transaction.timeout.ms" not in self._settings.given:
+            more["transaction.timeout.ms"] = TRANSACTION_MS
+        writer = Writer(self._settings, more, reports_all=False)
+        try:
+            persist(writer.producer.init_transactions, JOIN_S)
+        except KafkaException as error:
+            writer.close()
+            raise failure_of(error_of(error), f"joining as {self._name}", self._settings) from None
+        return writer
+
+    # ---------------------------------------------------------------- reading
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Records]:
+        self._refuse_unusable()
+        try:
+            records = self._stream.poll(max_records, timeout_s)
+        except Fenced:
+            self._usable = False
+            raise
+        if not self._usable:
+            raise Fenced(f"{self._name} is no member of its group any more")
+        return records
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        if at not in self._owned:
+            raise ValueError(f"{at} does not belong to {self._name}")
+        self._stream.seek(at, offset)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self._stream.pause(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self._stream.resume(partitions)
+
+    def position(self, at: TopicPartition) -> int:
+        return self._stream.position(at)
+
+    def at_end(self, at: TopicPartition) -> bool:
+        return self._stream.at_end(at)
+
+    # ---------------------------------------------------------------- partitions
+
+    def _on_assign(self, consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
+        consumer.assign([])  # nothing is read before it is sought
+        self._membership = consumer.consumer_group_metadata()
+        given = partitions_of(places)
+        self._owned = set(given)
+        self._stream.forget()
+        if given:
+            self._joining.on_assigned(given)
+
+    def _on_revoke(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
+        # First told, then given up: until then the member may still commit what it has done.
+        try:
+            if self._owned:
+                (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
+        finally:
+            self._let_go(consumer)
+
+    def _on_lost(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
+        self._usable = False
+        lost = sorted(self._owned)
+        self._let_go(consumer)
+        if lost:
+            self._joining.on_lost(lost)
+
+    def _let_go(self, consumer: Consumer) -> None:
+        self._owned = set()
+        self._stream.forget()
+        consumer.unassign()
+
+    # ---------------------------------------------------------------- writing
+
+    def transact(
+        self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        self._refuse_unusable()
+        self._usable = False  # until all of it has happened
+        self._refuse_unowned(offsets)
+        self._writer.begin()
+        if self._exactly_once:
+            self._transact(appends, offsets)
+        else:
+            self._write_then_commit(appends, offsets)
+        self._usable = True
+        return self._writer.ends
+
+    def _transact(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> None:
+        producer = self._writer.producer
+        try:
+            producer.begin_transaction()
+            self._open = True
+            self._produce(appends)
+            points.passing("offsets.before")
+            if offsets:
+                places = places_at(offsets)
+                persist(lambda left: producer.send_offsets_to_transaction(places, self._membership, left), OFFSETS_S)
+            points.passing("offsets.after")
+        except KafkaException as error:
+            self._abort()
+            raise self._failure(error_of(error), "writing") from None
+        points.passing("commit.before")
+        self._commit()
+        points.passing("commit.after")
+
+    def _produce(self, appends: Sequence[Append]) -> None:
+        points.passing("produce.before")
+        for append in appends:
+            self._writer.put(append)
+        points.passing("produce.after")
+
+    def _commit(self) -> None:
+        """Until the answer is known. An abort that succeeds is an answer too: nothing happened."""
+        try:
+            persist(self._writer.producer.commit_transaction, COMMIT_S)
+        except KafkaException as error:
+            told = error_of(error)
+            if told.txn_requires_abort() and self._abort():
+                raise self._failure(told, "committing") from None
+            text = self._settings.scrubbed(told.str())
+            raise CommitUnknown(f"committing as {self._name}: {text} ({told.name()})") from None
+        self._open = False
+
+    def _abort(self) -> bool:
+        try:
+            persist(self._writer.producer.abort_transaction, ABORT_S)
+        except KafkaException:
+            return False  # the broker ends it when its time is over, or when the slot is taken again
+        self._open = False
+        return True
+
+    def _write_then_commit(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> None:
+        points.passing("produce.before")
+        for append in appends:
+            self._writer.put(append)
+        self._writer.flush()
+        points.passing("produce.after")
+        points.passing("offsets.before")
+        points.passing("commit.before")
+        if offsets:
+            self._commit_offsets(offsets)
+        points.passing("offsets.after")
+        points.passing("commit.after")
+
+    def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            told = self._stream.consumer.commit(offsets=places_at(offsets), asynchronous=False)
+        except KafkaException as error:
+            raise self._failure(error_of(error), "committing offsets") from None
+        for place in told or ():
+            if place.error is not None:
+                raise self._failure(place.error, "committing offsets")
+
+    def _failure(self, error: KafkaError, doing: str) -> Failure:
+        """What to raise. The first record that failed says more than the transaction that failed with it."""
+        return failure_of(self._writer.failed or error, f"{doing} as {self._name}", self._settings)
+
+    def _refuse_unowned(self, offsets: Mapping[TopicPartition, int]) -> None:
+        foreign = sorted(str(at) for at in offsets if at not in self._owned)
+        if foreign:
+            raise Fenced(f"{', '.join(foreign)} of group {self._joining.group} does not belong to {self._name}")
+
+    def _refuse_unusable(self) -> None:
+        if self._closed or not self._usable:
+            raise ValueError("after a failed transaction, or a close, a member can only be closed")
+
+    # ---------------------------------------------------------------- leaving
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._open:
+            self._abort()
+        try:
+            self._stream.close()
+        except KafkaException as error:
+            raise LogUnavailable(self._settings.scrubbed(error_of(error).str())) from None
+        finally:
+            self._writer.close()
+
+
+def partitions_of(places: Sequence[KafkaPlace]) -> list[TopicPartition]:
+    return sorted(TopicPartition(place.topic, place.partition) for place in places)
+
+
+def places_at(offsets: Mapping[TopicPartition, int]) -> list[KafkaPlace]:
+    return [KafkaPlace(*at, offset) for at, offset in offsets.items()]
+
+
+def persist(step: Callable[[float], Any], seconds: float) -> None:
+    """Take a step again while the client says that this may help, for so long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            step(max(deadline - time.monotonic(), 0.1))
+        except KafkaException as error:
+            if not error_of(error).retriable() or time.monotonic() > deadline:
+                raise
+        else:
+            return

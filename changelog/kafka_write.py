@@ -1,0 +1,112 @@
+"""Writing to Kafka: records into the client's queue, and what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TypeAlias
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from samovar.changelog.errors import LogUnavailable
+from samovar.changelog.kafka_errors import failure_of
+from samovar.changelog.kafka_records import place_of
+from samovar.changelog.kafka_settings import Conf, Settings
+from samovar.changelog.log import Append, Headers, TopicPartition
+
+Told: TypeAlias = Callable[[KafkaError | None, Message], None] | None
+
+QUEUE_S = 30.0  # until a full queue must have room
+FLUSH_S = 30.0  # until all records must be acknowledged
+
+
+class Writer:
+    """A producer. The source of truth for how far the appends of one transaction, or of one call, have come.
+
+    In a transaction a record that fails fails the commit; only the last one to each named partition is reported, for
+    its offset. Outside of one (`reports_all`) every record is reported, since nothing else would tell.
+    """
+
+    def __init__(self, settings: Settings, more: Conf, *, reports_all: bool) -> None:
+        self._settings = settings
+        self._each = self._on_any if reports_all else None
+        self.failed: KafkaError | None = None
+        self.ends: dict[TopicPartition, int] = {}
+        try:
+            self.producer = Producer(settings.producer(more))
+        except KafkaException as error:
+            raise settings.refusal(error) from None
+
+    def begin(self) -> None:
+        self.failed, self.ends = None, {}
+
+    def put(self, append: Append) -> None:
+        """Queue the records of one append, in their order."""
+        records, topic = append.records, append.topic
+        partition = -1 if append.partition is None else append.partition
+        if not records:
+            return
+        if append.headers is not None:
+            self._put_with_headers(append, append.headers)
+            return
+        produce, each = self.producer.produce, self._each
+        for key, value in islice(records, len(records) - 1):
+            try:
+                produce(topic, value, key, partition, each)
+            except BufferError:
+                self._put_when_room(topic, value, key, partition, each)
+        key, value = records[-1]
+        self._put_when_room(topic, value, key, partition, each if append.partition is None else self._on_last)
+
+    def _put_with_headers(self, append: Append, headers: Sequence[Headers]) -> None:
+        partition = -1 if append.partition is None else append.partition
+        last = len(append.records) - 1 if append.partition is not None else -1
+        for row, ((key, value), own) in enumerate(zip(append.records, headers, strict=True)):
+            told = self._on_last if row == last else self._each
+            self._put_when_room(append.topic, value, key, partition, told, list(own))
+
+    def _put_when_room(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        told: Told,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
+    ) -> None:
+        deadline = time.monotonic() + QUEUE_S
+        while True:
+            try:
+                self.producer.produce(topic, value, key, partition, told, headers=headers)
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"writing to {topic}: the queue stayed full for {QUEUE_S:.0f} s") from None
+                self.producer.poll(0.05)
+            else:
+                return
+
+    def flush(self) -> None:
+        """Wait until all is acknowledged; raises what went wrong."""
+        left = self.producer.flush(FLUSH_S)
+        if self.failed is not None:
+            raise failure_of(self.failed, "writing", self._settings)
+        if left:
+            raise LogUnavailable(f"writing: {left} records were not acknowledged within {FLUSH_S:.0f} s")
+
+    def close(self) -> None:
+        """Drop what was never sent."""
+        with suppress(KafkaException):  # one that was fenced says so again
+            self.producer.purge()
+            self.producer.close()
+
+    def _on_any(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self.failed = self.failed or error
+
+    def _on_last(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed = self.failed or error
+        else:
+            self.ends[place_of(message)] = message.offset() or 0

@@ -1,0 +1,277 @@
+"""The topics of a service: planned, compared with what is there, and made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Topic, TopicSpec
+from samovar.service import topics_rights
+from samovar.service.settings import ServiceFile, load_service
+from samovar.service.topics import Mismatch, Planned, Role, check, create_command, ensure, mismatches, plan
+from samovar.service.topics_rights import Right, rights
+
+OWN = ["f-alerts", "f-late", "f-dead-letters", "f-changelog", "f-journal"]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[str], ServiceFile]:
+    (tmp_path / "rules").mkdir()
+
+    def loaded(text: str) -> ServiceFile:
+        path = tmp_path / "service.yml"
+        path.write_text("service: f\n" + text)
+        return load_service(path)
+
+    return loaded
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    log = EmbeddedLog(tmp_path / "log")
+    yield log
+    log.close()
+
+
+def by_role(specs: list[Planned], role: Role) -> Planned:
+    (found,) = (spec for spec in specs if spec.role is role)
+    return found
+
+
+def as_planned(spec: Planned, **other: Any) -> Topic:
+    """A topic that is just as it should be, but for what is given."""
+    changed: Mapping[str, str] = other.pop("settings", {})
+    topic = Topic(spec.name, spec.partitions, {**spec.settings, **changed}, "id", spec.replication)
+    return replace(topic, **other)
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceFile]) -> None:
+    specs = plan(load("streams: {a: {key: k, topic: tx}, b: {key: k}}"))
+    assert [spec.name for spec in specs] == ["tx", "b", *OWN]
+    assert {spec.partitions for spec in specs} == {4}
+    assert by_role(specs, Role.CHANGELOG).settings == {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": "86400000",
+        "delete.retention.ms": "86400000",
+        "max.message.bytes": "1048588",
+    }
+    journal = by_role(specs, Role.JOURNAL).settings
+    assert journal == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    assert all("compact" not in spec.settings["cleanup.policy"] for spec in specs if spec.role is not Role.CHANGELOG)
+
+
+def test_one_partition_count_holds_for_all(load: Callable[[str], ServiceFile]) -> None:
+    specs = plan(load("streams: {a: {key: k}, b: {key: k, partitions: 6}}"))
+    assert {spec.partitions for spec in specs} == {6}
+
+
+def test_replicas_and_retentions(load: Callable[[str], ServiceFile]) -> None:
+    text = (
+        "streams: {a: {key: k, retention: 2d}}\nlog: {kafka: {bootstrap: h}}\nreplication: 3\nalerts: {retention: 1h}"
+    )
+    specs = plan(load(text))
+    assert {(spec.replication, spec.settings["min.insync.replicas"]) for spec in specs} == {(3, "2")}
+    assert by_role(specs, Role.INPUT).settings["retention.ms"] == "172800000"
+    assert by_role(specs, Role.ALERTS).settings["retention.ms"] == "3600000"
+
+
+# ---------------------------------------------------------------- what is otherwise
+
+WRONG: list[tuple[Role, dict[str, Any], str, str]] = [
+    (Role.INPUT, {"partitions": 3}, "topic-partitions", "write `partitions: 3`"),
+    (Role.CHANGELOG, {"partitions": 8}, "topic-partitions", "changed under keyed state"),
+    (Role.JOURNAL, {"partitions": 1}, "topic-partitions", "changed under keyed state"),
+    (Role.INPUT, {"settings": {"cleanup.policy": "compact"}}, "topic-settings", "--add-config cleanup.policy=delete"),
+    (Role.ALERTS, {"settings": {"cleanup.policy": "compact,delete"}}, "topic-settings", "cleanup.policy=delete"),
+    (Role.CHANGELOG, {"settings": {"cleanup.policy": "delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (Role.CHANGELOG, {"settings": {"cleanup.policy": "compact, delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (Role.CHANGELOG, {"settings": {"min.compaction.lag.ms": "0"}}, "topic-settings", "min.compaction.lag.ms=86400000"),
+    (Role.CHANGELOG, {"settings": {"delete.retention.ms": "60000"}}, "topic-settings", "delete.retention.ms=86400000"),
+    (Role.CHANGELOG, {"settings": {"max.message.bytes": "1000"}}, "topic-settings", "max.message.bytes=1048588"),
+    (Role.JOURNAL, {"settings": {"retention.ms": "604800000"}}, "topic-settings", "retention.ms=-1"),
+    (Role.JOURNAL, {"settings": {"retention.bytes": "1000"}}, "topic-settings", "retention.bytes=-1"),
+    (Role.CHANGELOG, {"replication": 1}, "topic-replication", "write `replication: 1`"),
+    (Role.ALERTS, {"replication": 2}, "topic-replication", "kafka-reassign-partitions.sh"),
+]
+
+FINE: list[tuple[Role, dict[str, Any]]] = [
+    *((role, {}) for role in Role),
+    (Role.INPUT, {"replication": 1}),
+    (Role.INPUT, {"settings": {"retention.ms": "1000"}}),
+    (Role.ALERTS, {"partitions": 1, "settings": {"retention.ms": "1000"}}),
+    (Role.CHANGELOG, {"replication": 5, "settings": {"min.compaction.lag.ms": "90000000"}}),
+    (Role.CHANGELOG, {"settings": {"delete.retention.ms": "90000000", "max.message.bytes": "2000000"}}),
+]
+
+ON_KAFKA = 'streams: {a: {key: k}}\nlog: {kafka: {bootstrap: "h:9092"}}\nreplication: 3'
+
+
+@pytest.mark.parametrize(("role", "change", "code", "fix"), WRONG)
+def test_a_mismatch_has_a_code_and_says_the_fix(
+    role: Role, change: dict[str, Any], code: str, fix: str, load: Callable[[str], ServiceFile]
+) -> None:
+    spec = by_role(plan(load(ON_KAFKA)), role)
+    (found,) = mismatches(spec, as_planned(spec, **change), "h:9092")
+    assert (found.code, found.topic) == (code, spec.name)
+    assert fix in found.fix
+    assert spec.name in found.what
+
+
+@pytest.mark.parametrize(("role", "change"), FINE)
+def test_what_does_no_harm_is_no_mismatch(
+    role: Role, change: dict[str, Any], load: Callable[[str], ServiceFile]
+) -> None:
+    spec = by_role(plan(load(ON_KAFKA)), role)
+    assert list(mismatches(spec, as_planned(spec, **change), "h:9092")) == []
+
+
+def test_a_setting_that_a_topic_does_not_have_is_kafkas_default(load: Callable[[str], ServiceFile]) -> None:
+    spec = by_role(plan(load(ON_KAFKA)), Role.CHANGELOG)
+    (found,) = mismatches(spec, Topic(spec.name, 4, {"cleanup.policy": "compact"}, "id", 3), "h:9092")
+    assert found.what == "the topic f-changelog (changelog) has min.compaction.lag.ms=0 instead of 86400000"
+    assert found.fix == (
+        "kafka-configs.sh --bootstrap-server h:9092 --alter --entity-type topics --entity-name f-changelog "
+        "--add-config min.compaction.lag.ms=86400000"
+    )
+
+
+# ---------------------------------------------------------------- on a log
+
+
+def test_ensure_makes_what_is_missing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    settings = load("streams: {a: {key: k}}")
+    specs = ensure(log, settings)
+    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN}
+    assert check(log, specs) == []
+    assert ensure(log, settings) == specs
+
+
+def test_an_existing_inputs_partition_count_wins_over_the_default(
+    load: Callable[[str], ServiceFile], log: EmbeddedLog
+) -> None:
+    log.create([TopicSpec("a", 7)])
+    ensure(log, load("streams: {a: {key: k}, b: {key: k}}"))
+    assert {topic.partitions for topic in log.topics(["a", "b", *OWN]).values()} == {7}
+
+
+def test_a_given_partition_count_does_not_bend(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    log.create([TopicSpec("a", 7)])
+    with pytest.raises(Refused) as caught:
+        ensure(log, load("streams: {a: {key: k, partitions: 2}}"))
+    assert caught.value.code == "topic-partitions"
+    assert set(log.topics(OWN)) == set()  # refused before anything was made
+
+
+def test_inputs_must_have_equally_many_partitions(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    log.create([TopicSpec("a", 2), TopicSpec("b", 3)])
+    with pytest.raises(Refused) as caught:
+        ensure(log, load("streams: {a: {key: k}, b: {key: k}}"))
+    assert (caught.value.code, caught.value.what) == ("topic-partitions", "the topic b (input) has 3 partitions, not 2")
+
+
+def test_a_changelog_of_another_count_is_refused(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    ensure(log, load("streams: {a: {key: k, partitions: 2}}"))
+    log.delete(["a"])
+    with pytest.raises(Refused) as caught:
+        ensure(log, load("streams: {a: {key: k, partitions: 3}}"))
+    assert caught.value.code == "topic-partitions"
+    assert "f-journal" in caught.value.detail  # all of it is told, not the first alone
+
+
+def test_settings_of_an_older_service_file_are_refused(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    ensure(log, load("streams: {a: {key: k}}\nchangelog: {min_compaction_lag: 1h}"))
+    with pytest.raises(Refused) as caught:
+        ensure(log, load("streams: {a: {key: k}}"))
+    assert caught.value.code == "topic-settings"
+    assert "min.compaction.lag.ms=3600000 instead of 86400000" in caught.value.what
+
+
+def test_topics_check_never_makes_one(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    settings = load("streams: {a: {key: k}}\ntopics: check")
+    with pytest.raises(Refused) as caught:
+        ensure(log, settings)
+    assert caught.value.code == "topic-missing"
+    assert all(name in str(caught.value) for name in ["a", *OWN])
+    assert log.topics(["a", *OWN]) == {}
+
+
+def test_check_changes_nothing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    specs = plan(load("streams: {a: {key: k}}"))
+    assert {found.code for found in check(log, specs)} == {"topic-missing"}
+    assert log.topics([spec.name for spec in specs]) == {}
+
+
+# ---------------------------------------------------------------- rights
+
+
+def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> None:
+    settings = load(ON_KAFKA + "\ntopics: check")
+    found = {(right.who, right.resource, right.name): right for right in rights(settings, plan(settings))}
+    look = ("DESCRIBE", "DESCRIBE_CONFIGS")
+    assert {place: right.operations for place, right in found.items()} == {
+        ("service", "topic", "a"): ("READ", *look),
+        ("service", "topic", "f-alerts"): ("WRITE", *look),
+        ("service", "topic", "f-late"): ("WRITE", *look),
+        ("service", "topic", "f-dead-letters"): ("WRITE", *look),
+        ("service", "topic", "f-changelog"): ("READ", "WRITE", *look),
+        ("service", "topic", "f-journal"): ("READ", "WRITE", *look),
+        ("service", "group", "f"): ("READ", "DESCRIBE"),
+        ("service", "transactional-id", "f-"): ("WRITE", "DESCRIBE"),
+        ("producers", "topic", "a"): ("WRITE", "DESCRIBE"),
+        ("readers", "topic", "f-alerts"): ("READ", "DESCRIBE"),
+        ("readers", "topic", "f-late"): ("READ", "DESCRIBE"),
+        ("readers", "topic", "f-dead-letters"): ("READ", "DESCRIBE"),
+    }
+    assert found["service", "transactional-id", "f-"].pattern == "prefixed"
+
+
+def test_create_is_a_right_only_where_topics_are_made(load: Callable[[str], ServiceFile]) -> None:
+    for mode, wanted in (("create", 6), ("check", 0)):
+        settings = load(ON_KAFKA + f"\ntopics: {mode}")
+        assert sum("CREATE" in right.operations for right in rights(settings, plan(settings))) == wanted
+
+
+def test_at_least_once_needs_no_transactions(load: Callable[[str], ServiceFile]) -> None:
+    settings = load(ON_KAFKA + "\ndelivery: at_least_once")
+    found = rights(settings, plan(settings))
+    assert not any(right.resource == "transactional-id" for right in found)
+    assert Right("service", "cluster", "kafka-cluster", ("IDEMPOTENT_WRITE",)) in found
+
+
+def test_commands_of_kafka(load: Callable[[str], ServiceFile]) -> None:
+    settings = load(ON_KAFKA)
+    specs = plan(settings)
+    text = topics_rights.as_commands(settings, specs)
+    assert create_command(specs[0], "h:9092") == (
+        "kafka-topics.sh --bootstrap-server h:9092 --create --topic a --partitions 4 --replication-factor 3 "
+        "--config cleanup.policy=delete --config retention.ms=604800000 --config min.insync.replicas=2"
+    )
+    assert text.splitlines()[0] == create_command(specs[0], "h:9092")
+    assert "--operation DescribeConfigs" in text
+    assert "--transactional-id f- --resource-pattern-type prefixed" in text
+
+
+def test_the_plan_as_json(load: Callable[[str], ServiceFile]) -> None:
+    settings = load(ON_KAFKA)
+    document = json.loads(topics_rights.as_json(settings, plan(settings)))
+    assert (document["service"], document["log"], document["topics"]) == ("f", "kafka", "create")
+    assert [topic["role"] for topic in document["plan"]] == [role.value for role in Role]
+    assert document["rights"][0]["operations"] == ["READ", "DESCRIBE", "DESCRIBE_CONFIGS", "CREATE"]
+
+
+def test_mismatches_as_text_and_json(load: Callable[[str], ServiceFile]) -> None:
+    specs = plan(load(ON_KAFKA))
+    found = [Mismatch("topic-missing", "a", "the topic a does not exist", "make it")]
+    assert topics_rights.check_text(specs, found) == "topic-missing: the topic a does not exist\n  make it"
+    assert json.loads(topics_rights.check_json(specs, found))["mismatches"][0]["fix"] == "make it"
+    assert json.loads(topics_rights.check_json(specs, []))["ok"] is True

@@ -1,4 +1,4 @@
-"""A service at work: its plan from the service file, and one container or several processes that share the partitions."""
+"""A service at work: its plan from the service file, and one container, or several processes that share the work."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _texts(settings: ServiceFile, rules: RuleSet, versions: Sequence[str]) -> tu
     for rule, version in zip(rules.rules, versions, strict=True):
         params = {name: value for name, value in settings.params.items() if name in rule.params}
         lists = {name: value for name, value in settings.lists.items() if name in rule.lists}
-        found.append(RuleText(rule.id, version, Path(rule.path).read_text("utf-8-sig"), params, lists))
+        found.append(RuleText(rule.id, version, rule.text, params, lists))
     return tuple(found)
 
 

@@ -54,6 +54,8 @@ OWN_CLIENT_SETTINGS = {
     "enable.auto.commit": "offsets are committed with the output",
     "enable.auto.offset.store": "offsets are committed with the output",
     "enable.idempotence": "it is always on",
+    "enable.partition.eof": "the end of a partition is always told",
+    "delivery.report.only.error": "every record's offset is needed",
     "acks": "it is always `all`",
     "isolation.level": "only committed records are read",
     "auto.offset.reset": "a lost position is refused, never guessed",

@@ -51,5 +51,5 @@ class Ingesting(Protocol):
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
 
 
-class TaskStore(Store, Scanning, Snapshotting, Ingesting, Protocol):
+class TaskStore(Store, Scanning, Ingesting, Protocol):
     """What a task keeps its state in."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
-from samovar.changelog.record import Input, Position
+from samovar.changelog.record import ROW, Input, Position, row_parts
+from samovar.state.store import Change, Store
 from samovar.tasks.intake import Intake
-from samovar.tasks.plan import InputSpec
+from samovar.tasks.plan import InputSpec, Plan
 
 RECOVER_RECORDS = 20_000
 
@@ -89,6 +90,13 @@ def recover_waiting(log: Log, intake: Intake, position: Position, partition: int
             intake.recover(stream, read_between(log, at, stored.safe, stored.next), stored)
         else:
             intake.sources[stream].next = stored.next
+
+
+def rows_of_gone_rules(store: Store, plan: Plan) -> list[Change]:
+    """Tombstones for states of rules and versions that are no more."""
+    kept = plan.program.stores
+    rows = (row for row, _ in store.range(ROW, bytes([ROW[0] + 1])))
+    return [(row, None) for row in rows if row_parts(row)[1] not in kept]
 
 
 def read_between(log: Log, at: TopicPartition, start: int, end: int) -> list[Records]:

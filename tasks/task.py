@@ -21,7 +21,6 @@ from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.record import (
     FOLLOWING,
     POSITION,
-    ROW,
     Following,
     Position,
     pack_following,
@@ -37,7 +36,7 @@ from samovar.state.store import Change
 from samovar.tasks.clock import Clock
 from samovar.tasks.core import Core, Outcome
 from samovar.tasks.intake import numbered
-from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting
+from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting, rows_of_gone_rules
 from samovar.tasks.plan import Plan
 
 
@@ -195,19 +194,11 @@ class Task:
         self._become(Life.RUNNING)
 
     def _rows_of_gone_rules(self, position: Position | None) -> list[Change]:
-        """Tombstones for states of rules and versions that are no more."""
         if position is None or dict(position.rules) == self.plan.versions:
             return []
-        kept = self.plan.program.stores
-        gone: list[Change] = []
-        names: set[str] = set()
-        for row, _ in self.store.range(ROW, bytes([ROW[0] + 1])):
-            name = row_parts(row)[1]
-            if name not in kept:
-                gone.append((row, None))
-                names.add(name)
+        gone = rows_of_gone_rules(self.store, self.plan)
         if gone:
-            listed = ", ".join(sorted(names))
+            listed = ", ".join(sorted({row_parts(row)[1] for row, _ in gone}))
             self.notes.append(f"partition {self.partition}: rules changed; {len(gone)} rows are dropped, of {listed}")
         return gone
 

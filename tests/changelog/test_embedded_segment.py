@@ -72,7 +72,8 @@ def test_rows_of_a_part() -> None:
 
 
 def test_segments_have_a_bounded_size() -> None:
-    pairs: list[Pair] = [(b"k", bytes(SEGMENT_BYTES // 3))] * 7 + [(b"large", bytes(3 * SEGMENT_BYTES)), (b"k", b"v")]
+    third, large = bytes(SEGMENT_BYTES // 3), bytes(3 * SEGMENT_BYTES)
+    pairs = [*[(b"k", third)] * 7, (b"large", large), (b"k", b"v")]
     assert [count for count, _ in pack(columns(pairs))] == [2, 2, 2, 1, 1, 1]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from samovar.changelog import kafka_settings
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery
 from samovar.patterns.schema import Schema
@@ -19,6 +20,7 @@ from samovar.service import settings_models
 from samovar.service.service_rules import rules_of, schema_of
 from samovar.service.settings import BadServiceFile, ServiceFile, load_service
 from samovar.service.settings_place import allowed_names
+from samovar.service.settings_types import is_secret
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -260,6 +262,11 @@ def test_secrets_are_in_no_text(write: Callable[[str], Path]) -> None:
     settings = load_service(write(text), {"PW": "geheim"})
     for shown in (repr(settings), str(settings), settings.model_dump_json(), repr(settings.log.kafka)):
         assert not any(secret in shown for secret in ("geheim", "hunter2", "hunter3"))
+
+
+def test_the_log_and_the_service_file_agree_on_what_is_secret_and_what_is_theirs() -> None:
+    assert settings_models.OWN_CLIENT_SETTINGS.keys() >= kafka_settings.OURS
+    assert all(is_secret(f"sasl.{word}.x") for word in kafka_settings.SECRET_WORDS)
 
 
 def test_an_error_on_a_line_with_a_secret_hides_it(write: Callable[[str], Path]) -> None:

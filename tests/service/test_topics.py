@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -14,6 +15,7 @@ from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Topic, TopicSpec
 from samovar.service import topics_rights
+from samovar.service.logs import opened
 from samovar.service.settings import ServiceFile, load_service
 from samovar.service.topics import Mismatch, Planned, Role, check, create_command, ensure, mismatches, plan
 from samovar.service.topics_rights import Right, rights
@@ -275,3 +277,29 @@ def test_mismatches_as_text_and_json(load: Callable[[str], ServiceFile]) -> None
     assert topics_rights.check_text(specs, found) == "topic-missing: the topic a does not exist\n  make it"
     assert json.loads(topics_rights.check_json(specs, found))["mismatches"][0]["fix"] == "make it"
     assert json.loads(topics_rights.check_json(specs, []))["ok"] is True
+
+
+# ---------------------------------------------------------------- on Kafka
+
+
+def test_kafka_keeps_what_was_planned(kafka: str, tmp_path: Path) -> None:
+    """A real broker gives back every setting that was asked for, and a changed one is found."""
+    (tmp_path / "rules").mkdir()
+    name = f"plan-{uuid4().hex[:12]}"
+    path = tmp_path / "service.yml"
+    streams = f"streams: {{{name}: {{key: k, partitions: 2}}}}"
+    path.write_text(f'service: {name}\n{streams}\nlog: {{kafka: {{bootstrap: "{kafka}"}}}}\n')
+    settings = load_service(path)
+    with opened(settings) as log:
+        specs = ensure(log, settings)
+        try:
+            assert check(log, specs, kafka) == []
+            assert ensure(log, settings) == specs
+            path.write_text(path.read_text() + "changelog: {min_compaction_lag: 48h}\n")
+            with pytest.raises(Refused) as caught:
+                ensure(log, load_service(path))
+            assert caught.value.code == "topic-settings"
+            assert "min.compaction.lag.ms=86400000 instead of 172800000" in caught.value.what
+            assert f"kafka-configs.sh --bootstrap-server {kafka} --alter" in caught.value.hint
+        finally:
+            log.delete([spec.name for spec in specs])

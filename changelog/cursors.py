@@ -1,0 +1,105 @@
+"""Reading a partition up to an exact offset, and on from there: what a replay needs."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from samovar.changelog.log import Headers, Int64s, Log, Pair, Records, TopicPartition
+from samovar.patterns.native import Messages
+
+READ_RECORDS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows [start, stop) of some records, which are records themselves."""
+
+    whole: Records
+    start: int
+    stop: int
+    next: int
+
+    @property
+    def topic(self) -> str:
+        return self.whole.topic
+
+    @property
+    def partition(self) -> int:
+        return self.whole.partition
+
+    @property
+    def offsets(self) -> Int64s:
+        return self.whole.offsets[self.start : self.stop]
+
+    @property
+    def times(self) -> Int64s:
+        return self.whole.times[self.start : self.stop]
+
+    @property
+    def values(self) -> Messages:
+        whole = self.whole.values
+        return Messages(whole.data, whole.starts[self.start : self.stop], whole.ends[self.start : self.stop])
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def value(self, row: int) -> bytes | None:
+        return self.whole.value(self.start + row)
+
+    def key(self, row: int) -> bytes | None:
+        return self.whole.key(self.start + row)
+
+    def headers(self, row: int) -> Headers:
+        return self.whole.headers(self.start + row)
+
+    def pairs(self) -> list[Pair]:
+        return self.whole.pairs()[self.start : self.stop]
+
+
+class Cursor:
+    """One partition, read from a position on. The source of truth for what was given out."""
+
+    def __init__(self, log: Log, at: TopicPartition, start: int) -> None:
+        self.at = at
+        self.next = start
+        self._reader = log.reader({at: start})
+        self._waiting: deque[Records] = deque()
+
+    def take(self, until: int) -> Records | None:
+        """The next records before an offset; None when there is none before it any more."""
+        while self.next < until:
+            if self._waiting:
+                return self._cut(self._waiting.popleft(), until)
+            found = self._reader.poll(READ_RECORDS, 0.1)
+            self._waiting += [each for each in found if len(each)]
+            if not self._waiting:
+                self.next = max(self.next, min(self._reader.position(self.at), until))
+        return None
+
+    def _cut(self, records: Records, until: int) -> Records | None:
+        rows = int(np.searchsorted(records.offsets, until))
+        if rows < len(records):
+            self._waiting.appendleft(Part(records, rows, len(records), records.next))
+            self.next = until
+            return Part(records, 0, rows, until) if rows else None
+        self.next = min(records.next, until)
+        return Part(records, 0, rows, self.next)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def read_all(log: Log, at: TopicPartition) -> list[Records]:
+    """Everything that a partition holds now."""
+    begin, end = log.bounds([at])[at]
+    cursor = Cursor(log, at, begin)
+    found = []
+    try:
+        while (records := cursor.take(end)) is not None:
+            found.append(records)
+    finally:
+        cursor.close()
+    return found

@@ -1,0 +1,221 @@
+"""State from its source: the input and the journal folded again, with the functions that the live tasks use.
+
+    rebuilt = rebuild(log, plan, partition, store, until=position)
+
+The journal says where event time passed with no event and where the rules changed; between its entries the order in
+which inputs are read makes no difference. What comes out is equal to the live state at the same offsets (P2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from samovar.changelog.cursors import Cursor, read_all
+from samovar.changelog.errors import Refused
+from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.log import Log, Pair, TopicPartition
+from samovar.changelog.record import Position
+from samovar.patterns.compile import compile_rules
+from samovar.patterns.order import NO_TIME
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.syntax import Rule
+from samovar.state.store import TaskStore
+from samovar.tasks.core import Core
+from samovar.tasks.intake import numbered
+from samovar.tasks.opening import recover_waiting, rows_of_gone_rules
+from samovar.tasks.plan import Plan, RuleText
+
+COMMIT_EVENTS = 200_000  # between two writes to the store
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild ended with. The rows are in its store."""
+
+    position: Position
+    plan: Plan
+    events: int
+    alerts: int
+
+
+@dataclass(frozen=True)
+class Until:
+    """Where to end: at these offsets, or before the first event after a moment of event time."""
+
+    inputs: Mapping[str, int]
+    journal: int | None = None  # entries; None: all whose offsets are reached
+
+
+def rebuild(
+    log: Log,
+    plan: Plan,
+    partition: int,
+    store: TaskStore,
+    until: Until,
+    on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Rebuilt:
+    """Fold input and journal into an empty store, up to `until`."""
+    entries = journal_of(log, plan, partition)
+    if until.journal is not None:
+        entries = entries[: until.journal]
+    replay = Replay(log, plan, partition, store, entries, on_alerts, on_progress)
+    try:
+        replay.run(until)
+    finally:
+        replay.close()
+    return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+
+
+def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
+    """All entries of a task; refused where the beginning is gone."""
+    at = TopicPartition(plan.topics.journal, partition)
+    values = [value for records in read_all(log, at) for _, value in records.pairs()]
+    entries = [unpack_entry(value) for value in values if value is not None]
+    if entries and entries[0].number != 1:
+        raise Refused(
+            "journal-cut",
+            f"the journal {at} begins with entry {entries[0].number}",
+            "It must never lose records: a rebuild is possible only from a snapshot, or not at all.",
+        )
+    return entries
+
+
+def plan_at(plan: Plan, entry: Entry) -> Plan:
+    """The plan with the rules that a journal entry tells."""
+    texts = [RuleText(**facts) for facts in entry.facts["rules"]]
+    rules = [_rule_of(text) for text in texts]
+    return replace(plan, program=compile_rules(rules), rules=tuple(texts))
+
+
+def _rule_of(text: RuleText) -> Rule:
+    loaded = load_text(text.text, f"<journal: {text.id}>", params=text.params, lists=text.lists)
+    if loaded.rule is not None:
+        version = compile_rules([loaded.rule]).rules[0].version
+        if version == text.version:
+            return loaded.rule
+        found = f"it is version {version} here"
+    else:
+        found = "it has errors here"
+    raise Refused(
+        "rule-changed-meaning",
+        f"the rule {text.id} of the journal is version {text.version}, and {found}",
+        "The language means something else in this version of Samovar: rebuild with the version that ran it.",
+    )
+
+
+class Replay:
+    """A rebuild on its way."""
+
+    def __init__(
+        self,
+        log: Log,
+        plan: Plan,
+        partition: int,
+        store: TaskStore,
+        entries: Sequence[Entry],
+        on_alerts: Callable[[Sequence[Pair]], None],
+        on_progress: Callable[[int], None],
+    ) -> None:
+        self.log, self.plan, self.partition, self.store = log, plan, partition, store
+        self.on_alerts, self.on_progress = on_alerts, on_progress
+        self.entries = list(entries)
+        self.events = self.alerts = self._uncommitted = 0
+        first = self._first()
+        self.plan = plan_at(plan, first)
+        self.core = Core(self.plan, partition, store, numbered(None, plan.inputs), None)
+        self.core.intake.journaled = first.number
+        self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
+        self._topic_ids()
+
+    def _first(self) -> Entry:
+        if not self.entries or self.entries[0].kind != "rules":
+            raise Refused(
+                "journal-empty",
+                f"the journal of partition {self.partition} is empty, so that nobody knows which rules ran",
+                "If the service never ran, there is nothing to rebuild.",
+            )
+        first = self.entries.pop(0)
+        known = {spec.stream for spec in self.plan.inputs}
+        return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
+
+    def _cursor(self, stream: str, start: int) -> Cursor:
+        spec = self.core.intake.sources[stream].spec
+        at = TopicPartition(spec.topic, self.partition)
+        begin = self.log.bounds([at])[at].begin
+        if begin > start:
+            raise Refused(
+                "input-expired",
+                f"{at} begins at {begin:,}, and the state was made from {start:,} on",
+                "The input no longer holds what the state was made from: it cannot be rebuilt from its source, nor"
+                " verified against it, before that.",
+            )
+        self.core.intake.sources[stream].next = start
+        return Cursor(self.log, at, start)
+
+    def _topic_ids(self) -> None:
+        topics = self.log.topics([spec.topic for spec in self.plan.inputs])
+        for source in self.core.intake.sources.values():
+            source.topic_id = topics[source.spec.topic].id
+
+    def run(self, until: Until) -> None:
+        for entry in self.entries:
+            if any(offset > until.inputs.get(stream, offset) for stream, offset in entry.inputs.items()):
+                break
+            self._feed_up_to(entry.inputs)
+            if entry.kind == "rules":
+                self._change_rules(entry)
+            else:
+                self.core.apply(entry)
+        self._feed_up_to(until.inputs)
+        self._commit()
+
+    def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
+        """Read all inputs up to these offsets, the one that is behind in event time first."""
+        left = {stream: offset for stream, offset in inputs.items() if stream in self.core.intake.sources}
+        while left:
+            stream = min(left, key=self._largest)
+            if stream not in self.cursors:  # a stream that came later
+                self.cursors[stream] = self._cursor(stream, self.core.intake.sources[stream].next)
+            records = self.cursors[stream].take(left[stream])
+            if records is None:
+                self.core.intake.sources[stream].next = left.pop(stream)
+                continue
+            self.core.feed(records)
+            self.events += len(records)
+            self._uncommitted += len(records)
+            if self._uncommitted >= COMMIT_EVENTS:
+                self._commit()
+            self.on_progress(self.events)
+
+    def _largest(self, stream: str) -> int:
+        number = self.core.intake.sources[stream].number
+        return self.core.intake.buffer.largest.get((number, self.partition), NO_TIME)
+
+    def _commit(self) -> None:
+        self.alerts += len(self.core.alerts)
+        self.on_alerts(self.core.alerts)
+        self.store.write(self.core.outcome().changes)
+        self.core.committed()
+        self._uncommitted = 0
+
+    def _change_rules(self, entry: Entry) -> None:
+        """As a restart with other rules does: states of rules that are no more go, waiting events are read again."""
+        self._commit()
+        position = self.core.position()
+        self.plan = plan_at(self.plan, entry)
+        specs = numbered(position, self.plan.inputs)
+        gone = rows_of_gone_rules(self.store, self.plan)
+        self.store.write(gone)
+        self.core = Core(self.plan, self.partition, self.store, specs, position)
+        recover_waiting(self.log, self.core.intake, position, self.partition)
+        self.core.intake.journaled = entry.number
+        self._topic_ids()
+        for stream, offset in entry.inputs.items():
+            if stream not in position.inputs and stream in self.core.intake.sources:
+                self.core.intake.sources[stream].next = offset
+
+    def close(self) -> None:
+        for cursor in self.cursors.values():
+            cursor.close()

@@ -88,15 +88,10 @@ class Pass:
             self.limit = min(self.limit, self.mapped)
 
     def _end(self, connection: sqlite3.Connection) -> None:
-        """Note how far all is clean: not into a segment that another has joined across the limit."""
-        here = self.stored.number, self.partition
-        (across,) = connection.execute(
-            "SELECT min(first) FROM segment WHERE topic = ? AND partition = ? AND first < ? AND next > ?",
-            (*here, self.limit, self.limit),
-        ).fetchone()
+        """Note how far all is clean. A segment that reaches beyond, joined by another, is looked at by the next pass."""
         connection.execute(
             "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
-            (self.limit if across is None else across, *here),
+            (self.limit, self.stored.number, self.partition),
         )
 
     def _rows(self, connection: sqlite3.Connection, start: int, within: bool) -> Iterator[Row]:

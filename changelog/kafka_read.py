@@ -120,7 +120,8 @@ class Stream:
         ends: dict[TopicPartition, int] = {}
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages, ends)
-        rows = by_partition(messages) if messages else {}
+        one_topic = len({at.topic for at in self._positions}) == 1
+        rows = by_partition(messages, one_topic=one_topic) if messages else {}
         records: list[Records] = []
         for at in [*rows, *(at for at in ends if at not in rows)]:
             if at not in self._positions:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from operator import itemgetter
+from itertools import islice
+from operator import itemgetter, ne
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -57,25 +58,24 @@ class KafkaRecords:
         return list(zip(map(Message.key, self._messages), map(Message.value, self._messages), strict=True))
 
 
-def by_partition(messages: Rows) -> dict[TopicPartition, Rows]:
+def by_partition(messages: Rows, *, one_topic: bool) -> dict[TopicPartition, Rows]:
     """The messages of each partition, in their order. They come in runs, so only the ends of runs are looked at."""
     found: dict[TopicPartition, Rows] = {}
-    partitions = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
-    changes = (np.flatnonzero(np.diff(partitions)) + 1).tolist()
-    for first, last in zip([0, *changes], [*changes, len(messages)], strict=True):
-        for start, end in _runs_of_topics(messages, first, last):
-            at = place_of(messages[start])
-            found[at] = found[at] + messages[start:end] if at in found else messages[start:end]
+    for first, last in _runs(messages, one_topic=one_topic):
+        at = place_of(messages[first])
+        found[at] = found[at] + messages[first:last] if at in found else messages[first:last]
     return found
 
 
-def _runs_of_topics(messages: Rows, first: int, last: int) -> list[tuple[int, int]]:
-    """Where neighbours of equal partition are of several topics. Names are shared, so equal ones are soon known."""
-    topics = list(map(Message.topic, messages[first:last]))
-    if topics.count(topics[0]) == len(topics):
-        return [(first, last)]
-    changes = [first + row for row in range(1, len(topics)) if topics[row] != topics[row - 1]]
-    return list(zip([first, *changes], [*changes, last], strict=True))
+def _runs(messages: Rows, *, one_topic: bool) -> list[tuple[int, int]]:
+    """From where to where neighbours are of one partition."""
+    partitions = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
+    changes = partitions[1:] != partitions[:-1]
+    if not one_topic:
+        topics = list(map(Message.topic, messages))
+        changes |= np.fromiter(map(ne, topics, islice(topics, 1, None)), np.bool_, len(messages) - 1)
+    places = (np.flatnonzero(changes) + 1).tolist()
+    return list(zip([0, *places], [*places, len(messages)], strict=True))
 
 
 def place_of(message: Message) -> TopicPartition:

@@ -14,31 +14,36 @@ Late events carry the last three, and `samovar.late.ms` (by how much) and `samov
 
 from __future__ import annotations
 
-from samovar.changelog.log import Headers, TopicPartition
+from dataclasses import dataclass
+
+from samovar.changelog.log import Headers
 
 PREFIX = "__streams.errors."
 
 
-def _where(at: TopicPartition, offset: int) -> Headers:
-    return (
-        (PREFIX + "topic", at.topic.encode()),
-        (PREFIX + "partition", str(at.partition).encode()),
-        (PREFIX + "offset", str(offset).encode()),
-    )
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where letters come from: what all of one partition have in common, encoded once."""
 
+    topic: tuple[str, bytes]
+    partition: tuple[str, bytes]
+    stream: tuple[str, bytes]
 
-def dead_headers(at: TopicPartition, offset: int, kind: str, message: str) -> Headers:
-    return (
-        (PREFIX + "exception", kind.encode()),
-        (PREFIX + "message", message.encode()),
-        (PREFIX + "stacktrace", b""),
-        *_where(at, offset),
-    )
+    @staticmethod
+    def of(topic: str, partition: int, stream: str) -> Origin:
+        place = (PREFIX + "topic", topic.encode()), (PREFIX + "partition", str(partition).encode())
+        return Origin(*place, ("samovar.stream", stream.encode()))
 
+    def dead(self, offset: int, kind: str, message: str) -> Headers:
+        return (
+            (PREFIX + "exception", kind.encode()),
+            (PREFIX + "message", message.encode()),
+            (PREFIX + "stacktrace", b""),
+            self.topic,
+            self.partition,
+            (PREFIX + "offset", b"%d" % offset),
+        )
 
-def late_headers(at: TopicPartition, offset: int, stream: str, late_ms: int) -> Headers:
-    return (
-        *_where(at, offset),
-        ("samovar.stream", stream.encode()),
-        ("samovar.late.ms", str(late_ms).encode()),
-    )
+    def late(self, offset: int, late_ms: int) -> Headers:
+        place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)
+        return (*place, self.stream, ("samovar.late.ms", b"%d" % late_ms))

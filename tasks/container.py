@@ -18,6 +18,7 @@ from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task, Upkeep
 
 POLL_RECORDS = 50_000
+POLLS = 3  # a commit, while so much comes: a key that changes often is then written less often
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
 PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
@@ -105,15 +106,26 @@ class Container:
         """Poll, feed, tick, commit, and restore a little."""
         member = self._joined()
         restoring = [task for task in self.tasks.values() if task.life is not Life.RUNNING]
-        for records in member.poll(POLL_RECORDS, 0.0 if restoring else POLL_S):
-            task = self.tasks.get(records.partition)
-            if task is not None and task.life is Life.RUNNING:
-                task.feed(records)
+        taken = self._take(member, 0.0 if restoring else POLL_S)
+        for _ in range(POLLS - 1):
+            if taken < POLL_RECORDS // 2:
+                break
+            taken = self._take(member, 0.0)
         self._tick(member)
         self._commit(member)
         self._keep_together(member)
         for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
             self._restore_some(member, task)
+
+    def _take(self, member: Member, timeout_s: float) -> int:
+        """Feed what one poll gives; how many records that was."""
+        taken = 0
+        for records in member.poll(POLL_RECORDS, timeout_s):
+            task = self.tasks.get(records.partition)
+            if task is not None and task.life is Life.RUNNING:
+                task.feed(records)
+                taken += len(records)
+        return taken
 
     def _joined(self) -> Member:
         if self._member is None:
@@ -184,7 +196,7 @@ class Container:
             self.tasks[number] = Task(self.plan, number, self.log, self.upkeep, self.clock)
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
-        # Every cycle commits before it polls again, so that nothing is open here.
+        # What is not committed is forgotten here, and done again by the next owner.
         self._drop(partitions)
 
     def _lost(self, partitions: Collection[TopicPartition]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from samovar.changelog.journal import Entry, pack_entry
-from samovar.changelog.letters import dead_headers, late_headers
+from samovar.changelog.letters import Origin
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
 from samovar.patterns.order import NO_TIME, Ordered
@@ -117,14 +117,14 @@ class Core:
             self.alerts += found.records()
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
-        at = TopicPartition(records.topic, records.partition)
+        if not fed.dead and not fed.late:
+            return
+        where = Origin.of(records.topic, records.partition, self.intake.by_topic[records.topic].spec.stream)
         for dead in fed.dead:
             offset = int(records.offsets[dead.row])
-            self._dead.add(records, dead.row, dead_headers(at, offset, dead.kind, dead.message))
-        stream = self.intake.by_topic[records.topic].spec.stream
+            self._dead.add(records, dead.row, where.dead(offset, dead.kind, dead.message))
         for late in fed.late:
-            offset = int(records.offsets[late.row])
-            self._late.add(records, late.row, late_headers(at, offset, stream, late.late_ms))
+            self._late.add(records, late.row, where.late(int(records.offsets[late.row]), late.late_ms))
         self.counts.dead += len(fed.dead)
         self.counts.late += len(fed.late)
 
@@ -162,4 +162,4 @@ class Core:
         self.alerts, self._dead, self._late = [], Letters(), Letters()
         self.intake.entries = []
         self._dirty = False
-        self.residence.committed(self.watermark)
+        self.residence.committed()

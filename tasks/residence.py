@@ -30,7 +30,9 @@ class Residence:
         self.store = store
         self.before: list[Counters] = []  # of states that were let go of
         self._commits = 0
+        self._index_from = DEADLINE  # entries before this are deleted; to look there would be to wade through them
         self._first_deadline = self._first_in_index()
+        self._passed: int | None = None  # entries before this go with the commit at hand
         self.states = self._fresh()
         self.whole = self._load_whole()
 
@@ -64,25 +66,30 @@ class Residence:
             self.states.load([(key[1:], value) for rows in found for key, value in rows])
 
     def _due(self, watermark: int) -> list[bytes]:
-        if self._first_deadline >= watermark:
-            return []
-        return [row[9:] for row, _ in self.store.range(DEADLINE, DEADLINE + time_bytes(watermark))]
+        """Keys of the index's entries before this time."""
+        return [] if self._first_deadline >= watermark else [row[9:] for row in self._due_rows(watermark)]
+
+    def _due_rows(self, watermark: int) -> list[bytes]:
+        return [row for row, _ in self.store.range(self._index_from, DEADLINE + time_bytes(watermark))]
 
     def changes(self, watermark: int) -> tuple[list[Change], list[Change]]:
         """Rows that changed, which are logged; and changes of the index of deadlines, which are not."""
         rows = [(ROW + key, value) for key, value in self.states.changed_rows()]
-        index: list[Change] = []
-        if self._first_deadline < watermark:
-            index = [(row, None) for row, _ in self.store.range(DEADLINE, DEADLINE + time_bytes(watermark))]
         new = self.states.deadlines()
-        index += [(DEADLINE + time + key, b"") for time, key in new]
+        index: list[Change] = [(DEADLINE + time + key, b"") for time, key in new]
         if new:
             self._first_deadline = min(self._first_deadline, int.from_bytes(min(new)[0], "big") - SIGN)
+        # With all states in memory nobody reads the index, and what has passed may stay in it for a while.
+        if self._first_deadline < watermark and (not self.whole or self._commits % CHECK_EVERY == 0):
+            index += [(row, None) for row in self._due_rows(watermark)]
+            self._passed = watermark
         return rows, index
 
-    def committed(self, watermark: int) -> None:
+    def committed(self) -> None:
         """What `changes` gave is in the store now."""
-        if self._first_deadline < watermark:
+        if self._passed is not None:
+            self._index_from = DEADLINE + time_bytes(self._passed)
+            self._passed = None
             self._first_deadline = self._first_in_index()
         self._commits += 1
         if self._commits % CHECK_EVERY == 0 and self.states.memory_bytes() > self.plan.cache_bytes:
@@ -110,7 +117,7 @@ class Residence:
         )
 
     def _first_in_index(self) -> int:
-        for row, _ in self.store.range(DEADLINE, bytes([DEADLINE[0] + 1])):
+        for row, _ in self.store.range(self._index_from, bytes([DEADLINE[0] + 1])):
             return int.from_bytes(row[1:9], "big") - SIGN
         return NEVER
 

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 
 from samovar.changelog import embedded_file
 from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded_locks import folder_of, take
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from tests.contracts.log_driving import Seat, drive, read_to_end, seated, values
+from samovar.changelog.log import Append, Delivery, Joining, TopicPartition, TopicSpec
+from tests.contracts.log_driving import Seat, drive, read_to_end, seated, until, values
 
 AT, OUT = TopicPartition("in", 0), TopicPartition("out", 0)
 
@@ -159,6 +160,29 @@ def test_partitions_of_topics_with_different_counts_stay_together(log: EmbeddedL
     one.member.close()
     drive(lambda: len(two.owned) == 6, two)
     two.member.close()
+
+
+def test_a_revoked_partition_is_held_until_its_owner_has_let_go(log: EmbeddedLog, tmp_path: Path) -> None:
+    """P1, P6: in `on_revoked` the last batch can still be committed, and nobody else has the partition."""
+    held: list[bool] = []
+
+    def on_revoked(partitions: Collection[TopicPartition]) -> None:
+        locks = folder_of(tmp_path, "g")
+        held.extend(take(locks / f"partition-{at.partition}") is None for at in partitions)
+        member.transact([Append("out", [(b"k", b"last")], 0)], dict.fromkeys(partitions, 5))
+
+    owned: list[TopicPartition] = []
+    member = log.join(
+        Joining("g", 0, ["in"], Delivery.EXACTLY_ONCE, owned.extend, on_revoked, lambda _: pytest.fail("lost"))
+    )
+    until(lambda: len(owned) == 4, lambda: member.poll(10, 0.01))
+    other = Seat(log, "g", ["in"], slot=1)
+    drive(lambda: (member.poll(10, 0.01), len(other.owned) == 2)[1], other)
+    assert held == [True, True]
+    member.close()
+    assert held == [True] * 4
+    other.member.close()
+    assert set(log.committed("g", owned).values()) == {5}
 
 
 def test_a_stop_leaves_one_file_and_no_lock(tmp_path: Path) -> None:

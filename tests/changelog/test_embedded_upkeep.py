@@ -11,9 +11,12 @@ import pytest
 
 from samovar.changelog import embedded_compact, embedded_file, embedded_upkeep
 from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded_compact import whole_pass
+from samovar.changelog.embedded_file import stored_topics
+from samovar.changelog.embedded_join import SMALL_BYTES, join_newest
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Bounds, Pair, TopicPartition, TopicSpec
-from tests.contracts.log_driving import Row, read_to_end, read_until, values
+from tests.contracts.log_driving import Row, read_to_end, read_until, until, values
 
 AT = TopicPartition("t", 0)
 
@@ -194,6 +197,44 @@ def test_two_that_compact_at_once_lose_nothing(tmp_path: Path, clock: Clock, mon
         assert newest(read_to_end(logs[0], "t")) == expected, f"seed {seed}"
         for log in logs:
             log.close()
+
+
+def test_a_pass_meets_what_another_has_joined_across_its_limit(log: EmbeddedLog, clock: Clock) -> None:
+    """What is too young stays too young beside old records; what was not cleaned is cleaned by the next pass."""
+    compacted(log, min_compaction_lag_ms="1000")
+    for number in range(3):
+        append(log, (b"k%d" % number, bytes(SMALL_BYTES)))
+    for number in range(20):
+        append(log, (b"old", b"%d" % number))
+    clock.now_ms += 1000
+    for number in range(20):
+        append(log, (b"k%d" % number, b"young"))
+    stored = stored_topics(log._connection, ["t"])["t"]
+    running = whole_pass(log._connection, log.folder / "log.db", stored, 0, clock())
+    join_newest(log._connection, log.folder / "log.db", stored, 0)
+    assert segments(log) == 4
+    until(lambda: running.step(log._connection, clock()))
+    assert [row.key for row in read_to_end(log, "t")[:3]] == [b"k0", b"k1", b"k2"]
+    clock.now_ms += 1000
+    log.compact("t")
+    assert [row.offset for row in read_to_end(log, "t")] == [22, *range(23, 43)]
+
+
+def test_a_joined_tombstone_has_its_own_time(log: EmbeddedLog, clock: Clock) -> None:
+    """P10: it is not removed at the time of the older ones that it was joined with."""
+    compacted(log, delete_retention_ms="5000")
+    append(log, (b"first", None))
+    log.compact("t")
+    append(log, (b"second", b"value"))
+    for number in range(40):
+        append(log, (b"second", None) if number == 3 else (b"k%d" % number, b"v"))
+    assert segments(log) < 32
+    clock.now_ms += 5000
+    log.compact("t")
+    assert [row.key for row in read_to_end(log, "t") if row.value is None][-1] == b"second"
+    clock.now_ms += 5000
+    log.compact("t")
+    assert None not in values(read_to_end(log, "t"))
 
 
 def test_more_keys_than_one_pass_holds(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,316 @@
+"""A service with real parts in a folder of its own, what goes in, what comes out, and what the oracle says about it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.log import Append, Log, Pair, TopicPartition
+from samovar.changelog.record import POSITION, ROW, Position, unpack_position
+from samovar.patterns.matcher import digest_of_rows
+from samovar.patterns.order import NO_TIME
+from samovar.patterns.syntax import Rule
+from samovar.service.logs import open_log
+from samovar.service.running import container_of, plan_of
+from samovar.service.settings import ServiceFile, load_service
+from samovar.service.topics import ensure
+from samovar.state.rocks import RocksStore
+from samovar.state.store import Store
+from samovar.tasks.clock import Clock
+from samovar.tasks.container import Container
+from samovar.tasks.plan import Plan
+from samovar.tasks.task import task_folder
+from tests import oracle
+from tests.contracts.log_driving import Row, read_to_end, unique
+from tests.faults import child
+from tests.matching import rules_of
+
+Fields: TypeAlias = dict[str, Any]
+Match: TypeAlias = dict[str, Any]
+
+DEADLINE_S = 60.0
+ROWS_END = bytes([ROW[0] + 1])
+
+
+def wait_until(holds: Callable[[], bool], what: str, each: Callable[[], object] = lambda: None) -> None:
+    """Until it is so; a minute without it fails the test."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:.0f} s: {what}"
+        each()
+
+
+@dataclass
+class Service:
+    """A service's folder and its log. The source of truth for where everything of one test is."""
+
+    folder: Path
+    rules: Mapping[str, str]  # file to text
+    opened: list[Log] = field(default_factory=list)
+    started: list[child.Running] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "service.yml"
+
+    @property
+    def settings(self) -> ServiceFile:
+        return load_service(self.config)
+
+    @property
+    def log(self) -> Log:
+        """The log, opened once."""
+        if not self.opened:
+            self.opened.append(open_log(self.settings))
+        return self.opened[0]
+
+    @property
+    def partitions(self) -> int:
+        return ensure(self.log, self.settings)[0].partitions
+
+    @property
+    def plan(self) -> Plan:
+        return plan_of(self.settings, self.partitions)
+
+    @property
+    def parsed(self) -> list[Rule]:
+        return rules_of(*self.rules.values())
+
+    def close(self) -> None:
+        for running in self.started:
+            if running.process.exitcode is None:
+                running.kill()
+        for log in self.opened:
+            log.close()
+
+    # ------------------------------------------------------------ what goes in
+
+    def append(self, stream: str, values: Sequence[bytes | None], partition: int, key: bytes | None = b"k") -> None:
+        self.append_pairs(stream, [(key, value) for value in values], partition)
+
+    def append_pairs(self, stream: str, pairs: Sequence[Pair], partition: int | None = None) -> None:
+        _ = self.partitions  # makes the topics
+        self.log.append([Append(self.settings.streams[stream].topic, pairs, partition)])
+
+    def events(self, stream: str, events: Sequence[Fields], partition: int = 0) -> None:
+        self.append(stream, [json.dumps(event).encode() for event in events], partition)
+
+    # ------------------------------------------------------------ running
+
+    def start(self, *arguments: str, kill: str = "", poll: int = 0) -> child.Running:
+        words = self.folder / f"said-{len(self.started)}.txt"
+        running = child.start(self.config, words, *arguments, kill=kill, poll=poll)
+        self.started.append(running)
+        return running
+
+    def run_to_end(self, poll: int = 0) -> str:
+        """Process all that is there, in a process of its own. What it said."""
+        running = self.start("--until-caught-up", poll=poll)
+        code = running.ended()
+        assert code == 0, f"exit code {code}: {running.text}"
+        return running.text
+
+    @contextmanager
+    def container(self, clock: Clock, slot: int = 0, tell: Callable[[str], None] = lambda _: None) -> Iterator[Container]:
+        """A container in this process. It is let go of without a last commit: as after a crash, but for its lock."""
+        made = container_of(self.settings, self.log, slot, tell, clock)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def wipe(self, *, snapshots: bool = True) -> None:
+        """Lose the stores; with `snapshots`, those too."""
+        state = self.settings.state
+        for path in [state] if snapshots else list(state.glob("*/store")):
+            shutil.rmtree(path, ignore_errors=True)
+
+    # ------------------------------------------------------------ what comes out
+
+    def read(self, topic: str) -> list[Row]:
+        return read_to_end(self.log, topic)
+
+    def alerts(self) -> list[Match]:
+        return [json.loads(row.value or b"") for row in self.read(self.settings.alerts.topic)]
+
+    def dead(self) -> list[Row]:
+        return self.read(self.settings.dead_letters.topic)
+
+    def late(self) -> list[Row]:
+        return self.read(self.settings.late.topic)
+
+    def changelog(self) -> list[Row]:
+        return self.read(self.settings.changelog.topic)
+
+    def journal(self, partition: int = 0) -> list[Entry]:
+        rows = self.read(self.settings.journal.topic)
+        return [unpack_entry(row.value or b"") for row in rows if row.at.partition == partition]
+
+    def committed(self) -> int:
+        """Records that the group has processed, over all partitions."""
+        settings = self.settings
+        places = [TopicPartition(each.topic, p) for each in settings.streams.values() for p in range(self.partitions)]
+        return sum(offset or 0 for offset in self.log.committed(settings.service, places).values())
+
+    # ------------------------------------------------------------ what state there is
+
+    def store_folder(self, partition: int = 0) -> Path:
+        return task_folder(self.settings.state, partition) / "store"
+
+    @contextmanager
+    def store(self, partition: int = 0) -> Iterator[RocksStore]:
+        """The store itself, while nobody else has it."""
+        store = RocksStore(self.store_folder(partition))
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def digests(self) -> dict[int, str]:
+        """Of each task's store, at the event time that it stands for."""
+        found = {}
+        for partition in range(self.partitions):
+            with self.store(partition) as store:
+                found[partition] = digest_of(self.plan, store)
+        return found
+
+    def positions(self) -> dict[int, Position]:
+        found = {}
+        for partition in range(self.partitions):
+            with self.store(partition) as store:
+                found[partition] = position_of(store)
+        return found
+
+
+def make_service(
+    folder: Path,
+    rules: Mapping[str, str],
+    streams: Mapping[str, Mapping[str, Any]],
+    *,
+    bootstrap: str | None = None,
+    name: str | None = None,
+    **more: Any,
+) -> Service:
+    """A folder with a service file and rules. Topics have the service's own name in front, since brokers are shared."""
+    name = name or unique("s")
+    (folder / "rules").mkdir(parents=True)
+    for file, text in rules.items():
+        (folder / "rules" / f"{file}.yml").write_text(text)
+    topics = {stream: {"topic": f"{name}-{stream}", **spec} for stream, spec in streams.items()}
+    kafka = {} if bootstrap is None else {"log": {"kafka": {"bootstrap": bootstrap}}}
+    data = {"service": name, **kafka, "streams": topics, **more}
+    (folder / "service.yml").write_text(json.dumps(data))  # YAML can read JSON
+    return Service(folder, rules)
+
+
+def twin(service: Service, folder: Path) -> Service:
+    """The same service on an embedded log of its own, for a straight run over the same input."""
+    data = json.loads(service.config.read_text())
+    data.pop("log", None)
+    (folder / "rules").mkdir(parents=True)
+    for file, text in service.rules.items():
+        (folder / "rules" / f"{file}.yml").write_text(text)
+    (folder / "service.yml").write_text(json.dumps(data))
+    made = Service(folder, service.rules)
+    for stream, spec in service.settings.streams.items():
+        for row_partition in range(service.partitions):
+            rows = [row for row in service.read(spec.topic) if row.at.partition == row_partition]
+            if rows:
+                made.append_pairs(stream, [(row.key, row.value) for row in rows], row_partition)
+    return made
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def position_of(store: Store) -> Position:
+    data = store.get(POSITION)
+    assert data is not None, "the store has no position"
+    return unpack_position(data)
+
+
+def digest_of(plan: Plan, store: RocksStore) -> str:
+    watermark = position_of(store).watermark
+    rows = ((key[1:], value) for key, value in store.range(ROW, ROWS_END))
+    limits = plan.max_partials, plan.max_events
+    return digest_of_rows(plan.program, rows, NO_TIME if watermark is None else watermark, limits)
+
+
+def shown(matches: Sequence[Match]) -> list[str]:
+    """Matches for comparing, in an order of their own; the oracle makes no ids and no versions."""
+    plain = [{key: value for key, value in match.items() if key not in ("id", "version")} for match in matches]
+    return sorted(json.dumps(rounded(match), sort_keys=True) for match in plain)
+
+
+def rounded(value: Any) -> Any:
+    """Fractions up to what the order of adding does to them; a step that took no event need not be named."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items() if each != []}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the oracle says about one stream's input."""
+
+    matches: list[Match]
+    late: list[tuple[int, int]]  # partition and offset
+
+
+def told_by_oracle(service: Service, stream: str) -> Told:
+    """The oracle over all records of a stream, partition by partition, with input's end as the end of time."""
+    spec = service.settings.streams[stream]
+    told = Told([], [])
+    for partition in range(service.partitions):
+        rows = [row for row in service.read(spec.topic) if row.at.partition == partition]
+        events = [event_of(row.value) for row in rows]
+        options: dict[str, Any] = {"time_field": spec.time, "slack_ms": spec.slack_ms}
+        if spec.type is not None:
+            options["type_field"] = spec.type
+        else:
+            events = [None if event is None else {"type": stream, **event} for event in events]
+        result = oracle.run(service.parsed, events, **options)
+        places = [[spec.topic, partition, row.offset] for row in rows]
+        told.matches.extend(at_places(match, places) for match in result.matches)
+        told.late.extend((partition, rows[line].offset) for line in result.late)
+    return told
+
+
+def at_places(match: Match, places: Sequence[Any]) -> Match:
+    """A match of the oracle's with coordinates instead of lines."""
+    steps = {name: [places[line] for line in lines] for name, lines in match["steps"].items()}
+    return {**match, "steps": steps}
+
+
+def event_of(value: bytes | None) -> Fields | None:
+    """A record as the oracle takes it; None is what every reader must pass over."""
+    try:
+        event = json.loads(value or b"")
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def same_alerts(service: Service, told: Told) -> None:
+    """Nothing lost, nothing twice, nothing else (P1)."""
+    alerts = service.alerts()
+    ids = [alert["id"] for alert in alerts]
+    assert len(ids) == len(set(ids)), "an alert was written twice"
+    assert shown(alerts) == shown(told.matches)
+    late = sorted((header(row, "partition"), header(row, "offset")) for row in service.late())
+    assert late == sorted((str(partition), str(offset)) for partition, offset in told.late)
+
+
+def header(row: Row, name: str) -> str:
+    return dict(row.headers)["__streams.errors." + name].decode()

@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fuzz clean lock kernel
+.PHONY: help demo test lint format bench fuzz clean lock kernel fetcher
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -18,7 +18,7 @@ help: ## this list
 demo: kernel ## a tour: rules, events, matches (a few seconds)
 	@$(BIN)/samovar demo $(ARGS)
 
-test: kernel ## all tests; ARGS="-k name" chooses some
+test: kernel fetcher ## all tests; ARGS="-k name" chooses some
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 lint: $(INSTALLED) ## ruff, mypy, layers
@@ -49,9 +49,18 @@ lock: ## choose the newest allowed versions again and write requirements.lock
 	@build/lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --quiet \
 	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/new
 	@{ head -1 requirements.lock; cat build/lock/new; } > build/lock/whole && mv build/lock/whole requirements.lock
+	@echo 'pyspark==4.0.0' | build/lock/bin/uv pip compile - --universal --python-version 3.11 --quiet \
+	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/spark
+	@{ head -1 requirements.lock; cat build/lock/spark; } > requirements-spark.lock
 	@rm -rf build/lock
 
 # ---------------------------------------------------------------- setting up
+
+# A Kafka broker's jars come through Maven, or through the Ivy in PySpark where there is no Maven.
+fetcher: $(INSTALLED)
+	@command -v mvn >/dev/null || $(BIN)/python -c "import pyspark" 2>/dev/null || { \
+	echo "setup: installing the packages of requirements-spark.lock"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock; }
 
 kernel: $(INSTALLED)
 	@$(BIN)/python patterns/kernel/build.py

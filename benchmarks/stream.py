@@ -54,12 +54,23 @@ def purchases(events: int, cards: int = 50_000, seed: int = 7) -> Purchases:
     return Purchases(card, amount, country, START_MS + np.cumsum(rng.integers(0, 5, events)))
 
 
+def distinct(cards: int, within_ms: int = 400_000) -> Purchases:
+    """One small purchase of each of so many cards, soon enough after each other that W1 has to hold all of them."""
+    card = np.random.default_rng(11).permutation(cards)
+    times = START_MS + np.arange(cards, dtype=np.int64) * within_ms // cards
+    return Purchases(card, np.ones(cards), card % len(COUNTRIES), times)
+
+
+def card_name(card: int) -> str:
+    return f"card-{card:06d}"
+
+
 def lines(stream: Purchases, start: int, stop: int) -> Iterator[str]:
     """Rows as JSON, about 108 bytes each."""
     columns = stream.card, stream.amount, stream.country, stream.time
     for card, amount, country, time in zip(*(column[start:stop].tolist() for column in columns), strict=True):
         yield (
-            f'{{"card":"card-{card:06d}","amount":{amount},"merchant":"m-{card * 7 % 5000:04d}",'
+            f'{{"card":"{card_name(card)}","amount":{amount},"merchant":"m-{card * 7 % 5000:04d}",'
             f'"country":"{COUNTRIES[country]}","type":"purchase","ts":{time}}}\n'
         )
 

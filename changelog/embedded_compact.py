@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.embedded_file import Stored, reading, writing
+from samovar.changelog.embedded_packed import Packed, joined, kept, objects
 from samovar.changelog.embedded_read import unpacked
-from samovar.changelog.embedded_segment import SEGMENT_BYTES, Packed, Standing, joined, kept, objects, repack
+from samovar.changelog.embedded_segment import SEGMENT_BYTES, Standing, repack
 
 STEP_BYTES = 2 << 20
 MAX_KEYS = 500_000
@@ -88,7 +89,7 @@ class Pass:
             self.limit = min(self.limit, self.mapped)
 
     def _end(self, connection: sqlite3.Connection) -> None:
-        """Note how far all is clean. A segment that reaches beyond, joined by another, is looked at by the next pass."""
+        """Note how far all is clean. What another has joined across that place is looked at by the next pass."""
         connection.execute(
             "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
             (self.limit, self.stored.number, self.partition),
@@ -143,12 +144,12 @@ def replace(
     connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
     if len(still) == 0:
         return
-    first, time_ms = rows[0].standing.first, int(still.times.max())
-    data = repack(still, first, time_ms)
+    first, following, time_ms = rows[0].standing.first, rows[-1].standing.next, int(still.times.max())
+    data = repack(still, first, following, time_ms)
     connection.execute(
         "INSERT INTO segment (topic, partition, first, next, time, size, horizon, data) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (*here, first, rows[-1].standing.next, time_ms, len(data), horizon, data),
+        (*here, first, following, time_ms, len(data), horizon, data),
     )
 
 

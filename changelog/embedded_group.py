@@ -106,7 +106,7 @@ class EmbeddedMember:
 
     def at_end(self, at: TopicPartition) -> bool:
         place = self._cursor.place(at)
-        return place.position is not None and place.position >= place.end
+        return place.position is not None and place.end is not None and place.position >= place.end
 
     # ---------------------------------------------------------------- partitions
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from samovar.changelog.embedded_compact import Row, groups, replace
 from samovar.changelog.embedded_file import Stored, writing
+from samovar.changelog.embedded_packed import joined
 from samovar.changelog.embedded_read import unpacked
-from samovar.changelog.embedded_segment import Standing, joined
+from samovar.changelog.embedded_segment import Standing
 
 SMALL_BYTES = 128 << 10
 MANY = 32

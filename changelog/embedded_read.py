@@ -10,20 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.embedded_file import connect, damaged, failing, missing, reading
-from samovar.changelog.embedded_segment import (
-    DamagedSegmentError,
-    Packed,
-    Standing,
-    joined,
-    nothing_up_to,
-    rows_between,
-    unpack,
-)
+from samovar.changelog.embedded_packed import Packed, joined, nothing_up_to, rows_between
+from samovar.changelog.embedded_segment import DamagedSegmentError, Standing, unpack
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Records, TopicPartition
 
 BYTES_A_POLL = 32 << 20
-# Between two looks at a quiet file: an eighth of the time it has been quiet for, within these.
+# Between two looks at a quiet file: a sixteenth of the time it has been quiet for, within these.
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.02
 
 _SEGMENTS = (
@@ -39,7 +32,7 @@ class Place:
 
     number: int
     position: int | None
-    end: int = 0
+    end: int | None = None  # at the last look
     paused: bool = False
     rest: Packed | None = None
 
@@ -88,7 +81,7 @@ class Cursor:
             if found or left_s <= 0:
                 return found
             quiet_s = time.monotonic() - self._quiet_since
-            time.sleep(min(left_s, max(_SHORTEST_WAIT_S, min(_LONGEST_WAIT_S, quiet_s / 8))))
+            time.sleep(min(left_s, max(_SHORTEST_WAIT_S, min(_LONGEST_WAIT_S, quiet_s / 16))))
 
     def _look(self, max_records: int) -> list[Records]:
         with failing(self.path):
@@ -122,9 +115,10 @@ class Cursor:
 
     def _look_at_ends(self) -> None:
         for at, place in self.places.items():
-            begin, place.end = self._bounds(at, place.number)
+            bounds = self._bounds(at, place.number)
+            place.end = bounds.end
             if place.is_read and place.rest is None and place.position is not None:
-                _refuse_position(at, place.position, Bounds(begin, place.end))
+                _refuse_position(at, place.position, bounds)
 
     def _bounds(self, at: TopicPartition, number: int) -> Bounds:
         row = self.connection.execute(
@@ -136,9 +130,10 @@ class Cursor:
 
     def _next_of(self, at: TopicPartition, quota: int, quota_bytes: int) -> tuple[Packed | None, int]:
         place = self.place(at)
-        position = place.position
+        position, end = place.position, place.end
         assert position is not None
-        if position >= place.end:
+        assert end is not None
+        if position >= end:
             return None, 0
         parts, count, size, rest = list[Packed](), 0, 0, None
         for part in self._parts(at, place, position):
@@ -155,7 +150,7 @@ class Cursor:
             if rest is not None:
                 break
         else:
-            parts.append(nothing_up_to(*at, place.end))  # past a gap at the end
+            parts.append(nothing_up_to(*at, end))  # past a gap at the end
         place.rest, place.position = rest, parts[-1].next
         return joined(parts), size
 

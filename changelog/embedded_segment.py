@@ -2,14 +2,14 @@
 
     version u8 = 1 | flags u8 | 0 u16 | crc32 u32          of all bytes that follow
     records u32 | bytes of keys u32 | of values u32 | of headers u32
-    places       i64 x records   flag 1: offset less the segment's first; without the flag 0, 1, 2, ...
+    places       i64 x records   flag 1: offset less the segment's first; without it 0, 1, 2, ... and no gap
     times        i64 x records   flag 2: log times in ms; without the flag all have the row's time
     key sizes    i32 x records   -1: no key
     value sizes  i32 x records   -1: null, a tombstone
     header sizes u32 x records   flag 4; without the flag no record has headers
     keys | values | headers      contiguous, in order
 
-    headers of a record: (size u32, name, size u32, value) for each
+    headers of a record: see samovar.changelog.embedded_packed
 
 The row holds the first offset and the time, so that a segment is packed before anybody knows where it will stand.
 Flags 1 and 2 come from compaction, which leaves gaps and joins segments of different times.
@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from samovar.changelog.embedded_packed import Bools, Packed, header_bytes_of
 from samovar.changelog.log import Headers, Int64s, Pair
 from samovar.patterns.native import Messages, data_of
 
@@ -37,11 +38,9 @@ PLACES, TIMES, HEADERS = 1, 2, 4
 
 _HEAD = struct.Struct("<BBHI")
 _SIZES = struct.Struct("<IIII")
-_U32 = struct.Struct("<I")
 _KNOWN_FLAGS = PLACES | TIMES | HEADERS
 
 Int32s: TypeAlias = NDArray[np.int32]
-Bools: TypeAlias = NDArray[np.bool_]
 
 
 class DamagedSegmentError(ValueError):
@@ -56,50 +55,6 @@ class Standing(NamedTuple):
     first: int
     next: int
     time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Records of one partition as columns, as samovar.changelog.log.Records says."""
-
-    topic: str
-    partition: int
-    offsets: Int64s
-    times: Int64s
-    next: int
-    keys: Messages
-    values: Messages
-    keyless: Bools
-    null: Bools
-    header_bytes: Messages | None = None
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def key(self, row: int) -> bytes | None:
-        return None if self.keyless[row] else self.keys[row]
-
-    def value(self, row: int) -> bytes | None:
-        return None if self.null[row] else self.values[row]
-
-    def headers(self, row: int) -> Headers:
-        return () if self.header_bytes is None else _headers_of(self.header_bytes[row])
-
-    def pairs(self) -> list[Pair]:
-        return list(zip(objects(self.keys, self.keyless), objects(self.values, self.null), strict=True))
-
-
-def objects(messages: Messages, missing: Bools) -> list[bytes | None]:
-    """The messages one by one, None for the missing."""
-    if len(messages) == 0:
-        return []
-    base = int(messages.starts[0])
-    data = messages.data[base : messages.ends[-1]].tobytes()
-    starts, ends = (messages.starts - base).tolist(), (messages.ends - base).tolist()
-    found: list[bytes | None] = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-    for row in np.flatnonzero(missing).tolist():
-        found[row] = None
-    return found
 
 
 # ---------------------------------------------------------------- packing
@@ -141,7 +96,7 @@ def columns(records: Sequence[Pair], headers: Sequence[Headers] | None = None) -
     values, value_sizes = _column(flat[1::2])
     if not headers:
         return Columns(keys, values, (), key_sizes, value_sizes, None)
-    heads, head_sizes = _column([_header_bytes(each) for each in headers])
+    heads, head_sizes = _column([header_bytes_of(each) for each in headers])
     return Columns(keys, values, heads, key_sizes, value_sizes, head_sizes)
 
 
@@ -165,11 +120,11 @@ def pack(records: Columns) -> Iterator[tuple[int, bytes]]:
         yield end - start, _sealed(end - start, flags, sizes, parts)
 
 
-def repack(records: Packed, first: int, row_time: int) -> bytes:
-    """One segment of these records, each at its own place and with its own time."""
+def repack(records: Packed, first: int, following: int, row_time: int) -> bytes:
+    """One segment of these records, from `first` up to `following`, each at its own place and with its own time."""
     flags, arrays = 0, list[NDArray[np.generic]]()
     places = records.offsets - first
-    if not np.array_equal(places, np.arange(len(records))):
+    if not np.array_equal(places, np.arange(following - first)):
         flags |= PLACES
         arrays.append(places)
     if not (records.times == row_time).all():
@@ -219,21 +174,6 @@ def _bytes_of(messages: Messages) -> bytes:
     return messages.data[messages.starts[0] : messages.ends[-1]].tobytes() if len(messages) else b""
 
 
-def _header_bytes(headers: Headers) -> bytes:
-    texts = [part for name, value in headers for part in (name.encode(), value)]
-    return b"".join(piece for text in texts for piece in (_U32.pack(len(text)), text))
-
-
-def _headers_of(data: bytes) -> Headers:
-    texts: list[bytes] = []
-    at = 0
-    while at < len(data):
-        (size,) = _U32.unpack_from(data, at)
-        texts.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    return tuple((name.decode(), value) for name, value in zip(texts[::2], texts[1::2], strict=True))
-
-
 # ---------------------------------------------------------------- unpacking
 
 
@@ -246,6 +186,9 @@ def unpack(standing: Standing, data: bytes) -> Packed:
         places, at = np.frombuffer(data, "<i8", count, at), at + 8 * count
     if flags & TIMES:
         times, at = np.frombuffer(data, "<i8", count, at), at + 8 * count
+    room = standing.next - standing.first
+    if places.max(initial=-1) >= room or not (flags & PLACES or count == room):
+        raise DamagedSegmentError(f"{count} records do not fit the offsets {standing.first} to {standing.next}")
     sizes = [
         np.frombuffer(data, "<i4", count, at + 4 * count * column) for column in range(3 if flags & HEADERS else 2)
     ]
@@ -290,93 +233,3 @@ def _messages(data: NDArray[np.uint8], sizes: Int32s) -> Messages:
     lengths = np.maximum(sizes, 0, dtype=np.int64)
     ends = np.cumsum(lengths)
     return Messages(data, ends - lengths, ends)
-
-
-# ---------------------------------------------------------------- parts and wholes
-
-
-def rows_between(records: Packed, start: int, end: int, next_offset: int) -> Packed:
-    """Some rows, as views."""
-    rows = slice(start, end)
-    heads = records.header_bytes
-    return Packed(
-        records.topic,
-        records.partition,
-        records.offsets[rows],
-        records.times[rows],
-        next_offset,
-        Messages(records.keys.data, records.keys.starts[rows], records.keys.ends[rows]),
-        Messages(records.values.data, records.values.starts[rows], records.values.ends[rows]),
-        records.keyless[rows],
-        records.null[rows],
-        heads and Messages(heads.data, heads.starts[rows], heads.ends[rows]),
-    )
-
-
-def kept(records: Packed, rows: Bools) -> Packed:
-    """The rows that are marked, their bytes copied together."""
-    heads = records.header_bytes
-    return Packed(
-        records.topic,
-        records.partition,
-        records.offsets[rows],
-        records.times[rows],
-        records.next,
-        _picked(records.keys, rows),
-        _picked(records.values, rows),
-        records.keyless[rows],
-        records.null[rows],
-        heads and _picked(heads, rows),
-    )
-
-
-def _picked(messages: Messages, rows: Bools) -> Messages:
-    lengths = messages.ends - messages.starts
-    inside = np.repeat(rows, lengths)
-    begin, end = (int(messages.starts[0]), int(messages.ends[-1])) if len(messages) else (0, 0)
-    ends = np.cumsum(lengths[rows])
-    return Messages(messages.data[begin:end][inside], ends - lengths[rows], ends)
-
-
-def joined(parts: Sequence[Packed]) -> Packed:
-    """Parts of one partition, in order, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    last = parts[-1]
-    heads = None
-    if any(part.header_bytes is not None for part in parts):
-        heads = _together([part.header_bytes or _empty(len(part)) for part in parts])
-    return Packed(
-        last.topic,
-        last.partition,
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.times for part in parts]),
-        last.next,
-        _together([part.keys for part in parts]),
-        _together([part.values for part in parts]),
-        np.concatenate([part.keyless for part in parts]),
-        np.concatenate([part.null for part in parts]),
-        heads,
-    )
-
-
-def _together(many: Sequence[Messages]) -> Messages:
-    """Messages of several buffers in one. Each one's bytes are contiguous, as a segment has them."""
-    many = [each for each in many if len(each)]
-    if not many:
-        return _empty(0)
-    data = np.concatenate([each.data[each.starts[0] : each.ends[-1]] for each in many])
-    lengths = np.concatenate([each.ends - each.starts for each in many])
-    ends = np.cumsum(lengths)
-    return Messages(data, ends - lengths, ends)
-
-
-def _empty(count: int) -> Messages:
-    nothing = np.zeros(count, np.int64)
-    return Messages(np.empty(0, np.uint8), nothing, nothing)
-
-
-def nothing_up_to(topic: str, partition: int, next_offset: int) -> Packed:
-    """No records, and where to read on."""
-    none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
-    return Packed(topic, partition, none, none, next_offset, _empty(0), _empty(0), no, no)

@@ -19,6 +19,7 @@ from confluent_kafka import (
     KafkaException,
     TopicCollection,
 )
+from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
 from samovar.changelog.errors import LogUnavailable, Refused
@@ -43,6 +44,7 @@ IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP, KafkaError.UNKNOWN_MEMBER_ID, Ka
 admin: Any = admin_module  # most of its names are not exported as far as types go
 
 Key = TypeVar("Key")
+Answer = TypeVar("Answer")
 Futures = Mapping[Key, "Future[Any]"]
 
 
@@ -111,22 +113,35 @@ class KafkaLog:
             return {}
         asked = dict.fromkeys(places_of(partitions), spec)
         level = IsolationLevel.READ_UNCOMMITTED
-        told = self._ask("asking for offsets", lambda: self._admin.list_offsets(asked, isolation_level=level))
+        try:
+            told = self._ask("asking for offsets", lambda: self._admin.list_offsets(asked, isolation_level=level))
+        except LogUnavailable:
+            self._refuse_missing({at.topic for at in partitions})
+            raise
         return {TopicPartition(place.topic, place.partition): info.offset for place, info in told.items()}
+
+    def _refuse_missing(self, names: Collection[str]) -> None:
+        """A topic that is not there looks, to one who asks for its offsets, as one without leaders."""
+        missing = sorted(set(names) - self.topics(names).keys())
+        if missing:
+            raise failure_of(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, ", ".join(missing)), "asking", self._settings)
 
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         if not partitions:
             return {}
         asked = [ConsumerGroupTopicPartitions(group, places_of(partitions))]
+        doing = f"asking for offsets of group {group}"
 
-        told = self._ask(
-            f"asking for offsets of group {group}",
-            lambda: self._admin.list_consumer_group_offsets(asked, require_stable=True),
-            without=NO_GROUP,
-        )
-        places = told[group].topic_partitions if group in told else ()
-        found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
-        return {at: found[at] if found.get(at, -1) >= 0 else None for at in partitions}
+        def answered() -> Mapping[TopicPartition, int | None]:
+            told = self._ask(
+                doing, lambda: self._admin.list_consumer_group_offsets(asked, require_stable=True), without=NO_GROUP
+            )
+            places = told[group].topic_partitions if group in told else ()
+            refuse_errors(places)
+            found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
+            return {at: found[at] if found.get(at, -1) >= 0 else None for at in partitions}
+
+        return self._patiently(doing, answered)
 
     def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         members = self.members(group)
@@ -139,9 +154,7 @@ class KafkaLog:
         told = self._ask(doing, lambda: self._admin.alter_consumer_group_offsets(asked), without=IN_USE)
         if group not in told:
             raise active(group, self.members(group))
-        for place in told[group].topic_partitions:
-            if place.error is not None:
-                raise failure_of(place.error, doing, self._settings)
+        self._patiently(doing, lambda: refuse_errors(told[group].topic_partitions))
 
     def members(self, group: str) -> Sequence[str]:
         doing = f"describing group {group}"
@@ -162,8 +175,11 @@ class KafkaLog:
             for append in appends:
                 self._appending.put(append)
             self._appending.flush()
-        except KafkaException as error:
-            raise failure_of(error_of(error), "appending", self._settings) from None
+        except BaseException as error:
+            self.close()  # with it goes what is still in the queue: nothing may be written later
+            if isinstance(error, KafkaException):
+                raise failure_of(error_of(error), "appending", self._settings) from None
+            raise
         return sum(len(append.records) for append in appends)
 
     def join(self, joining: Joining) -> Member:
@@ -179,11 +195,15 @@ class KafkaLog:
     def _ask(
         self, doing: str, ask: Callable[[], Futures[Key]], without: Collection[int] = frozenset()
     ) -> dict[Key, Any]:
-        """The answers, without those that failed with one of these codes. What passes by itself is asked again."""
+        """The answers, without those that failed with one of these codes."""
+        return self._patiently(doing, lambda: answers(ask(), without))
+
+    def _patiently(self, doing: str, ask: Callable[[], Answer]) -> Answer:
+        """An answer, or what Kafka says. What passes by itself, such as a pending transaction, is asked again."""
         deadline = time.monotonic() + ASK_S
         while True:
             try:
-                return self._answers(ask(), without, deadline)
+                return ask()
             except KafkaException as error:
                 told = error_of(error)
                 if told.code() not in PASSING or time.monotonic() > deadline:
@@ -192,24 +212,30 @@ class KafkaLog:
                 raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
             time.sleep(AGAIN_S)
 
-    def _answers(self, futures: Futures[Key], without: Collection[int], deadline: float) -> dict[Key, Any]:
-        found = {}
-        for key, future in futures.items():
-            try:
-                answer = future.result(max(deadline - time.monotonic(), 0.1))
-            except KafkaException as error:
-                if error_of(error).code() not in without:
-                    raise
-            else:
-                found[key] = answer
-        return found
-
     def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + VISIBLE_S
         while not holds():
             if time.monotonic() > deadline:
                 raise LogUnavailable(f"{otherwise} after {VISIBLE_S:.0f} s")
             time.sleep(AGAIN_S)
+
+
+def answers(futures: Futures[Key], without: Collection[int]) -> dict[Key, Any]:
+    found = {}
+    for key, future in futures.items():
+        try:
+            found[key] = future.result(ASK_S)
+        except KafkaException as error:
+            if error_of(error).code() not in without:
+                raise
+    return found
+
+
+def refuse_errors(places: Sequence[KafkaPlace]) -> None:
+    """An answer may hold an error for one partition: that is no offset, and never "none was committed"."""
+    for place in places:
+        if place.error is not None:
+            raise KafkaException(place.error)
 
 
 def active(group: str, members: Sequence[str]) -> Refused:

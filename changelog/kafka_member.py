@@ -164,8 +164,9 @@ class KafkaMember:
                 persist(lambda left: producer.send_offsets_to_transaction(places, self._membership, left), OFFSETS_S)
             points.passing("offsets.after")
         except KafkaException as error:
+            failure = self._failure(error_of(error), "writing")
             self._abort()
-            raise self._failure(error_of(error), "writing") from None
+            raise failure from None
         points.passing("commit.before")
         self._commit()
         points.passing("commit.after")
@@ -182,8 +183,9 @@ class KafkaMember:
             persist(self._writer.producer.commit_transaction, COMMIT_S)
         except KafkaException as error:
             told = error_of(error)
+            failure = self._failure(told, "committing")
             if told.txn_requires_abort() and self._abort():
-                raise self._failure(told, "committing") from None
+                raise failure from None
             text = self._settings.scrubbed(told.str())
             raise CommitUnknown(f"committing as {self._name}: {text} ({told.name()})") from None
         self._open = False
@@ -213,10 +215,14 @@ class KafkaMember:
         try:
             told = self._stream.consumer.commit(offsets=places_at(offsets), asynchronous=False)
         except KafkaException as error:
-            raise self._failure(error_of(error), "committing offsets") from None
+            raise self._uncommitted(error_of(error)) from None
         for place in told or ():
             if place.error is not None:
-                raise self._failure(place.error, "committing offsets")
+                raise self._uncommitted(place.error)
+
+    def _uncommitted(self, error: KafkaError) -> Exception:
+        failure = self._failure(error, "committing offsets")
+        return CommitUnknown(str(failure)) if isinstance(failure, LogUnavailable) else failure
 
     def _failure(self, error: KafkaError, doing: str) -> Failure:
         """What to raise. The first record that failed says more than the transaction that failed with it."""
@@ -236,14 +242,14 @@ class KafkaMember:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
         if self._open:
             self._abort()
         try:
-            self._stream.close()
+            self._stream.close()  # calls on_revoked, in which a last commit is still possible
         except KafkaException as error:
             raise LogUnavailable(self._settings.scrubbed(error_of(error).str())) from None
         finally:
+            self._closed = True
             self._writer.close()
 
 

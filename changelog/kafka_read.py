@@ -95,10 +95,14 @@ class Stream:
                 self._tell_positions()
             left = deadline - time.monotonic()
             messages = self._consumed(max_records, min(left, LOOK_S))
+            if self._interrupted:  # they were fetched for those partitions that are gone
+                messages = [message for message in messages if is_failure(message)]
             records = self._taken(messages) if messages else []
-            if records or left <= 0 or self._interrupted:
+            if records:
                 return records
             self._raise_if_down()
+            if left <= 0 or self._interrupted:
+                return []
 
     def _consumed(self, max_records: int, timeout_s: float) -> Rows:
         messages = self.consumer.consume(max_records, 0)
@@ -186,6 +190,11 @@ class KafkaReader:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def is_failure(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() != KafkaError._PARTITION_EOF
 
 
 def places_of(partitions: Collection[TopicPartition]) -> list[KafkaPlace]:

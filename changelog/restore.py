@@ -162,7 +162,8 @@ class Restore:
         changes: list[Change] = [*latest.items(), follows]
         changes += deadline_rows(latest.items())
         if self._empty:
-            self.store.ingest(sorted((key, value) for key, value in changes if value is not None))
+            # Two rules of one key may wait for the same moment: one index row stands for both.
+            self.store.ingest(sorted({key: value for key, value in changes if value is not None}.items()))
             self._empty = False
         else:
             self.store.write(changes)

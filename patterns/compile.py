@@ -8,7 +8,7 @@ kernel/program.cpp; the two change together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,7 @@ class Program:
     text: bytes
     functions: tuple[Callable[..., Scalar], ...] = field(repr=False)
     stores: frozenset[str] = frozenset()  # names under which states are stored: of rules, and of history functions
+    histories: Mapping[str, tuple[str, History]] = field(default_factory=dict, repr=False)  # store: event type, call
 
 
 def compile_rules(rules: Iterable[Rule]) -> Program:
@@ -112,6 +113,7 @@ def compile_rules(rules: Iterable[Rule]) -> Program:
         bytes(tables.blob),
         tuple(tables.functions),
         frozenset([*(f"{plan.rule.id}@{plan.version}" for plan, _ in plans), *tables.history_names]),
+        dict(tables.history_names),
     )
 
 
@@ -128,7 +130,7 @@ class _Tables:
         self.columnar: list[bool] = []
         self.keys: dict[tuple[int, ...], int] = {}
         self.histories: dict[tuple[int, ...], int] = {}
-        self.history_names: set[str] = set()
+        self.history_names: dict[str, tuple[str, History]] = {}
         self.functions: list[Callable[..., Scalar]] = []
         self.function_ids: dict[Any, int] = {}
 
@@ -306,7 +308,7 @@ class _RuleCompiler:
         where = -1 if expr.where is None else self.column(expr.where)
         identity = repr((expr.function, expr.value, expr.span_ms, expr.where, self.by, self.bracket_type))
         store = "history/" + hashlib.sha256(identity.encode()).hexdigest()[:16]
-        self.tables.history_names.add(store)
+        self.tables.history_names[store] = (self.bracket_type, expr)
         name = self.tables.constant(store)
         entry = (name, AGGREGATES[expr.function], keyspec, type_id, value, where, expr.span_ms)
         return self.tables.histories.setdefault(entry, len(self.tables.histories))

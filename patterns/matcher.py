@@ -280,13 +280,24 @@ def digest_of_rows(
 ) -> str:
     """As `States.digest`, of stored rows in the order of their keys; memory holds a part of them at a time."""
     digest = hashlib.sha256()
+    for key, value in canonical_rows(program, rows, watermark, limits):
+        digest.update(_varint(len(key)) + key + _varint(len(value)) + value)
+    return digest.hexdigest()
+
+
+def canonical_rows(
+    program: Program,
+    rows: Iterable[tuple[bytes, bytes]],
+    watermark: int,
+    limits: tuple[int, int] = (MAX_PARTIALS, MAX_EVENTS),
+) -> Iterator[tuple[bytes, bytes]]:
+    """Stored rows as a digest sees them: a row a state, trimmed to the watermark; equal where the states are."""
     for part in _whole_keys(rows):
         # On a copy: what lies behind the watermark is let go of there.
         copy = States(program, max_partials=limits[0], max_events=limits[1])
         copy.load(part)
         for key, value in sorted(copy._dump(CANONICAL_ROWS, watermark)):
-            digest.update(_varint(len(key)) + key + _varint(len(value or b"")) + (value or b""))
-    return digest.hexdigest()
+            yield key, value or b""
 
 
 def _whole_keys(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:

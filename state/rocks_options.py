@@ -38,6 +38,7 @@ def options(memory: Memory) -> Options:
     made.set_write_buffer_manager(memory.buffers)
     made.set_write_buffer_size(max(memory.write_buffer_bytes // 2, MB))
     made.set_max_write_buffer_number(3)
+    made.set_allow_concurrent_memtable_write(False)  # there is one writer
     made.set_level_compaction_dynamic_level_bytes(True)
     made.set_compression_type(DBCompressionType.lz4())
     made.set_max_background_jobs(2)

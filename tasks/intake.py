@@ -200,6 +200,11 @@ class Intake:
         source.next = records.next
         return Fed(ordered, dead, late)
 
+    def event_times(self, records: Records) -> tuple[Int64s, Int64s]:
+        """Rows of the records that are events, and their times; nothing is taken."""
+        batch, kept, _ = self._decode(self.by_topic[records.topic], records)
+        return kept, batch.time
+
     def _decode(self, source: Source, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
         """Good events, the rows of the records they come from, and the others."""
         count = len(records)

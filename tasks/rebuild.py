@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from samovar.changelog.cursors import Cursor, read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import Entry, unpack_entry
-from samovar.changelog.log import Log, Pair, TopicPartition
+from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.changelog.record import Position
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.order import NO_TIME
@@ -55,17 +55,34 @@ def rebuild(
     until: Until,
     on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
     on_progress: Callable[[int], None] = lambda _: None,
+    start: Position | None = None,
 ) -> Rebuilt:
-    """Fold input and journal into an empty store, up to `until`."""
+    """Fold input and journal into an empty store, up to `until`. With `start`, the store holds the state of that
+    position already, as a snapshot does, and the fold goes on from there.
+    """
+    refuse_beyond(log, plan, partition, until)
     entries = journal_of(log, plan, partition)
     if until.journal is not None:
         entries = entries[: until.journal]
-    replay = Replay(log, plan, partition, store, entries, on_alerts, on_progress)
+    replay = Replay(log, plan, partition, store, entries, on_alerts, on_progress, start)
     try:
         replay.run(until)
     finally:
         replay.close()
     return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+
+
+def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
+    """Refuse offsets that the inputs do not reach: a replay would wait for them for ever."""
+    for spec in plan.inputs:
+        at = TopicPartition(spec.topic, partition)
+        end, wanted = log.bounds([at])[at].end, until.inputs.get(spec.stream, 0)
+        if wanted > end:
+            raise Refused(
+                "input-truncated",
+                f"{at} ends at {end:,}, and the state stands for it up to {wanted:,}",
+                "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
+            )
 
 
 def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
@@ -117,17 +134,35 @@ class Replay:
         entries: Sequence[Entry],
         on_alerts: Callable[[Sequence[Pair]], None],
         on_progress: Callable[[int], None],
+        start: Position | None = None,
     ) -> None:
         self.log, self.plan, self.partition, self.store = log, plan, partition, store
         self.on_alerts, self.on_progress = on_alerts, on_progress
         self.entries = list(entries)
         self.events = self.alerts = self._uncommitted = 0
+        self.cursors: dict[str, Cursor] = {}
+        if start is None:
+            self._begin()
+        else:
+            self._go_on(start)
+        self._topic_ids()
+
+    def _begin(self) -> None:
         first = self._first()
-        self.plan = plan_at(plan, first)
-        self.core = Core(self.plan, partition, store, numbered(None, plan.inputs), None)
+        self.plan = plan_at(self.plan, first)
+        self.core = Core(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
         self.core.intake.journaled = first.number
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
-        self._topic_ids()
+
+    def _go_on(self, start: Position) -> None:
+        done = [entry for entry in self.entries if entry.number <= start.journal]
+        self.entries = self.entries[len(done) :]
+        self.plan = plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
+        self.core = Core(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
+        for stream, stored in start.inputs.items():
+            self._held_from(stream, stored.safe)
+        recover_waiting(self.log, self.core.intake, start, self.partition)
+        self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
 
     def _first(self) -> Entry:
         if not self.entries or self.entries[0].kind != "rules":
@@ -141,8 +176,13 @@ class Replay:
         return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
 
     def _cursor(self, stream: str, start: int) -> Cursor:
-        spec = self.core.intake.sources[stream].spec
-        at = TopicPartition(spec.topic, self.partition)
+        at = self._held_from(stream, start)
+        self.core.intake.sources[stream].next = start
+        return Cursor(self.log, at, start)
+
+    def _held_from(self, stream: str, start: int) -> TopicPartition:
+        """The input, which must still hold its records from here on."""
+        at = TopicPartition(self.core.intake.sources[stream].spec.topic, self.partition)
         begin = self.log.bounds([at])[at].begin
         if begin > start:
             raise Refused(
@@ -151,8 +191,7 @@ class Replay:
                 "The input no longer holds what the state was made from: it cannot be rebuilt from its source, nor"
                 " verified against it, before that.",
             )
-        self.core.intake.sources[stream].next = start
-        return Cursor(self.log, at, start)
+        return at
 
     def _topic_ids(self) -> None:
         topics = self.log.topics([spec.topic for spec in self.plan.inputs])
@@ -178,7 +217,7 @@ class Replay:
             stream = min(left, key=self._largest)
             if stream not in self.cursors:  # a stream that came later
                 self.cursors[stream] = self._cursor(stream, self.core.intake.sources[stream].next)
-            records = self.cursors[stream].take(left[stream])
+            records = self._take(stream, left[stream])
             if records is None:
                 self.core.intake.sources[stream].next = left.pop(stream)
                 continue
@@ -188,6 +227,9 @@ class Replay:
             if self._uncommitted >= COMMIT_EVENTS:
                 self._commit()
             self.on_progress(self.events)
+
+    def _take(self, stream: str, until: int) -> Records | None:
+        return self.cursors[stream].take(until)
 
     def _largest(self, stream: str) -> int:
         number = self.core.intake.sources[stream].number

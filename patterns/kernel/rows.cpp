@@ -140,6 +140,11 @@ void Engine::dump_changes(RowList& out) {
   for (auto& row : gone_) out.add(row, nullptr);
   gone_.clear();
   for (auto& store : stores_) {
+    // In the order of rows: a store takes what is sorted much faster.
+    std::sort(store.dirty.begin(), store.dirty.end(), [&](uint32_t a, uint32_t b) {
+      const std::string &x = keys_.bytes(a), &y = keys_.bytes(b);
+      return x.size() != y.size() ? x.size() < y.size() : x < y;
+    });
     for (uint32_t key : store.dirty) {
       State* s = store.states.find(key);
       if (s && s->dirty) pack_state(store, *s, Rows::CHANGED, out);

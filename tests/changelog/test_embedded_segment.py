@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samovar.changelog.embedded_packed import Packed, joined, kept, rows_between
 from samovar.changelog.embedded_segment import (
     SEGMENT_BYTES,
     DamagedSegmentError,
-    Packed,
     Standing,
     columns,
-    joined,
-    kept,
     pack,
     repack,
-    rows_between,
     unpack,
 )
 from samovar.changelog.log import Headers, Pair
@@ -55,7 +52,7 @@ def test_parts_that_are_joined_and_thinned_come_back(one: list[Pair], two: list[
     whole = joined([packed(one), packed(two, headers, first=100, time=60)])
     stays = np.array(data.draw(st.lists(st.booleans(), min_size=len(whole), max_size=len(whole))), np.bool_)
     still = kept(whole, stays)
-    again = unpack(Standing("t", 3, 7, 200, 60), repack(still, 7, 60))
+    again = unpack(Standing("t", 3, 7, 200, 60), repack(still, 7, 200, 60))
     assert again.pairs() == [pair for pair, stay in zip(one + two, stays.tolist(), strict=True) if stay]
     assert again.offsets.tolist() == whole.offsets[stays].tolist()
     assert again.times.tolist() == whole.times[stays].tolist()
@@ -75,6 +72,13 @@ def test_segments_have_a_bounded_size() -> None:
     third, large = bytes(SEGMENT_BYTES // 3), bytes(3 * SEGMENT_BYTES)
     pairs = [*[(b"k", third)] * 7, (b"large", large), (b"k", b"v")]
     assert [count for count, _ in pack(columns(pairs))] == [2, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("first", "following"), [(0, 1), (0, 3), (1, 2), (5, 4)])
+def test_a_row_that_does_not_fit_its_records_is_found(first: int, following: int) -> None:
+    ((_, data),) = pack(columns([(b"a", b"1"), (b"b", b"2")]))
+    with pytest.raises(DamagedSegmentError):
+        unpack(Standing("t", 0, first, following, 0), data)
 
 
 def test_a_flipped_bit_is_found() -> None:

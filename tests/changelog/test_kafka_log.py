@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import TopicPartition as KafkaPlace
+from confluent_kafka.admin import AdminClient
 
+from samovar.changelog.errors import Fenced, Refused
 from samovar.changelog.kafka import KafkaLog
-from samovar.changelog.log import Log
+from samovar.changelog.kafka_records import by_partition
+from samovar.changelog.kafka_settings import Settings
+from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from tests.contracts.log import LogContract
-from tests.contracts.log_driving import NewLog
+from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, values
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +43,193 @@ def new_log(kafka: str) -> Iterator[NewLog]:
 
 class TestKafkaLog(LogContract):
     """Every sentence of samovar.changelog.log."""
+
+
+# ---------------------------------------------------------------- dead writers
+
+
+class DeadWriter:
+    """A producer that stops in the middle of its transaction and is never heard of again."""
+
+    def __init__(self, kafka: str, timeout_ms: int) -> None:
+        name = unique("dead")
+        self.producer = Producer(
+            {"bootstrap.servers": kafka, "transactional.id": name, "transaction.timeout.ms": timeout_ms}
+        )
+        self.producer.init_transactions(30)
+        self.producer.begin_transaction()
+
+    def write(self, at: TopicPartition, value: bytes) -> None:
+        self.producer.produce(at.topic, value, partition=at.partition)
+        assert self.producer.flush(30) == 0
+
+    def send_offsets(self, kafka: str, group: str, at: TopicPartition, offset: int) -> None:
+        consumer = Consumer({"bootstrap.servers": kafka, "group.id": group})
+        self.producer.send_offsets_to_transaction([KafkaPlace(*at, offset)], consumer.consumer_group_metadata(), 30)
+        consumer.close()
+
+
+def test_the_end_is_the_high_watermark_and_a_reader_gets_there(log: Log, kafka: str) -> None:
+    """P7: records above a dead writer's open transaction are waited for, and come when its time is over."""
+    at = made(log)
+    log.append([Append(at.topic, [(b"k", b"before")], 0)])
+    DeadWriter(kafka, 2_000).write(at, b"never")
+    log.append([Append(at.topic, [(b"k", b"above")], 0)])
+    end = log.bounds([at])[at].end
+    assert end == 3
+    with closing(log.reader({at: 0})) as reader:
+        first = read_until(reader, lambda found: len(found) == 1)
+        assert values(first) == [b"before"]
+        assert reader.position(at) == 1
+        rest = read_until(reader, lambda _: reader.position(at) >= end)
+        assert values(rest) == [b"above"]
+
+
+def test_committed_waits_for_the_outcome(log: Log, kafka: str) -> None:
+    """P3: an offset that may yet be committed, or not, is no answer."""
+    at, group = made(log), unique("g")
+    log.set_committed(group, {at: 1})
+    with ThreadPoolExecutor() as pool:
+        for offset, ended, expected in ((5, "commit_transaction", 5), (9, "abort_transaction", 5)):
+            writer = DeadWriter(kafka, 20_000)
+            writer.write(at, b"x")
+            writer.send_offsets(kafka, group, at, offset)
+            asking = pool.submit(log.committed, group, [at])
+            with pytest.raises(TimeoutError):  # no answer while the transaction is open
+                asking.result(0.5)
+            getattr(writer.producer, ended)(30)
+            assert asking.result(30) == {at: expected}
+
+
+# ---------------------------------------------------------------- zombies
+
+
+def test_a_member_that_was_away_for_too_long_is_fenced(log: Log, kafka: str) -> None:
+    """P6: one of another slot, whose partitions were given to others while it did not poll."""
+    soon = {"session.timeout.ms": "1000", "heartbeat.interval.ms": "200", "max.poll.interval.ms": "1000"}
+    at, out, group = made(log), made(log), unique("g")
+    zombie = seated(Seat(KafkaLog({"bootstrap.servers": kafka, **soon}), group, [at.topic]), 1)
+    heir = seated(Seat(log, group, [at.topic], slot=1), 1)
+    heir.member.transact([Append(out.topic, [(b"k", b"heir")], 0)], {at: 1})
+    with pytest.raises(Fenced):
+        zombie.member.transact([Append(out.topic, [(b"k", b"zombie")], 0)], {at: 9})
+    zombie.member.close()
+    heir.member.close()
+    assert log.committed(group, [at]) == {at: 1}
+    assert values(read_to_end(log, out.topic)) == [b"heir"]
+
+
+def test_offsets_of_a_foreign_partition_are_fenced(log: Log) -> None:
+    at, group = made(log), unique("g")
+    seat = seated(Seat(log, group, [at.topic]), 1)
+    with pytest.raises(Fenced):
+        seat.member.transact([], {TopicPartition(made(log).topic, 0): 1})
+    seat.member.close()
+
+
+# ---------------------------------------------------------------- what cannot be read or written
+
+
+@pytest.mark.parametrize("start", [0, 99])
+def test_a_position_outside_of_the_log_is_refused(log: Log, kafka: str, start: int) -> None:
+    """P4: records that were deleted, or a position beyond the end."""
+    at = made(log)
+    log.append([Append(at.topic, [(b"k", b"%d" % number) for number in range(5)], 0)])
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for deleted in admin.delete_records([KafkaPlace(*at, 3)]).values():
+        deleted.result(30)
+    with closing(log.reader({at: start})) as reader, pytest.raises(Refused) as refused:
+        read_until(reader, lambda _: False)
+    assert refused.value.code == "log-truncated"
+    assert f"offset {start}" in refused.value.what
+
+
+def test_a_record_that_is_too_large_is_refused_and_nothing_is_written(log: Log) -> None:
+    name, group = unique("t"), unique("g")
+    log.create([TopicSpec(name, 1, {"max.message.bytes": "2000"})])
+    at = TopicPartition(name, 0)
+    large = os.urandom(3000)  # cannot be compressed
+    with pytest.raises(Refused) as refused:
+        log.append([Append(name, [(b"k", large)], 0)])
+    assert refused.value.code == "record-too-large"
+    seat = seated(Seat(log, group, [name]), 1)
+    with pytest.raises(Refused) as refused:
+        seat.member.transact([Append(name, [(b"k", b"small")], 0), Append(name, [(b"k", large)], 0)], {at: 1})
+    assert refused.value.code == "record-too-large"
+    seat.member.close()
+    assert log.committed(group, [at]) == {at: None}
+    assert read_to_end(log, name) == []
+
+
+def test_a_full_queue_keeps_the_order(kafka: str, log: Log) -> None:
+    at = made(log)
+    narrow = KafkaLog({"bootstrap.servers": kafka, "queue.buffering.max.messages": "100"})
+    pairs = [(b"k", b"%d" % number) for number in range(5_000)]
+    assert narrow.append([Append(at.topic, pairs, 0)]) == 5_000
+    narrow.close()
+    assert values(read_to_end(log, at.topic)) == [value for _, value in pairs]
+
+
+def test_a_topic_that_is_missing_is_refused(log: Log) -> None:
+    nowhere = TopicPartition(unique("missing"), 0)
+    with pytest.raises(Refused) as refused:
+        log.bounds([nowhere])
+    assert refused.value.code == "topic-missing"
+
+
+# ---------------------------------------------------------------- settings
+
+
+SECRETS = {"sasl.password": "hunter2-password", "sasl.oauthbearer.client.secret": "hunter2-secret"}
+PEM = "-----BEGIN hunter2 KEY-----"
+
+
+def test_secrets_do_not_show() -> None:
+    log = KafkaLog({"bootstrap.servers": "127.0.0.1:1", **SECRETS})
+    assert "hunter2" not in repr(log)
+    assert "sasl.password=***" in repr(log)
+    log.close()
+
+
+@pytest.mark.parametrize("wrong", [{"ssl.key.pem": PEM, "security.protocol": "ssl"}, {"no.such.setting": "x"}])
+def test_secrets_do_not_show_in_refusals(wrong: dict[str, str]) -> None:
+    with pytest.raises(Refused) as refused:
+        KafkaLog({"bootstrap.servers": "127.0.0.1:1", **SECRETS, **wrong})
+    assert refused.value.code == "kafka-setting-unknown"
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_texts_of_others_are_scrubbed() -> None:
+    settings = Settings({"bootstrap.servers": "x:1", **SECRETS})
+    assert settings.scrubbed("login with hunter2-password failed") == "login with *** failed"
+
+
+@pytest.mark.parametrize("name", ["group.id", "isolation.level", "transactional.id", "partitioner"])
+def test_what_exactly_once_stands_on_cannot_be_set(name: str) -> None:
+    with pytest.raises(Refused) as refused:
+        KafkaLog({"bootstrap.servers": "x:1", name: "x"})
+    assert refused.value.code == "kafka-setting-owned"
+
+
+def test_an_address_is_needed() -> None:
+    with pytest.raises(Refused) as refused:
+        KafkaLog({})
+    assert refused.value.code == "kafka-setting-missing"
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_partitions_of_several_topics_are_told_apart() -> None:
+    places = [("a", 0), ("a", 0), ("b", 0), ("a", 0), ("a", 1), ("b", 1)]
+    messages = [Message(topic=topic, partition=number, offset=row) for row, (topic, number) in enumerate(places)]
+    found = by_partition(messages, one_topic=False)
+    rows = {tuple(at): [message.offset() for message in own] for at, own in found.items()}
+    assert rows == {("a", 0): [0, 1, 3], ("b", 0): [2], ("a", 1): [4], ("b", 1): [5]}
+
+
+def made(log: Log) -> TopicPartition:
+    name = unique("t")
+    log.create([TopicSpec(name, 1)])
+    return TopicPartition(name, 0)

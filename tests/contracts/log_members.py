@@ -47,6 +47,7 @@ class MembersContract(LogParts):
         at = TopicPartition(name, 0)
         log.append([Append(name, [(b"k", b"%d" % number) for number in range(5)], 0)])
         member = seated(seat(name, start=0), 1)
+        assert not member.member.at_end(at)
         until(lambda: len(member.found) >= 2, lambda: member.poll(max_records=1))
         assert len(member.found) == 2
         assert not member.member.at_end(at)

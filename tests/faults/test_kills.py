@@ -66,10 +66,11 @@ class Loop:
 
     def _at_a_point(self, kill: Kill) -> None:
         assert kill.point is not None
+        most = world.PARTITIONS if kill.point.startswith("restore") else 4
         if kill.point == "restore.after" and kill.before == "kept":
             # A store that has all of its changelog is not restored: leave one behind.
-            self._hit("write.before", 2)
-        most = world.PARTITIONS if kill.point.startswith("restore") else 4
+            self._hit("write.before", most)
+            most = 1
         self._hit(kill.point, self.random.randint(1, most))
 
     def _hit(self, point: str, count: int) -> None:
@@ -97,6 +98,8 @@ def test_killed_at_every_point_and_any_moment(make: Making, make_twin: Callable[
     random_ = random.Random(SEED)
     service = make(world.RULES, world.STREAMS, snapshots={"every": "20ms", "keep": 2})
     loop = Loop(service, random_)
+    loop.produce()
+    service.run_to_end(poll=BATCH)  # so that there is something to restore from the first
     for number, kill in enumerate(kills(random_)):
         print(f"{number}: {kill}")
         loop.strike(kill)

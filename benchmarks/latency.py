@@ -1,0 +1,101 @@
+"""How long after an event was made its alert can be read, at a rate that leaves both sides time.
+
+The event's time is the moment it was made; its alert carries that time, and is read with read_committed. The first part
+of a run, in which a Java warms up and a group settles, does not count, on either side.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks import bed, expected
+from benchmarks.bed import Bed, partitions_of
+from benchmarks.processes import FailedError, Watched
+from benchmarks.rows import Aim, Row
+from benchmarks.sides import ROOT, Side, Streams, on_kafka, streams_on
+from benchmarks.stream import Purchases
+from benchmarks.throughput import Given, check
+
+RATE = 10_000
+WARM_S, MEASURED_S = 10, 20
+SETTLE_S = 5.0  # after the last event, until its alert must have come
+COMMIT_MS = 100
+SOON_S = 60.0
+
+
+@dataclass(frozen=True)
+class Latency:
+    alerts: int
+    p50_ms: float
+    p99_ms: float
+    cpu_s: float
+
+
+def latency(given: Given) -> Iterable[Row]:
+    sides: list[tuple[Side, str]] = [(on_kafka(given.bed, "fast", "w1", "fast-in", containers=2), r"running part.* \d")]
+    if given.peer:
+        peer = streams_on(given.bed, "fast-streams", "w1", "fast-streams-in", commit_ms=COMMIT_MS)
+        sides.append((peer, "state RUNNING"))
+    found = []
+    for side, ready in sides:
+        given.say(f"latency at {RATE:,} events/s, {type(side).__name__}")
+        found.append(measured(given.bed, side, ready))
+    ours, theirs = found[0], found[1] if len(found) > 1 else None
+    note = f"at {RATE:,} events/s; {ours.alerts:,} alerts" + (f" and {theirs.alerts:,}" if theirs else "")
+    aim = Aim(at_most=0.6, ratio=True)
+    yield Row("latency, p50", "ms", ours.p50_ms, theirs.p50_ms if theirs else None, aim, note)
+    yield Row("latency, p99", "ms", ours.p99_ms, theirs.p99_ms if theirs else None, aim, f"commit every {COMMIT_MS} ms")
+    seconds = f"in {WARM_S + MEASURED_S} s, 2 containers, and start-up"
+    yield Row("processor time at that rate", "s", ours.cpu_s, theirs.cpu_s if theirs else None, None, seconds)
+
+
+def measured(at: Bed, side: Side, ready: str) -> Latency:
+    topic = f"{side.name}-in"
+    bed.make(at.log, topic)
+    if isinstance(side, Streams):
+        bed.make(at.log, side.alerts)
+    with side.start() as process:
+        process.until_said(ready)
+        process.until(lambda: side.alerts in at.log.topics([side.alerts]), "its topics were there")
+        moments = under_load(at, side, topic)
+        used = process.usage()
+        process.stop()
+    came = side.card_testing(bed.alerts_of(at.log, side.alerts))
+    check(side, came, set(expected.card_testing(stream_in(at, topic))), set())
+    late = np.array([seen - alert for alert, seen in moments])
+    return Latency(len(late), float(np.percentile(late, 50)), float(np.percentile(late, 99)), used.cpu_s)
+
+
+def under_load(at: Bed, side: Side, topic: str) -> Sequence[tuple[int, float]]:
+    """The time of each alert's event, and when the alert was read, once warm."""
+    seconds = WARM_S + MEASURED_S
+    command = [sys.executable, "-m", "benchmarks.load", at.address, topic, str(RATE), str(seconds)]
+    reader = at.log.reader(dict.fromkeys(partitions_of(side.alerts), 0))
+    moments: list[tuple[int, float]] = []
+    begun_ms = time.time() * 1000
+    with Watched(command, at.folder / "load.log", {"PYTHONPATH": str(ROOT)}) as load:
+        ends = time.monotonic() + seconds + SETTLE_S
+        while time.monotonic() < ends:
+            for records in reader.poll(10_000, 0.05):
+                now_ms = time.time() * 1000
+                moments += ((json.loads(value)["at"], now_ms) for _, value in records.pairs() if value is not None)
+        load.until_said("^sent", seconds=SOON_S)
+        behind = int(next(load.said(r"behind (\d+)"))[1][1])
+    reader.close()
+    if behind > 1_000:
+        raise FailedError(f"the load was {behind} ms behind its rate: the machine is too busy for this")
+    return [(event_ms, seen_ms) for event_ms, seen_ms in moments if event_ms >= begun_ms + WARM_S * 1000]
+
+
+def stream_in(at: Bed, topic: str) -> Purchases:
+    """What was sent, in the order of each partition: that of a card's events is the same in all of the topic."""
+    events = bed.alerts_of(at.log, topic)
+    card = np.array([int(event["card"].removeprefix("card-")) for event in events], np.int64)
+    amount = np.array([event["amount"] for event in events], np.float64)
+    return Purchases(card, amount, np.zeros(len(card), np.int64), np.array([event["ts"] for event in events], np.int64))

@@ -1,0 +1,169 @@
+"""Records of one partition as columns, all their bytes in a few buffers; parts and joins of them.
+
+Headers of a record are packed as (size u32, name, size u32, value) for each, little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samovar.changelog.log import Headers, Int64s, Pair
+from samovar.patterns.native import Messages
+
+Bools: TypeAlias = NDArray[np.bool_]
+_U32 = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Records of one partition as columns, as samovar.changelog.log.Records says."""
+
+    topic: str
+    partition: int
+    offsets: Int64s
+    times: Int64s
+    next: int
+    keys: Messages
+    values: Messages
+    keyless: Bools
+    null: Bools
+    header_bytes: Messages | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def key(self, row: int) -> bytes | None:
+        return None if self.keyless[row] else self.keys[row]
+
+    def value(self, row: int) -> bytes | None:
+        return None if self.null[row] else self.values[row]
+
+    def headers(self, row: int) -> Headers:
+        return () if self.header_bytes is None else _headers_of(self.header_bytes[row])
+
+    def pairs(self) -> list[Pair]:
+        return list(zip(objects(self.keys, self.keyless), objects(self.values, self.null), strict=True))
+
+
+def objects(messages: Messages, missing: Bools) -> list[bytes | None]:
+    """The messages one by one, None for the missing."""
+    if len(messages) == 0:
+        return []
+    base = int(messages.starts[0])
+    data = messages.data[base : messages.ends[-1]].tobytes()
+    starts, ends = (messages.starts - base).tolist(), (messages.ends - base).tolist()
+    found: list[bytes | None] = [data[start:end] for start, end in zip(starts, ends, strict=True)]
+    for row in np.flatnonzero(missing).tolist():
+        found[row] = None
+    return found
+
+
+def header_bytes_of(headers: Headers) -> bytes:
+    texts = [part for name, value in headers for part in (name.encode(), value)]
+    return b"".join(piece for text in texts for piece in (_U32.pack(len(text)), text))
+
+
+def _headers_of(data: bytes) -> Headers:
+    texts: list[bytes] = []
+    at = 0
+    while at < len(data):
+        (size,) = _U32.unpack_from(data, at)
+        texts.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return tuple((name.decode(), value) for name, value in zip(texts[::2], texts[1::2], strict=True))
+
+
+# ---------------------------------------------------------------- parts and wholes
+
+
+def rows_between(records: Packed, start: int, end: int, next_offset: int) -> Packed:
+    """Some rows, as views."""
+    rows = slice(start, end)
+    heads = records.header_bytes
+    return Packed(
+        records.topic,
+        records.partition,
+        records.offsets[rows],
+        records.times[rows],
+        next_offset,
+        Messages(records.keys.data, records.keys.starts[rows], records.keys.ends[rows]),
+        Messages(records.values.data, records.values.starts[rows], records.values.ends[rows]),
+        records.keyless[rows],
+        records.null[rows],
+        heads and Messages(heads.data, heads.starts[rows], heads.ends[rows]),
+    )
+
+
+def kept(records: Packed, rows: Bools) -> Packed:
+    """The rows that are marked, their bytes copied together."""
+    heads = records.header_bytes
+    return Packed(
+        records.topic,
+        records.partition,
+        records.offsets[rows],
+        records.times[rows],
+        records.next,
+        _picked(records.keys, rows),
+        _picked(records.values, rows),
+        records.keyless[rows],
+        records.null[rows],
+        heads and _picked(heads, rows),
+    )
+
+
+def _picked(messages: Messages, rows: Bools) -> Messages:
+    lengths = messages.ends - messages.starts
+    inside = np.repeat(rows, lengths)
+    begin, end = (int(messages.starts[0]), int(messages.ends[-1])) if len(messages) else (0, 0)
+    ends = np.cumsum(lengths[rows])
+    return Messages(messages.data[begin:end][inside], ends - lengths[rows], ends)
+
+
+def joined(parts: Sequence[Packed]) -> Packed:
+    """Parts of one partition, in order, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1]
+    heads = None
+    if any(part.header_bytes is not None for part in parts):
+        heads = _together([part.header_bytes or _empty(len(part)) for part in parts])
+    return Packed(
+        last.topic,
+        last.partition,
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.times for part in parts]),
+        last.next,
+        _together([part.keys for part in parts]),
+        _together([part.values for part in parts]),
+        np.concatenate([part.keyless for part in parts]),
+        np.concatenate([part.null for part in parts]),
+        heads,
+    )
+
+
+def _together(many: Sequence[Messages]) -> Messages:
+    """Messages of several buffers in one. Each one's bytes are contiguous, as a segment has them."""
+    many = [each for each in many if len(each)]
+    if not many:
+        return _empty(0)
+    data = np.concatenate([each.data[each.starts[0] : each.ends[-1]] for each in many])
+    lengths = np.concatenate([each.ends - each.starts for each in many])
+    ends = np.cumsum(lengths)
+    return Messages(data, ends - lengths, ends)
+
+
+def _empty(count: int) -> Messages:
+    nothing = np.zeros(count, np.int64)
+    return Messages(np.empty(0, np.uint8), nothing, nothing)
+
+
+def nothing_up_to(topic: str, partition: int, next_offset: int) -> Packed:
+    """No records, and where to read on."""
+    none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
+    return Packed(topic, partition, none, none, next_offset, _empty(0), _empty(0), no, no)

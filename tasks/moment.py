@@ -1,0 +1,104 @@
+"""State as it was at a moment of event time: input and journal folded again, up to there and no further.
+
+At moment T all events up to T have gone through the rules, as far as they were not late, and none after it. A stream is
+read until its own watermark passes T: every later record of an earlier time is late, in the live run as here. What
+then still waits is released up to T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from samovar.changelog.cursors import Part
+from samovar.changelog.journal import Entry
+from samovar.changelog.log import Log, Records
+from samovar.state.store import TaskStore
+from samovar.tasks.plan import Plan
+from samovar.tasks.rebuild import Rebuilt, Replay, Until, journal_of, refuse_beyond
+
+
+def rebuild_at(
+    log: Log,
+    plan: Plan,
+    partition: int,
+    store: TaskStore,
+    until: Until,
+    moment_ms: int,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Rebuilt:
+    """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
+    refuse_beyond(log, plan, partition, until)
+    entries = journal_of(log, plan, partition)[: until.journal]
+    replay = MomentReplay(log, plan, partition, store, entries, lambda _: None, on_progress)
+    try:
+        replay.run_to(until.inputs, moment_ms)
+    finally:
+        replay.close()
+    return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+
+
+class MomentReplay(Replay):
+    """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where."""
+
+    moment_ms: int
+    cuts: dict[str, int]
+
+    def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
+        self.moment_ms, self.cuts = moment_ms, {}
+        for entry in self.entries:
+            self._feed_up_to(entry.inputs)
+            # Rules that came after the moment were not there yet.
+            if self._is_over() or (entry.kind == "rules" and (entry.watermark or moment_ms) > moment_ms):
+                break
+            self._apply(entry)
+        else:
+            self._feed_up_to(inputs)
+        self._release()
+        self._commit()
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.kind == "rules":
+            self._change_rules(entry)
+            return
+        stream = entry.facts["stream"]
+        slack_ms = self.core.intake.sources[stream].spec.slack_ms
+        if stream in self.cuts:
+            return
+        if entry.kind != "silent" and entry.facts["largest"] - slack_ms > self.moment_ms:
+            self.cuts[stream] = entry.inputs[stream]
+        else:
+            self.core.apply(entry)
+
+    def _is_over(self) -> bool:
+        sources = self.core.intake.sources.items()
+        return all(stream in self.cuts or source.silent for stream, source in sources)
+
+    def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
+        super()._feed_up_to({stream: min(offset, self.cuts.get(stream, offset)) for stream, offset in inputs.items()})
+        for stream, offset in self.cuts.items():
+            self.core.intake.sources[stream].next = offset
+
+    def _take(self, stream: str, until: int) -> Records | None:
+        records = super()._take(stream, until) if stream not in self.cuts else None
+        if records is None:
+            return None
+        rows, times = self.core.intake.event_times(records)
+        slack_ms = self.core.intake.sources[stream].spec.slack_ms
+        beyond = np.flatnonzero(times - slack_ms > self.moment_ms)
+        if not len(beyond):
+            return records
+        row = int(rows[beyond[0]])
+        self.cuts[stream] = int(records.offsets[row])
+        return Part(records, 0, row, self.cuts[stream]) if row else None
+
+    def _release(self) -> None:
+        """Let event time pass up to the moment, as an idle stream's does."""
+        intake = self.core.intake
+        # Of several streams, events of the watermark's own time still wait.
+        watermark = self.moment_ms + (len(intake.sources) > 1)
+        for stream, source in list(intake.sources.items()):
+            if not source.silent:
+                facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
+                self.core.apply(Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts))

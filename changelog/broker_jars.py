@@ -28,7 +28,7 @@ PROBE_S = 30
 
 Say: TypeAlias = Callable[[str], None]
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+POM = """<project>
 <modelVersion>4.0.0</modelVersion><groupId>samovar</groupId><artifactId>broker</artifactId><version>1</version>
 <packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>
 """

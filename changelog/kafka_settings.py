@@ -111,9 +111,13 @@ def is_secret(name: str) -> bool:
     return any(word in name.lower() for word in SECRET_WORDS)
 
 
-def _not_about_settings(record: logging.LogRecord) -> bool:
-    """All clients get all settings; that a consumer does not need a producer's is no news."""
-    return "CONFWARN" not in record.getMessage()
+# All clients get all settings, and a consumer need not hear which are a producer's; that a broker is away is told by
+# what then fails, not twenty times a second; a coordinator that still loads is asked again.
+NO_NEWS = ("CONFWARN", "FAIL", "GETPID")
 
 
-LOGGER.addFilter(_not_about_settings)
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(NO_NEWS)
+
+
+LOGGER.addFilter(_is_news)

@@ -96,10 +96,13 @@ class Writer:
             raise LogUnavailable(f"writing: {left} records were not acknowledged within {FLUSH_S:.0f} s")
 
     def close(self) -> None:
-        """Drop what was never sent."""
+        """Drop what was never sent. The client ends with its last reference: its own `close` would wait for a broker
+        that is away, without an end.
+        """
         with suppress(KafkaException):  # one that was fenced says so again
             self.producer.purge()
-            self.producer.close()
+            self.producer.poll(0)
+        del self.producer
 
     def _on_any(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:

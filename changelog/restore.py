@@ -20,7 +20,7 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Records, Topic, TopicPartition
 from samovar.changelog.record import FOLLOWING, Following, deadline_rows, pack_following, unpack_following
 from samovar.state.points import passing
-from samovar.state.store import Change, Store, TaskStore
+from samovar.state.store import Change, Readable, TaskStore
 
 READ_RECORDS = 50_000
 FLUSH_ROWS = 400_000  # newest values held before they are written
@@ -48,7 +48,7 @@ class Changelog:
         return cls(at, topic, log.bounds([at])[at], delete_retention_ms)
 
 
-def following_of(store: Store) -> Following | None:
+def following_of(store: Readable) -> Following | None:
     """Where a store stands, None where it is new."""
     data = store.get(FOLLOWING)
     return None if data is None else unpack_following(data)

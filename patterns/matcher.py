@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
@@ -349,14 +350,38 @@ def encode_key(values: Iterable[Scalar]) -> bytes:
             data = value.encode()
             out += b"t" + len(data).to_bytes(4, "big") + data
         elif isinstance(value, float) and not value.is_integer():
-            import struct  # noqa: PLC0415 - keys are seldom fractions
-
             out += b"f" + struct.pack(">d", value)
         elif value is None:
             raise ValueError("null is not a key: such events belong to no key")
         else:
             out += b"i" + (int(value) + (1 << 63)).to_bytes(8, "big")
     return bytes(out)
+
+
+def decode_key(data: bytes) -> tuple[Scalar, ...]:
+    """The values of a key's bytes.
+
+    >>> decode_key(encode_key(["c1", 7, True, 0.5]))
+    ('c1', 7, True, 0.5)
+    """
+    values: list[Scalar] = []
+    at = 0
+    while at < len(data):
+        kind, at = data[at : at + 1], at + 1
+        if kind == b"b":
+            values.append(bool(data[at]))
+            at += 1
+        elif kind == b"t":
+            size = int.from_bytes(data[at : at + 4], "big")
+            values.append(data[at + 4 : at + 4 + size].decode("utf-8", "replace"))
+            at += 4 + size
+        elif kind == b"f":
+            values.append(float(struct.unpack(">d", data[at : at + 8])[0]))
+            at += 8
+        else:
+            values.append(int.from_bytes(data[at : at + 8], "big") - (1 << 63))
+            at += 8
+    return tuple(values)
 
 
 def _free(states: int, program: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json as jsontext
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samovar.service.cli_refusals import told
+
 if TYPE_CHECKING:
     from samovar.changelog.broker import Broker
-    from samovar.changelog.errors import Refused
 
 NOT_RUNNING = 3  # as init scripts say it
 NO_ANSWER = 4
@@ -20,11 +21,11 @@ START_HELP = """Start a Kafka broker on this machine and wait until it answers; 
 
 For trials and tests: one node, on 127.0.0.1 only, no password. Needs Java; the first start fetches Kafka's jars.
 
-Exit codes: 0 it runs, 1 it could not be started, 2 wrong usage."""
+Exit codes: 0 it runs, 2 wrong usage, or it could not be started."""
 
 STOP_HELP = """Stop the broker that was started in this folder and wait until it is gone. Its data stays.
 
-Exit codes: 0 none runs any more, 1 it could not be stopped, 2 wrong usage."""
+Exit codes: 0 none runs any more, 2 wrong usage, or the folder cannot be used."""
 
 STATUS_HELP = """Say whether the broker of this folder runs.
 
@@ -49,22 +50,16 @@ def kafka_start(
     json: Json = False,
 ) -> None:
     from samovar.changelog import broker
-    from samovar.changelog.errors import Refused
 
-    try:
+    with told():
         show(broker.start(folder, port, lambda text: print(text, file=sys.stderr, flush=True)), json)
-    except Refused as refused:
-        leave(refused)
 
 
 def kafka_stop(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
     from samovar.changelog import broker
-    from samovar.changelog.errors import Refused
 
-    try:
+    with told():
         stopped = broker.stop(folder)
-    except Refused as refused:
-        leave(refused)
     if json:
         print(jsontext.dumps({"running": False, "stopped": stopped}))
     else:
@@ -103,8 +98,3 @@ def described(broker: Broker) -> dict[str, Any]:
         "dir": str(broker.folder),
         "log": str(broker.log),
     }
-
-
-def leave(refused: Refused) -> NoReturn:
-    print(f"error: {refused}", file=sys.stderr)
-    raise typer.Exit(1)

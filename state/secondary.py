@@ -1,4 +1,6 @@
-"""Reading a store that a container has open: a RocksDB secondary instance, which takes no lock and changes nothing."""
+"""Reading a store that a container has open: a RocksDB secondary instance, which takes no lock and changes no file of
+RocksDB's. The folder must be writable all the same: rocksdict writes its own small settings file at every opening.
+"""
 
 from __future__ import annotations
 

@@ -13,14 +13,18 @@ from typing import Protocol, TypeAlias
 Change: TypeAlias = tuple[bytes, bytes | None]  # key and value; None deletes
 
 
-class Store(Protocol):
-    """One writer at a time. `range` sees the store as it was when the iteration began."""
+class Readable(Protocol):
+    """What can be asked of a store. `range` sees the store as it was when the iteration began."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < end, in order of keys."""
         ...
+
+
+class Store(Readable, Protocol):
+    """One writer at a time."""
 
     def put(self, key: bytes, value: bytes) -> None: ...
     def delete(self, key: bytes) -> None: ...

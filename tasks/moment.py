@@ -49,8 +49,7 @@ class MomentReplay(Replay):
         self.moment_ms, self.cuts = moment_ms, {}
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
-            # Rules that came after the moment were not there yet.
-            if self._is_over() or (entry.kind == "rules" and (entry.watermark or moment_ms) > moment_ms):
+            if self._is_over() or self._is_after(entry):
                 break
             self._apply(entry)
         else:
@@ -70,6 +69,10 @@ class MomentReplay(Replay):
             self.cuts[stream] = entry.inputs[stream]
         else:
             self.core.apply(entry)
+
+    def _is_after(self, entry: Entry) -> bool:
+        """Rules that came after the moment were not there yet."""
+        return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
 
     def _is_over(self) -> bool:
         sources = self.core.intake.sources.items()

@@ -48,7 +48,7 @@ def test_a_broker_from_start_to_stop(folder: Path) -> None:
     assert samovar("status", "--dir", folder).exit_code == 0
 
     other = samovar("start", "--dir", folder, "--port", free_port(broker.HOST))
-    assert other.exit_code == 1
+    assert other.exit_code == 2
     assert "kafka-other-port" in other.stderr
 
     assert samovar("stop", "--dir", folder).stdout == "stopped\n"
@@ -80,7 +80,7 @@ def test_a_broker_that_dies_shows_its_last_words(folder: Path) -> None:
 def test_a_taken_port_is_refused(folder: Path) -> None:
     with socket.create_server((broker.HOST, 0)) as taken:
         refused = samovar("start", "--dir", folder, "--port", taken.getsockname()[1])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "kafka-port-taken" in refused.stderr
 
 
@@ -103,7 +103,7 @@ def test_no_java(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     refused = samovar("start", "--dir", folder, "--port", free_port(broker.HOST))
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "java-missing" in refused.stderr
 
 
@@ -132,5 +132,5 @@ def test_jars_that_nobody_can_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = samovar("start", "--dir", tmp_path / "file" / "kafka", "--port", free_port(broker.HOST))
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "kafka-dir-unusable" in refused.stderr

@@ -6,19 +6,23 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
-from samovar.changelog.errors import Fenced, Refused
+from samovar.changelog import broker, kafka_member
+from samovar.changelog.broker_process import free_port
+from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka import KafkaLog
 from samovar.changelog.kafka_records import by_partition
 from samovar.changelog.kafka_settings import Settings
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.state import points
 from tests.contracts.log import LogContract
-from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, values
+from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +129,42 @@ def test_offsets_of_a_foreign_partition_are_fenced(log: Log) -> None:
     with pytest.raises(Fenced):
         seat.member.transact([], {TopicPartition(made(log).topic, 0): 1})
     seat.member.close()
+
+
+# ---------------------------------------------------------------- a broker that goes away
+
+
+def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5, P7: nothing hangs, nothing is written later, and the next member goes on."""
+    for name in ("OFFSETS_S", "COMMIT_S", "ABORT_S"):
+        monkeypatch.setattr(kafka_member, name, 2.0)
+    port, group = free_port(broker.HOST), unique("g")
+    address = broker.start(tmp_path, port, lambda _text: None).address
+    try:
+        log = KafkaLog({"bootstrap.servers": address, "transaction.timeout.ms": "3000"})
+        at, out = made(log), made(log)
+        seat = seated(Seat(log, group, [at.topic]), 1)
+        seat.member.transact([Append(out.topic, [(b"k", b"1")], 0)], {at: 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(points, "passing", lambda point: broker.stop(tmp_path) if point == "produce.before" else None)
+            with pytest.raises(LogUnavailable):
+                seat.member.transact([Append(out.topic, [(b"k", b"lost")], 0)], {at: 2})
+        seat.member.close()
+        broker.start(tmp_path, port, lambda _text: None)
+        assert log.committed(group, [at]) == {at: 1}
+        again = seated(Seat(log, group, [at.topic]), 1)
+        again.member.transact([Append(out.topic, [(b"k", b"2")], 0)], {at: 2})
+        again.member.close()
+        assert values(read_to_end(log, out.topic)) == [b"1", b"2"]
+        log.close()
+    finally:
+        broker.stop(tmp_path)
+
+
+def test_polling_a_broker_that_is_away_says_so() -> None:
+    log = KafkaLog({"bootstrap.servers": f"{broker.HOST}:{free_port(broker.HOST)}"})
+    with closing(log.reader({TopicPartition("t", 0): 0})) as reader, pytest.raises(LogUnavailable):
+        until(lambda: False, lambda: reader.poll(1, 0.1), "poll raises LogUnavailable")
 
 
 # ---------------------------------------------------------------- what cannot be read or written

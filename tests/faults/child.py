@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import resource
 import signal
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
@@ -60,14 +61,20 @@ class Running:
         return self.ended()
 
 
-def start(config: Path, words: Path, *arguments: str, kill: str = "", poll: int = 0) -> Running:
-    """Run a service's container. `kill` is as SAMOVAR_KILL; `poll` the most records of a batch."""
-    process = _context.Process(target=_run, args=(config, words, arguments, kill, poll), daemon=True)
+def start(
+    config: Path, words: Path, *arguments: str, kill: str = "", poll: int = 0, file_bytes: int = 0
+) -> Running:
+    """Run a service's container. `kill` is as SAMOVAR_KILL; `poll` the most records of a batch, `file_bytes` the most
+    that a file may grow to.
+    """
+    process = _context.Process(target=_run, args=(config, words, arguments, kill, poll, file_bytes), daemon=True)
     process.start()
     return Running(process, words)
 
 
-def _run(config: Path, words: Path, arguments: tuple[str, ...], kill: str, poll: int) -> None:
+def _run(config: Path, words: Path, arguments: tuple[str, ...], kill: str, poll: int, file_bytes: int) -> None:
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     said = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -60,7 +61,7 @@ class Service:
     def config(self) -> Path:
         return self.folder / "service.yml"
 
-    @property
+    @cached_property
     def settings(self) -> ServiceFile:
         return load_service(self.config)
 
@@ -71,11 +72,12 @@ class Service:
             self.opened.append(open_log(self.settings))
         return self.opened[0]
 
-    @property
+    @cached_property
     def partitions(self) -> int:
+        """How many there are; makes the topics."""
         return ensure(self.log, self.settings)[0].partitions
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         return plan_of(self.settings, self.partitions)
 
@@ -96,17 +98,22 @@ class Service:
         self.append_pairs(stream, [(key, value) for value in values], partition)
 
     def append_pairs(self, stream: str, pairs: Sequence[Pair], partition: int | None = None) -> None:
-        _ = self.partitions  # makes the topics
-        self.log.append([Append(self.settings.streams[stream].topic, pairs, partition)])
+        self.append_all([(stream, pairs, partition)])
+
+    def append_all(self, parts: Sequence[tuple[str, Sequence[Pair], int | None]]) -> None:
+        """Records of several streams at once; without a partition each goes where its key says."""
+        assert self.partitions
+        streams = self.settings.streams
+        self.log.append([Append(streams[stream].topic, pairs, partition) for stream, pairs, partition in parts])
 
     def events(self, stream: str, events: Sequence[Fields], partition: int = 0) -> None:
         self.append(stream, [json.dumps(event).encode() for event in events], partition)
 
     # ------------------------------------------------------------ running
 
-    def start(self, *arguments: str, kill: str = "", poll: int = 0) -> child.Running:
+    def start(self, *arguments: str, kill: str = "", poll: int = 0, file_bytes: int = 0) -> child.Running:
         words = self.folder / f"said-{len(self.started)}.txt"
-        running = child.start(self.config, words, *arguments, kill=kill, poll=poll)
+        running = child.start(self.config, words, *arguments, kill=kill, poll=poll, file_bytes=file_bytes)
         self.started.append(running)
         return running
 
@@ -116,6 +123,25 @@ class Service:
         code = running.ended()
         assert code == 0, f"exit code {code}: {running.text}"
         return running.text
+
+    def refused(self, code: str, *words: str, file_bytes: int = 0) -> str:
+        """It must end with this code and words that help; never with a traceback, never not at all."""
+        running = self.start("--until-caught-up", file_bytes=file_bytes)
+        exit_code, text = running.ended(), running.text
+        assert exit_code == 2, f"exit code {exit_code}: {text}"
+        told = [line for line in text.splitlines() if not line.startswith("container ")]
+        assert told[0].startswith(f"{code}: "), text
+        for word in words:
+            assert word in text
+        return text
+
+    def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the service file."""
+        data = json.loads(self.config.read_text())
+        change(data)
+        self.config.write_text(json.dumps(data))
+        for name in ("settings", "partitions", "plan"):
+            self.__dict__.pop(name, None)
 
     @contextmanager
     def container(self, clock: Clock, slot: int = 0, tell: Callable[[str], None] = lambda _: None) -> Iterator[Container]:
@@ -158,6 +184,12 @@ class Service:
         settings = self.settings
         places = [TopicPartition(each.topic, p) for each in settings.streams.values() for p in range(self.partitions)]
         return sum(offset or 0 for offset in self.log.committed(settings.service, places).values())
+
+    def written(self) -> int:
+        """Records of all inputs."""
+        settings = self.settings
+        places = [TopicPartition(each.topic, p) for each in settings.streams.values() for p in range(self.partitions)]
+        return sum(bounds.end for bounds in self.log.bounds(places).values())
 
     # ------------------------------------------------------------ what state there is
 

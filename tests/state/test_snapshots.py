@@ -83,6 +83,9 @@ def test_a_copy_of_a_snapshot_is_the_store_as_it_was(store: RocksStore, folder: 
     assert snapshot.manifest.changelog.offset == 7
     assert snapshot.manifest.inputs == MANIFEST.inputs
     open_copy(snapshot, tmp_path / "copy")
+    assert all(
+        (tmp_path / "copy" / name).samefile(snapshot.folder / name) == name.endswith(".sst") for name in snapshot.files
+    )
     copy = RocksStore(tmp_path / "copy")
     assert list(copy.range()) == wanted
     assert digest(copy.range()) == snapshot.manifest.digest

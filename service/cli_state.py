@@ -1,0 +1,174 @@
+"""The commands that look at state: state get, scan, history, digest, diff; and verify."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samovar.service.cli_refusals import told
+from samovar.service.cli_service import Config, Json
+
+if TYPE_CHECKING:
+    from samovar.service.stores import Site
+
+STATE_HELP = "Look at the state of a service, also while it runs. Nothing is changed."
+
+GET_HELP = """Show what is held of a key: per rule its live partial matches, how far each is and what it waits for.
+
+KEY is written as in events: c1; for a key of several fields `c1,u7`, `card=c1,user=u7` or a JSON array.
+
+Exit codes: 0 fine, 1 nothing is held of this key, 2 wrong usage or refused."""
+
+SCAN_HELP = """List keys that have state, with their rules and the size of their rows.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+HISTORY_HELP = """Show every change of a key that the changelog still has, with offset and time.
+
+Compaction removes old changes: within min_compaction_lag (24 h unless set) all of them are there.
+
+Exit codes: 0 fine, 1 no change of this key is there, 2 wrong usage or refused."""
+
+DIGEST_HELP = """Print the digest of each partition's state: equal exactly where the states are.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+DIFF_HELP = """List the keys whose state differs: between the live store and DIR, or between two folders.
+
+Exit codes: 0 equal, 1 different, 2 wrong usage or refused."""
+
+VERIFY_HELP = """Hold each store against its changelog and its source: the input folded again, by the same rules.
+
+Works while the service runs. The first difference is shown with its rule and key, and what each side holds.
+
+Exit codes: 0 equal, 1 different, 2 wrong usage or refused, 3 equal, but not all of it can be verified any more."""
+
+NOTHING, DIFFERENT, UNVERIFIABLE = 1, 1, 3
+
+Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+Rule = Annotated[str | None, typer.Option(metavar="R", help="Only this rule.", show_default=False)]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", min=0, metavar="P", help="Only this partition; may be repeated.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help="Another state, as `restore --out` makes it.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=STATE_HELP)
+    state.command(name="get", help=GET_HELP)(state_get)
+    state.command(name="scan", help=SCAN_HELP)(state_scan)
+    state.command(name="history", help=HISTORY_HELP)(state_history)
+    state.command(name="digest", help=DIGEST_HELP)(state_digest)
+    state.command(name="diff", help=DIFF_HELP)(state_diff)
+    app.add_typer(state, name="state")
+    app.command(help=VERIFY_HELP)(verify)
+
+
+@contextmanager
+def at_site(config: Path, state: Path | None = None) -> Iterator[Site]:
+    from samovar.service.logs import opened
+    from samovar.service.settings import load_service
+    from samovar.service.stores import site_of
+
+    with told():
+        settings = load_service(config)
+        with opened(settings) as log:
+            yield site_of(settings, log, state)
+
+
+def state_get(config: Config, key: Key, *, rule: Rule = None, store: Folder = None, json: Json = False) -> None:
+    from samovar.service.state_commands import get
+
+    with at_site(config, store) as site:
+        found = get(site, key, rule)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+    raise typer.Exit(0 if found.data else NOTHING)
+
+
+def state_scan(
+    config: Config,
+    *,
+    rule: Rule = None,
+    partition: Partitions = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many keys.")] = 100,
+    store: Folder = None,
+    json: Json = False,
+) -> None:
+    from samovar.service.state_commands import scan
+
+    with at_site(config, store) as site:
+        found = scan(site, rule, partition or (), limit)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+
+
+def state_history(
+    config: Config, key: Key, *, rule: Rule = None, partition: Partitions = None, json: Json = False
+) -> None:
+    from samovar.service.state_commands import history
+
+    with at_site(config) as site:
+        found = history(site, key, rule, partition or ())
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+    raise typer.Exit(0 if found.data else NOTHING)
+
+
+def state_digest(config: Config, *, partition: Partitions = None, store: Folder = None, json: Json = False) -> None:
+    from samovar.service.state_commands import digests
+
+    with at_site(config, store) as site:
+        found = digests(site, partition or ())
+        for line in [jsonlib.dumps(found.data)] if json else found.lines:
+            print(line)
+
+
+def state_diff(
+    config: Config,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    other: Annotated[Path | None, typer.Argument(metavar="[DIR2]", show_default=False)] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many keys.")] = 100,
+    json: Json = False,
+) -> None:
+    from samovar.service.state_commands import diff
+
+    with at_site(config) as site:
+        found = diff(site, *((folder, other) if other else (site.state, folder)), limit)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+    raise typer.Exit(DIFFERENT if found.data else 0)
+
+
+def verify(config: Config, *, partition: Partitions = None, json: Json = False) -> None:
+    import time
+
+    from samovar.service.progress import Progress
+    from samovar.service.verifying import text_of_verdict
+    from samovar.service.verifying import verify as verified
+
+    with at_site(config) as site:
+        verdicts = []
+        progress = Progress(sys.stderr, quiet=json)
+        for each in site.present(partition or ()):
+            verdicts.append(verified(site, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None)))
+            progress.clear()
+            if not json:
+                print("\n".join(text_of_verdict(verdicts[-1])), flush=True)
+        missing = sorted(set(site.chosen(partition or ())) - {each.partition for each in verdicts})
+        if missing and not json:
+            print(f"no store on this machine: partition {', '.join(map(str, missing))}", file=sys.stderr)
+    if json:
+        print(jsonlib.dumps([each.data() for each in verdicts], ensure_ascii=False))
+    if not all(each.is_equal for each in verdicts):
+        raise typer.Exit(DIFFERENT)
+    raise typer.Exit(UNVERIFIABLE if any(each.unverifiable for each in verdicts) else 0)

@@ -1,0 +1,293 @@
+"""`samovar restore` at work: each partition's store is built in a folder beside it and takes its place at the end.
+
+    STATE/restore.lock                     held while a restore runs: there is never a second one
+    STATE/<partition>/restore-<from>.part  being built; of a changelog or snapshot, a later run goes on with it
+    STATE/<partition>/store                replaced by a rename, while its RocksDB lock is held
+
+A kill at any moment leaves the old store, or none and a finished one beside it; the next run ends what was begun.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from samovar.changelog.asof import image_at
+from samovar.changelog.embedded_locks import holder, take
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Delivery
+from samovar.changelog.record import FOLLOWING, Following, Position, pack_following, pack_position
+from samovar.changelog.restore import Restore, following_of, next_step
+from samovar.patterns.order import NO_TIME
+from samovar.service.restore_plan import SOURCES, Asked, Planned, inputs_of
+from samovar.service.stores import Site, digest_of, plan_for, position_of
+from samovar.service.verifying import canonical, differences
+from samovar.state import snapshots
+from samovar.state.errors import StoreError, StoreHeld
+from samovar.state.folders import PART, remove, reveal
+from samovar.state.hold import holding
+from samovar.state.memory import MemoryStore
+from samovar.state.rocks import RocksStore
+from samovar.state.store import Change
+from samovar.tasks.moment import rebuild_at
+from samovar.tasks.opening import check_against_offsets
+from samovar.tasks.rebuild import rebuild
+from samovar.tasks.restoring import Mender, Mending, changes_between
+
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore ended with."""
+
+    partition: int
+    source: str
+    digest: str
+    position: Position | None
+    offset: int | None  # of the changelog; None where the store follows none
+    records: int
+    seconds: float
+    rows_to_mend: int | None = None  # of the changelog, where it was made to agree
+    keys_differ: int | None = None  # states that the changelog has otherwise, as a digest sees them
+
+    def data(self) -> dict[str, Any]:
+        known = self.position
+        found = {
+            "partition": self.partition,
+            "from": self.source,
+            "digest": self.digest,
+            "watermark": None if known is None else known.watermark,
+            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            "offset": self.offset,
+            "records": self.records,
+            "seconds": round(self.seconds, 3),
+        }
+        mended = {"rows_to_mend": self.rows_to_mend, "keys_differ": self.keys_differ}
+        return found | (mended if self.rows_to_mend is not None else {})
+
+
+# ---------------------------------------------------------------- alone
+
+
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Hold the lock of restores in a state folder."""
+    held = take(state / "restore.lock")
+    if held is None:
+        raise Refused(
+            "restore-running",
+            f"another restore runs on {state}: {holder(state / 'restore.lock')}",
+            "Wait for it, or stop it: a restore can be stopped at any moment.",
+        )
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def refuse_running(site: Site) -> None:
+    """The embedded log knows the containers of this machine, also those that are about to open their stores."""
+    members = site.log.members(site.settings.service) if site.settings.log.embedded is not None else ()
+    if members:
+        raise Refused(
+            "group-active",
+            f"the service {site.settings.service} runs on this machine: {', '.join(members)}",
+            "Stop its containers first: a store is replaced only when nobody uses it. State can be read while it runs:"
+            " `samovar state`, `samovar verify`.",
+        )
+
+
+# ---------------------------------------------------------------- restoring
+
+
+def restore_all(
+    site: Site, asked: Asked, plans: Sequence[Planned], on_progress: Callable[[Planned, int], None]
+) -> Iterator[Restored]:
+    """Restore one partition after the other. Those that are done stay done, whatever becomes of the next."""
+    with ExitStack() as stack:
+        stack.enter_context(alone(site.state))
+        mender = None
+        if asked.out is None:
+            refuse_running(site)
+            for planned in plans:
+                stack.enter_context(holding(site.store(planned.partition)))
+        if asked.source == "source" and asked.out is None:
+            settings = site.settings
+            wanted = [planned.partition for planned in plans]
+            mender = Mender(site.log, site.plan, settings.service, settings.delivery, wanted)
+            stack.callback(mender.close)
+        for planned in plans:
+            yield _restore(site, asked, planned, mender, partial(on_progress, planned))
+
+
+def _restore(site: Site, asked: Asked, planned: Planned, mender: Mender | None, on_progress: OnProgress) -> Restored:
+    begun = time.monotonic()
+    if asked.out is not None:
+        part = asked.out / str(planned.partition) / f"store{PART}"
+        target = part.with_name("store")
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        target = site.store(planned.partition)
+        part = _begun(site, planned)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    records = _build(site, planned, part, on_progress)
+    store = RocksStore(part)
+    try:
+        restored = _finish(site, asked, planned, store, mender, records, begun)
+        store.flush()
+    finally:
+        store.close()
+    _put_in_place(part, target)
+    return restored
+
+
+def _begun(site: Site, planned: Planned) -> Path:
+    """The folder to build in. What another way of restoring left is removed; a fold of the source begins anew."""
+    folder = site.folder(planned.partition)
+    for source in SOURCES:
+        part = folder / f"restore-{source}{PART}"
+        if source != planned.source or source == "source" or not _goes_on(planned, part):
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(part.with_name(part.name + PART), ignore_errors=True)
+    return folder / f"restore-{planned.source}{PART}"
+
+
+def _goes_on(planned: Planned, part: Path) -> bool:
+    """Whether an unfinished build can be gone on with."""
+    assert planned.changelog is not None
+    if not (part / "CURRENT").exists():
+        return False
+    try:
+        store = RocksStore(part)
+    except StoreError:
+        return False
+    try:
+        following = following_of(store)
+        return following is not None and next_step(following, planned.changelog, _now_ms()) is not None
+    except Refused:
+        return False
+    finally:
+        store.close()
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    remove(target)
+    try:
+        reveal(part, target)
+    except OSError as error:
+        hint = "Stop the service, and run this again: what was restored stands beside it."
+        raise StoreHeld("a container made a store here meanwhile", target, hint, str(error)) from error
+
+
+# ---------------------------------------------------------------- building
+
+
+def _build(site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> int:
+    """Fill a store; how many records that took."""
+    if planned.snapshot is not None and not part.exists():
+        snapshots.open_copy(planned.snapshot, part)
+    store = RocksStore(part)
+    try:
+        if planned.until is None:
+            return _replay(site, planned, store, on_progress)
+        if planned.moment_ms is None:
+            folded = rebuild(site.log, site.plan, planned.partition, store, planned.until, on_progress=on_progress)
+        else:
+            folded = rebuild_at(
+                site.log, site.plan, planned.partition, store, planned.until, planned.moment_ms, on_progress
+            )
+        return folded.events
+    finally:
+        store.close()
+
+
+def _replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProgress) -> int:
+    assert planned.changelog is not None
+    following = following_of(store)
+    start = planned.changelog.bounds.begin if following is None else following.next
+    restore = Restore(store, site.log, planned.changelog, start, to=planned.end)
+    try:
+        while not restore.advance():
+            on_progress(restore.next - planned.start)
+    finally:
+        restore.close()
+    return restore.records
+
+
+def _finish(
+    site: Site, asked: Asked, planned: Planned, store: RocksStore, mender: Mender | None, records: int, begun: float
+) -> Restored:
+    """Check what was built, and let the changelog follow where the source was taken for right."""
+    position = position_of(store)
+    to_mend = keys_differ = None
+    if mender is not None:
+        to_mend, keys_differ = _mend(site, planned, store, mender)
+    elif asked.out is None:
+        _check(site, planned, position)
+    following = following_of(store)
+    digest = digest_of(plan_for(site, planned.partition, position), store)
+    offset = None if following is None else following.next
+    seconds = time.monotonic() - begun
+    return Restored(planned.partition, planned.source, digest, position, offset, records, seconds, to_mend, keys_differ)
+
+
+def _check(site: Site, planned: Planned, position: Position | None) -> None:
+    """An empty changelog never takes the place of a state. Offsets move while containers elsewhere run."""
+    settings = site.settings
+    committed = site.log.committed(settings.service, inputs_of(site, planned.partition))
+    runs = bool(site.log.members(settings.service))
+    delivery = Delivery.AT_LEAST_ONCE if runs else settings.delivery
+    check_against_offsets(position, committed, planned.partition, delivery)
+
+
+# ---------------------------------------------------------------- the changelog follows the source
+
+
+def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> tuple[int, int]:
+    changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
+    image = image_at(site.log, changelog, changelog.bounds.end)
+    changes = changes_between(store, image)
+    position = position_of(store)
+    assert position is not None, "a rebuild ends with its position"
+    end = changelog.bounds.end
+    keys = keys_differing(site, planned.partition, store, image)
+    if changes:
+        end = mender.mend(Mending(planned.partition, changes, position, pack_position(position)))
+    topic, at = changelog.topic, changelog.at
+    following = Following(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
+    store.put(FOLLOWING, pack_following(following))
+    return len(changes), keys
+
+
+def keys_differing(site: Site, partition: int, store: RocksStore | MemoryStore, image: MemoryStore) -> int:
+    """States that two stores do not have alike, at the event time of the first."""
+    position = position_of(store)
+    plan = plan_for(site, partition, position)
+    watermark = NO_TIME if position is None or position.watermark is None else position.watermark
+    return sum(1 for _ in differences(canonical(plan, store, watermark), canonical(plan, image, watermark)))
+
+
+def compared(site: Site, planned: Planned, on_progress: OnProgress) -> tuple[list[Change], int]:
+    """What `--from source` would write to the changelog, and how many states differ. Touches nothing."""
+    with tempfile.TemporaryDirectory(prefix="samovar-restore-") as folder:
+        part = Path(folder) / "store"
+        _build(site, planned, part, on_progress)
+        store = RocksStore(part)
+        try:
+            changelog = planned.changelog
+            image = MemoryStore() if changelog is None else image_at(site.log, changelog, changelog.bounds.end)
+            return changes_between(store, image), keys_differing(site, planned.partition, store, image)
+        finally:
+            store.close()
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

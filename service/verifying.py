@@ -1,0 +1,306 @@
+"""Whether a partition's store, its changelog and its source say the same (P2), key by key.
+
+The store says which offsets it stands for; the changelog is replayed up to there, and the input folded again up to the
+offsets of its position. Store and changelog are equal byte by byte. Against the source, states are compared as a digest
+sees them: how they came about does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from samovar.changelog.asof import first_time, image_at, is_exact
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.record import POSITION, ROW, Position, key_prefix, row_parts
+from samovar.changelog.restore import following_of, next_step
+from samovar.patterns.follow import iso_time
+from samovar.patterns.matcher import StateError, canonical_rows, decode_key
+from samovar.patterns.syntax import Scalar
+from samovar.service.state_view import described, key_text, text_of
+from samovar.service.stores import Site, digest_of, limits_of, plan_for, position_of, reading, rows_of, watermark_of
+from samovar.state import snapshots
+from samovar.state.memory import MemoryStore
+from samovar.state.store import Readable
+from samovar.tasks.plan import Plan
+from samovar.tasks.rebuild import Rebuilt, Until, rebuild
+from samovar.tasks.restoring import logged_rows
+
+UNREADABLE = b"\x00unreadable"
+OnProgress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing that two sides do not agree on, and in how many rows they do not."""
+
+    sides: tuple[str, str]
+    rule: str
+    key: tuple[Scalar, ...]
+    held: tuple[Sequence[str], Sequence[str]]  # lines, of each side
+    rows: int
+
+    def data(self) -> dict[str, Any]:
+        left, right = self.sides
+        held = {left: list(self.held[0]), right: list(self.held[1])}
+        return {"between": [left, right], "rule": self.rule, "key": list(self.key), "held": held, "rows": self.rows}
+
+
+@dataclass
+class Verdict:
+    """What was found of one partition."""
+
+    partition: int
+    position: Position | None = None
+    offset: int = 0  # of the changelog
+    events: int = 0  # folded again
+    digests: dict[str, str] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    unverifiable: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differences
+
+    def data(self) -> dict[str, Any]:
+        known = self.position
+        return {
+            "partition": self.partition,
+            "equal": self.is_equal,
+            "offset": self.offset,
+            "watermark": None if known is None else known.watermark,
+            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            "digests": self.digests,
+            "differences": [each.data() for each in self.differences],
+            "unverifiable": self.unverifiable,
+            "notes": self.notes,
+        }
+
+
+def verify(site: Site, partition: int, now_ms: int, on_progress: OnProgress = lambda *_: None) -> Verdict:
+    """Compare all that there is of a partition."""
+    verdict = Verdict(partition)
+    changelog = site.changelog(partition)
+    with reading(site.store(partition)) as store:
+        following = following_of(store)
+        verdict.offset = changelog.bounds.begin if following is None else following.next
+        if next_step(following, changelog, now_ms) is None or not is_exact(
+            site.log, changelog, verdict.offset, site.settings.changelog.min_compaction_lag_ms, now_ms
+        ):
+            verdict.unverifiable.append(
+                f"the changelog may have been compacted since the store's place in it, offset {verdict.offset:,};"
+                " `samovar restore` brings the store to its end"
+            )
+        position = verdict.position = position_of(store)
+        plan = plan_for(site, partition, position)
+        verdict.digests["store"] = _digest(plan, store)
+        if not verdict.unverifiable:
+            image = image_at(site.log, changelog, verdict.offset, lambda done: on_progress("changelog", done))
+            verdict.digests["changelog"] = _digest(plan, image)
+            _compare_rows(plan, store, image, verdict)
+        if position is not None:
+            _compare_source(site, plan, store, position, verdict, on_progress)
+    if verdict.offset < changelog.bounds.end:
+        verdict.notes.append(
+            f"the changelog goes on to offset {changelog.bounds.end:,}; the store follows when it runs"
+        )
+    return verdict
+
+
+def _digest(plan: Plan, store: Readable) -> str:
+    try:
+        return digest_of(plan, store)
+    except StateError:
+        return "unreadable"
+
+
+# ---------------------------------------------------------------- against the changelog
+
+
+def _compare_rows(plan: Plan, store: Readable, image: MemoryStore, verdict: Verdict) -> None:
+    differing = [row for row, _, _ in differences(logged_rows(store), logged_rows(image))]
+    if not differing:
+        return
+    row = next((row for row in differing if row[:1] == ROW), differing[0])
+    sides = ("store", "changelog")
+    if row[:1] == ROW:
+        key, name, _, _ = row_parts(row)
+        held = (_held(plan, store, key), _held(plan, image, key))
+        verdict.differences.append(Difference(sides, rule_name(plan, name), decode_key(key), held, len(differing)))
+    else:
+        what = "position" if row == POSITION else "user"
+        held = (_shown(store.get(row)), _shown(image.get(row)))
+        verdict.differences.append(Difference(sides, what, (), held, len(differing)))
+
+
+def _shown(value: bytes | None) -> list[str]:
+    return ["nothing"] if value is None else [value.decode("utf-8", "replace")]
+
+
+def _held(plan: Plan, store: Readable, key: bytes) -> list[str]:
+    prefix = key_prefix(key)
+    rows = dict(store.range(prefix, prefix + b"\xff"))  # what follows is the length of a name
+    lines = text_of(described(plan, key, rows))
+    size = sum(map(len, rows.values()))
+    return (
+        [line.removeprefix("  ") for line in lines] + [f"({len(rows)} rows, {size:,} bytes)"] if rows else ["nothing"]
+    )
+
+
+def rule_name(plan: Plan, store: str) -> str:
+    """The rule, or the history function, that a store's name stands for."""
+    known = plan.program.histories.get(store)
+    return store.partition("@")[0] if known is None else f"a history function of {known[0]}"
+
+
+def differences(
+    left: Iterable[tuple[bytes, bytes]], right: Iterable[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Rows that are on one side only or differ; both sides in order of keys."""
+    lefts, rights = iter(left), iter(right)
+    one, other = next(lefts, None), next(rights, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one[0] < other[0]):
+            assert one is not None
+            yield one[0], one[1], None
+            one = next(lefts, None)
+        elif one is None or other[0] < one[0]:
+            yield other[0], None, other[1]
+            other = next(rights, None)
+        else:
+            if one[1] != other[1]:
+                yield one[0], one[1], other[1]
+            one, other = next(lefts, None), next(rights, None)
+
+
+# ---------------------------------------------------------------- against the source
+
+
+def _compare_source(
+    site: Site, plan: Plan, store: Readable, position: Position, verdict: Verdict, on_progress: OnProgress
+) -> None:
+    folded = MemoryStore()
+    until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
+    try:
+        rebuilt = _rebuilt(site, verdict, folded, until, on_progress)
+    except Refused as refused:
+        if refused.code not in ("input-expired", "journal-cut"):
+            raise
+        verdict.unverifiable.append(_before_when(site, verdict.partition, position) + refused.what)
+        return
+    verdict.events = rebuilt.events
+    verdict.digests["source"] = digest_of(rebuilt.plan, folded)
+    if rebuilt.position.watermark != position.watermark:
+        held = ([_moment(position)], [_moment(rebuilt.position)])
+        verdict.differences.append(Difference(("store", "source"), "event time", (), held, 1))
+    if verdict.digests["source"] != verdict.digests["store"]:
+        verdict.differences.append(_first_in_source(plan, store, folded, position))
+
+
+def _moment(position: Position) -> str:
+    return "none yet" if position.watermark is None else iso_time(position.watermark)
+
+
+def _rebuilt(site: Site, verdict: Verdict, folded: MemoryStore, until: Until, on_progress: OnProgress) -> Rebuilt:
+    def told(events: int) -> None:
+        on_progress("source", events)
+
+    try:
+        return rebuild(site.log, site.plan, verdict.partition, folded, until, on_progress=told)
+    except Refused as refused:
+        start = _oldest_snapshot(site, verdict, folded, until) if refused.code == "input-expired" else None
+        if start is None:
+            raise
+    return rebuild(site.log, site.plan, verdict.partition, folded, until, on_progress=told, start=start)
+
+
+def _oldest_snapshot(site: Site, verdict: Verdict, folded: MemoryStore, until: Until) -> Position | None:
+    """Fill a store from the oldest snapshot whose input is still there, and say where it stands."""
+    for snapshot in snapshots.listed(site.folder(verdict.partition) / "snapshots"):
+        if (snapshot.manifest.journal or 0) > (until.journal or 0):
+            continue
+        try:
+            snapshots.verify(snapshot)
+        except snapshots.BadSnapshot as bad:
+            verdict.notes.append(f"snapshot {snapshot.number} was passed over: {bad}")
+            continue
+        with reading(snapshot.folder) as store:
+            position = position_of(store)
+            if position is None or not _inputs_hold(site, verdict.partition, position):
+                continue
+            folded.write(store.range())
+        verdict.notes.append(
+            f"unverifiable before event time {_moment(position)}: the input no longer goes back to the beginning, and"
+            f" snapshot {snapshot.number} was taken for true"
+        )
+        return position
+    return None
+
+
+def _before_when(site: Site, partition: int, position: Position) -> str:
+    """From when on the input is there, in words."""
+    places = [TopicPartition(each.topic, partition) for each in position.inputs.values()]
+    times = [first_time(site.log, at, *bounds) for at, bounds in site.log.bounds(places).items()]
+    known = [each for each in times if each is not None]
+    return f"before {iso_time(max(known))} (log time), and no snapshot helps: " if known else "no snapshot helps: "
+
+
+def _inputs_hold(site: Site, partition: int, position: Position) -> bool:
+    places = {TopicPartition(each.topic, partition): each.safe for each in position.inputs.values()}
+    return all(bounds.begin <= places[at] for at, bounds in site.log.bounds(list(places)).items())
+
+
+def _first_in_source(plan: Plan, store: Readable, folded: MemoryStore, position: Position) -> Difference:
+    left, right = (canonical(plan, each, watermark_of(position)) for each in (store, folded))
+    differing = [row for row, _, _ in differences(left, right)]
+    key, name, _, _ = row_parts(ROW + differing[0])
+    held = (_held(plan, store, key), _held(plan, folded, key))
+    return Difference(("store", "source"), rule_name(plan, name), decode_key(key), held, len(differing))
+
+
+def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, bytes]]:
+    """States as a digest sees them. One that cannot be read stands for itself, and differs from every other."""
+    program, limits = plan.program, limits_of(plan)
+    try:
+        return list(canonical_rows(program, rows_of(store), watermark, limits))
+    except StateError:
+        pass
+    found: list[tuple[bytes, bytes]] = []
+    for _, group in groupby(rows_of(store), key=lambda pair: row_parts(ROW + pair[0])[:2]):
+        rows = list(group)
+        try:
+            found += canonical_rows(program, rows, watermark, limits)
+        except StateError:
+            found.append((rows[0][0], UNREADABLE))
+    return found
+
+
+# ---------------------------------------------------------------- as text
+
+
+def text_of_verdict(verdict: Verdict) -> list[str]:
+    """A line or more for a partition."""
+    known = verdict.position
+    moment = "no event yet" if known is None else f"event time {_moment(known)}"
+    sides = ", ".join(verdict.digests)
+    digest = verdict.digests.get("store", "")[:16]
+    head = f"partition {verdict.partition}: "
+    if verdict.is_equal:
+        word = "equal" if not verdict.unverifiable else "equal as far as it can be verified"
+        lines = [f"{head}{word} ({sides}) at {moment}, changelog offset {verdict.offset:,}; digest {digest}"]
+    else:
+        lines = [f"{head}DIFFERENT at {moment}, changelog offset {verdict.offset:,}"]
+    for each in verdict.differences:
+        left, right = each.sides
+        key = f", key {key_text(each.key)}" if each.key else ""
+        lines.append(
+            f"  {left} and {right} differ in {each.rows:,} row{'s' * (each.rows != 1)}; the first: {each.rule}{key}"
+        )
+        for side, held in zip(each.sides, each.held, strict=True):
+            lines += [f"    {side}:", *(f"      {line}" for line in held)]
+    lines += [f"  unverifiable: {reason}" for reason in verdict.unverifiable]
+    return lines + [f"  {note}" for note in verdict.notes]

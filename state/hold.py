@@ -1,0 +1,49 @@
+"""Keeping others away from a store's folder while it is replaced, whether or not it can be opened."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from samovar.state.errors import StoreError, StoreHeld
+from samovar.state.rocks import RocksStore
+
+_LOCK = "LOCK"  # RocksDB's own file: whoever has a record lock on it has the store
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Hold a store as a container does, without opening it. The folder may be renamed and replaced meanwhile.
+
+    StoreHeld where another has it. The lock is the process's, so that a handle of this one has to be asked for first:
+    RocksDB knows its own.
+    """
+    if (path / "CURRENT").exists():
+        _refuse_own(path)
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(handle, path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        hint = "Stop the container that runs on it, or read it while it runs: `samovar state` needs no lock."
+        raise StoreHeld("another process has this store open", path, hint, str(error)) from error
+
+
+def _refuse_own(path: Path) -> None:
+    try:
+        RocksStore(path).close()
+    except StoreHeld:
+        raise
+    except StoreError:
+        return  # it is replaced, so that damage is no hindrance

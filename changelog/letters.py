@@ -2,7 +2,7 @@
 
 Dead letters use the names of Kafka Streams (KIP-1034), so that tools for those read ours:
 
-    __streams.errors.exception      the class of the fault: Malformed, MissingKey, FromTheFuture, ...
+    __streams.errors.exception      the class of the fault: NOT_JSON, MISSING_KEY, FROM_THE_FUTURE, ... (docs/errors.md)
     __streams.errors.message        what is wrong, in words, with the place in the message
     __streams.errors.stacktrace     empty: a message is at fault here, not a program
     __streams.errors.topic          where it came from

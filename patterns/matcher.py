@@ -58,6 +58,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_lines": (c_void_p, [c_void_p]),
     "samovar_line_ends": (c_void_p, [c_void_p]),
     "samovar_counters": (None, [c_void_p, c_int, c_void_p]),
+    "samovar_dropped": (c_int64, [c_void_p]),
     "samovar_live": (c_size_t, [c_void_p]),
     "samovar_line_keys": (c_void_p, [c_void_p]),
     "samovar_line_key_ends": (c_void_p, [c_void_p]),
@@ -178,6 +179,10 @@ class States:
         out = (c_int64 * 6)()
         _library().samovar_counters(self.handle, rule, out)
         return Counters(*out)
+
+    def dropped(self) -> int:
+        """Partial matches and events that limits let go of, of all rules and history functions."""
+        return int(_library().samovar_dropped(self.handle))
 
     def dropped_history(self) -> int:
         out = (c_int64 * 6)()

@@ -41,7 +41,7 @@ def run(
 
         settings = load_service(config)
         if containers > 1:
-            raise typer.Exit(run_processes(config, containers, sys.stderr, until_caught_up=until_caught_up))
+            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up))
         with opened(settings) as log:
             counts = run_here(settings, log, slot, sys.stderr, until_caught_up=until_caught_up)
     if json:

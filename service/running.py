@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.loading import RuleSet
@@ -105,13 +105,22 @@ def run_here(settings: ServiceFile, log: Log, slot: int, out: IO[str], *, until_
         print(text, file=out, flush=True)
 
     container = container_of(settings, log, slot, tell)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: container.stop())
     tell(f"container {slot} of {settings.service}: {len(container.plan.rules)} rules, {settings.delivery.value}")
-    shown = Shown(tell)
-    counts = container.run(until_caught_up=until_caught_up, on_cycle=shown)
+    with stopping(container.stop):
+        counts = container.run(until_caught_up=until_caught_up, on_cycle=Shown(tell))
     tell(f"container {slot} stopped: {summary(counts)}")
     return counts
+
+
+@contextmanager
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """While this lasts, SIGTERM and Ctrl-C ask for an end and do not make one."""
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Shown:
@@ -148,22 +157,22 @@ class Shown:
 
 
 def summary(counts: Counts) -> str:
-    return f"{counts.events:,} events, {counts.matches:,} alerts, {counts.late:,} late, {counts.dead:,} dead"
+    dropped = f", {counts.dropped:,} dropped by limits" if counts.dropped else ""
+    return f"{counts.events:,} events, {counts.matches:,} alerts, {counts.late:,} late, {counts.dead:,} dead{dropped}"
 
 
-def run_processes(config: Path, containers: int, out: IO[str], *, until_caught_up: bool) -> int:
+def run_processes(config: Path, containers: int, *, until_caught_up: bool) -> int:
     """Several containers, a process each. Ends when all have; one that fails ends the others."""
     command = [sys.executable, "-m", "samovar.service.cli", "run", str(config)]
     more = ["--until-caught-up"] if until_caught_up else []
-    started = [subprocess.Popen([*command, "--slot", str(slot), *more], stderr=out) for slot in range(containers)]
+    started = [subprocess.Popen([*command, "--slot", str(slot), *more]) for slot in range(containers)]
 
-    def stop(*_: object) -> None:
+    def stop() -> None:
         for process in started:
             process.terminate()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return _wait(started, stop)
+    with stopping(stop):
+        return _wait(started, stop)
 
 
 def _wait(started: list[subprocess.Popen[bytes]], stop: Callable[[], None]) -> int:
@@ -180,9 +189,3 @@ def _wait(started: list[subprocess.Popen[bytes]], stop: Callable[[], None]) -> i
                 worst = code if code > 0 else 128 - code
                 stop()
     return worst
-
-
-def refuse_no_rules(plan: Plan) -> None:
-    """A service with no rules would do nothing, quietly."""
-    if not plan.rules:
-        raise Refused("no-rules", "the service has no rules", "Put a rule file into its rules folder.")

@@ -22,6 +22,7 @@ POLLS = 3  # a commit, while so much comes: a key that changes often is then wri
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
 PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
+MEMORY_EVERY = 32  # commits between two looks at the memory in use
 REJOIN_MOST = 10  # times in a row that nothing was committed in between
 
 
@@ -60,6 +61,7 @@ class Container:
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
         self._rejoins = 0
+        self._commits = 0
         self._paused: set[TopicPartition] = set()
         self._assigned_once = False
 
@@ -160,6 +162,18 @@ class Container:
             task.committed(outcome, last[task.changelog.at])
             task.snapshot_if_due()
         self._rejoins = 0
+        self._commits += 1
+        if self._commits % MEMORY_EVERY == 0:
+            self._keep_small()
+
+    def _keep_small(self) -> None:
+        """Hold no more states in memory than the cache may; the stores have them all."""
+        sizes = {task.partition: task.core.residence.states.memory_bytes() for task in self._running()}
+        for partition in sorted(sizes, key=lambda each: -sizes[each]):
+            if sum(sizes.values()) <= self.plan.cache_bytes:
+                break
+            self.tasks[partition].core.residence.let_go()
+            sizes[partition] = 0
 
     def _keep_together(self, member: Member) -> None:
         """Of several inputs, those ahead wait for the ones behind, so that what must be held stays small."""

@@ -29,6 +29,7 @@ class Counts:
     matches: int = 0
     commits: int = 0
     rows: int = 0  # changed rows, as logged
+    dropped: int = 0  # partial matches and events that max_partials and max_events let go of
 
 
 @dataclass
@@ -159,6 +160,7 @@ class Core:
     def committed(self) -> None:
         """What `outcome` gave is in the log and in the store now."""
         self.counts.commits += 1
+        self.counts.dropped = self.residence.dropped()
         self.alerts, self._dead, self._late = [], Letters(), Letters()
         self.intake.entries = []
         self._dirty = False

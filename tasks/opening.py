@@ -38,7 +38,7 @@ def check_against_offsets(
                 "offsets-differ",
                 f"the state of partition {partition} stands for {at} up to {stored.next:,}, and the group's offset is"
                 f" {offset:,}",
-                "Offsets and state move together only: set the offset back, or use `samovar rewind`.",
+                "Offsets and state move together only: set the offset of the group back to that.",
             )
 
 
@@ -78,7 +78,7 @@ def check_against_inputs(
             raise Refused(
                 "input-expired",
                 f"{at} begins at {begin:,}: its retention deleted records from {stored.safe:,} on that are needed",
-                "Use a longer retention; to go on without them, `samovar rewind` to a time that the input still has.",
+                "Give the topic a longer retention. To go on without them, give the service another name.",
             )
 
 

@@ -16,7 +16,7 @@ from samovar.state.store import Change, TaskStore
 from samovar.tasks.plan import Plan
 
 WHOLE_ROWS = 50_000  # a store with no more rows than this is loaded at once
-CHECK_EVERY = 64  # commits between two looks at the memory in use
+INDEX_EVERY = 64  # commits after which deadlines that passed are deleted, where nobody reads them
 ROWS_END = bytes([ROW[0] + 1])
 SIGN = 1 << 63
 
@@ -30,6 +30,7 @@ class Residence:
         self.store = store
         self.before: list[Counters] = []  # of states that were let go of
         self._commits = 0
+        self._dropped_before = 0
         self._index_from = DEADLINE  # entries before this are deleted; to look there would be to wade through them
         self._first_deadline = self._first_in_index()
         self._passed: int | None = None  # entries before this go with the commit at hand
@@ -80,7 +81,7 @@ class Residence:
         if new:
             self._first_deadline = min(self._first_deadline, int.from_bytes(min(new)[0], "big") - SIGN)
         # With all states in memory nobody reads the index, and what has passed may stay in it for a while.
-        if self._first_deadline < watermark and (not self.whole or self._commits % CHECK_EVERY == 0):
+        if self._first_deadline < watermark and (not self.whole or self._commits % INDEX_EVERY == 0):
             index += [(row, None) for row in self._due_rows(watermark)]
             self._passed = watermark
         return rows, index
@@ -92,12 +93,11 @@ class Residence:
             self._passed = None
             self._first_deadline = self._first_in_index()
         self._commits += 1
-        if self._commits % CHECK_EVERY == 0 and self.states.memory_bytes() > self.plan.cache_bytes:
-            self.let_go()
 
     def let_go(self) -> None:
         """Hold nothing in memory; the store has it all."""
         self.before = [self.counters(rule) for rule in range(len(self.plan.rules))]
+        self._dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = False
 
@@ -115,6 +115,10 @@ class Residence:
             now.no_key + old.no_key,
             now.live_partials,
         )
+
+    def dropped(self) -> int:
+        """Partial matches and events that went because of a limit, since the task began."""
+        return self._dropped_before + self.states.dropped()
 
     def _first_in_index(self) -> int:
         for row, _ in self.store.range(self._index_from, bytes([DEADLINE[0] + 1])):

@@ -46,7 +46,7 @@ def source_until(
                 "offsets-differ",
                 f"the state of partition {partition} stands for {at} up to {stored.next:,}, and the group's offset is"
                 f" {offset:,}",
-                "Offsets and state move together only: set the offset back, or use `samovar rewind`.",
+                "Offsets and state move together only: set the offset of the group back to that.",
             )
         known = [each for each in (None if stored is None else stored.next, offset) if each is not None]
         if not known:

@@ -71,6 +71,12 @@ SAMOVAR_EXPORT void samovar_counters(Handle* h, int rule, int64_t* out) {
   out[0] = c.matches; out[1] = c.suppressed; out[2] = c.dropped_partials; out[3] = c.dropped_events; out[4] = c.no_key;
   out[5] = rule < 0 ? 0 : h->engine.partials(rule);
 }
+// Partials and events that limits let go of, of all rules and histories.
+SAMOVAR_EXPORT int64_t samovar_dropped(Handle* h) {
+  int64_t n = h->engine.history_counters.dropped_events;
+  for (auto& r : h->engine.runners) n += r->counters.dropped_partials + r->counters.dropped_events;
+  return n;
+}
 SAMOVAR_EXPORT size_t samovar_live(Handle* h) { return h->engine.live(); }
 
 // Rows as a list (residency.h): how many, and then the list with samovar_row_data and samovar_row_ends.

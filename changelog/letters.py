@@ -10,15 +10,18 @@ Dead letters use the names of Kafka Streams (KIP-1034), so that tools for those 
     __streams.errors.offset
 
 Late events carry the last three, and `samovar.late.ms` (by how much) and `samovar.stream`.
+
+A message too large for a letter is cut, so that it cannot stop a service: `samovar.cut.bytes` is the size it had.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samovar.changelog.log import Headers
+from samovar.changelog.log import Headers, Pair
 
 PREFIX = "__streams.errors."
+MOST_BYTES = 4_000_000  # of a letter's key and value; its topic takes a little more, for the headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,14 @@ class Origin:
     def late(self, offset: int, late_ms: int) -> Headers:
         place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)
         return (*place, self.stream, ("samovar.late.ms", b"%d" % late_ms))
+
+
+def fitted(pair: Pair, headers: Headers) -> tuple[Pair, Headers]:
+    """A letter that its topic can take."""
+    key, value = pair
+    size = len(key or b"") + len(value or b"")
+    if size <= MOST_BYTES:
+        return pair, headers
+    short = key and key[: MOST_BYTES // 2]
+    left = MOST_BYTES - len(short or b"")
+    return (short, value and value[:left]), (*headers, ("samovar.cut.bytes", b"%d" % size))

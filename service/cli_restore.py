@@ -103,11 +103,12 @@ def _compared(site: Site, plans: list[Planned], screen: Any) -> dict[str, Any]:
     for planned in plans:
         if planned.until is None or planned.moment_ms is not None:
             continue
-        changes, keys = compared(site, planned, lambda _: None)
-        found.append({"partition": planned.partition, "rows_to_mend": len(changes), "keys_differ": keys})
+        seen = compared(site, planned, lambda _: None)
+        rows, states = len(seen.mended), seen.states_differ
+        found.append({"partition": planned.partition, "rows_to_mend": rows, "states_differ": states})
         print(
-            f"partition {planned.partition}: {len(changes):,} rows of the changelog would be mended,"
-            f" {keys:,} states differ",
+            f"partition {planned.partition}: {states:,} states differ from the changelog, of which {rows:,} rows"
+            " would be mended",
             file=screen,
         )
     return {"dry_run": True} | ({"differences": found} if found else {})
@@ -120,7 +121,7 @@ def _restored(site: Site, asked: Asked, plans: list[Planned], screen: Any, *, qu
     done = []
     with Bars(plans, sys.stderr, quiet=quiet) as bars:
         for planned, restored in zip(plans, restore_all(site, asked, plans, bars.moved), strict=True):
-            bars.done(planned)
+            bars.done(planned, restored)
             done.append(restored)
     print("\n".join(map(restored_line, done)), file=screen)
     return done

@@ -23,7 +23,7 @@ class Bars:
         self._told = time.monotonic()
         self._progress = self._bars() if err.isatty() and not quiet else None
         self._numbers = {
-            each.partition: self._progress.add_task(f"partition {each.partition}", total=max(each.todo, 1))
+            each.partition: self._progress.add_task(f"partition {each.partition}", total=max(each.todo, 1), rate="0")
             for each in plans
             if self._progress is not None
         }
@@ -34,7 +34,7 @@ class Bars:
 
         rate = TextColumn("{task.completed:,.0f} records, {task.fields[rate]}/s")
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), rate, TimeRemainingColumn())
-        return _with_rate(Progress(*columns, console=Console(file=self._err)))
+        return Progress(*columns, console=Console(file=self._err))
 
     def __enter__(self) -> Bars:
         if self._progress is not None:
@@ -57,20 +57,13 @@ class Bars:
             left = f", {(planned.todo - done) / rate:,.0f} s left" if rate > 0 else ""
             self._say(f"partition {planned.partition}: {done:,} of {planned.todo:,} records, {rate:,.0f}/s{left}")
 
-    def done(self, planned: Planned) -> None:
+    def done(self, planned: Planned, restored: Restored) -> None:
         if self._progress is not None:
-            total = max(planned.todo, 1)
-            self._progress.update(self._numbers[planned.partition], completed=total)
+            rate = f"{restored.records / max(restored.seconds, 1e-3):,.0f}"
+            self._progress.update(self._numbers[planned.partition], completed=max(planned.todo, 1), rate=rate)
 
     def _say(self, text: str) -> None:
         print(text, file=self._err, flush=True)
-
-
-def _with_rate(progress: Any) -> Any:
-    """New bars have no rate yet."""
-    add = progress.add_task
-    progress.add_task = lambda text, **given: add(text, rate="0", **given)
-    return progress
 
 
 def restored_line(restored: Restored) -> str:
@@ -86,6 +79,6 @@ def restored_line(restored: Restored) -> str:
     )
     if restored.rows_to_mend:
         text += (
-            f"; {restored.rows_to_mend:,} rows of the changelog were mended, {restored.keys_differ:,} states differed"
+            f"; {restored.rows_to_mend:,} rows of the changelog were mended, {restored.states_differ:,} states differed"
         )
     return f"{text}\n  digest {restored.digest}"

@@ -23,11 +23,19 @@ from samovar.changelog.asof import image_at
 from samovar.changelog.embedded_locks import holder, take
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery
-from samovar.changelog.record import FOLLOWING, Following, Position, pack_following, pack_position
+from samovar.changelog.record import (
+    FOLLOWING,
+    ROW,
+    Following,
+    Position,
+    deadline_rows,
+    pack_following,
+    pack_position,
+    row_parts,
+)
 from samovar.changelog.restore import Restore, following_of, next_step
-from samovar.patterns.order import NO_TIME
 from samovar.service.restore_plan import SOURCES, Asked, Planned, inputs_of
-from samovar.service.stores import Site, digest_of, plan_for, position_of
+from samovar.service.stores import Site, digest_of, plan_for, position_of, watermark_of
 from samovar.service.verifying import canonical, differences
 from samovar.state import snapshots
 from samovar.state.errors import StoreError, StoreHeld
@@ -39,7 +47,7 @@ from samovar.state.store import Change
 from samovar.tasks.moment import rebuild_at
 from samovar.tasks.opening import check_against_offsets
 from samovar.tasks.rebuild import rebuild
-from samovar.tasks.restoring import Mender, Mending, changes_between
+from samovar.tasks.restoring import Mender, Mending, changes_between, shared_out, stands_alike
 
 OnProgress = Callable[[int], None]
 
@@ -56,7 +64,7 @@ class Restored:
     records: int
     seconds: float
     rows_to_mend: int | None = None  # of the changelog, where it was made to agree
-    keys_differ: int | None = None  # states that the changelog has otherwise, as a digest sees them
+    states_differ: int | None = None  # states that the changelog has otherwise, as a digest sees them
 
     def data(self) -> dict[str, Any]:
         known = self.position
@@ -70,7 +78,7 @@ class Restored:
             "records": self.records,
             "seconds": round(self.seconds, 3),
         }
-        mended = {"rows_to_mend": self.rows_to_mend, "keys_differ": self.keys_differ}
+        mended = {"rows_to_mend": self.rows_to_mend, "states_differ": self.states_differ}
         return found | (mended if self.rows_to_mend is not None else {})
 
 
@@ -227,16 +235,19 @@ def _finish(
 ) -> Restored:
     """Check what was built, and let the changelog follow where the source was taken for right."""
     position = position_of(store)
-    to_mend = keys_differ = None
+    to_mend = states_differ = None
     if mender is not None:
-        to_mend, keys_differ = _mend(site, planned, store, mender)
+        mended = _mend(site, planned, store, mender)
+        to_mend, states_differ = len(mended.mended), mended.states_differ
     elif asked.out is None:
         _check(site, planned, position)
     following = following_of(store)
     digest = digest_of(plan_for(site, planned.partition, position), store)
     offset = None if following is None else following.next
     seconds = time.monotonic() - begun
-    return Restored(planned.partition, planned.source, digest, position, offset, records, seconds, to_mend, keys_differ)
+    return Restored(
+        planned.partition, planned.source, digest, position, offset, records, seconds, to_mend, states_differ
+    )
 
 
 def _check(site: Site, planned: Planned, position: Position | None) -> None:
@@ -251,32 +262,43 @@ def _check(site: Site, planned: Planned, position: Position | None) -> None:
 # ---------------------------------------------------------------- the changelog follows the source
 
 
-def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Compared:
+    """A rebuilt store against a changelog: rows to append to it, rows that the store takes over, states that differ."""
+
+    mended: Sequence[Change]
+    adopted: Sequence[Change]
+    states_differ: int
+
+
+def compare(site: Site, partition: int, store: RocksStore, image: MemoryStore) -> Compared:
+    """States are compared as a digest sees them, at the event time of the rebuilt store."""
+    position = position_of(store)
+    plan, watermark = plan_for(site, partition, position), watermark_of(position)
+    rows = differences(canonical(plan, store, watermark), canonical(plan, image, watermark))
+    differing = {row_parts(ROW + row)[:2] for row, _, _ in rows}
+    same_place = stands_alike(position, position_of(image))
+    mended, adopted = shared_out(changes_between(store, image), image, differing, same_place)
+    return Compared(mended, adopted, len(differing))
+
+
+def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Compared:
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
-    image = image_at(site.log, changelog, changelog.bounds.end)
-    changes = changes_between(store, image)
+    end = changelog.bounds.end
+    found = compare(site, planned.partition, store, image_at(site.log, changelog, end))
+    store.write([*found.adopted, *deadline_rows(found.adopted)])
     position = position_of(store)
     assert position is not None, "a rebuild ends with its position"
-    end = changelog.bounds.end
-    keys = keys_differing(site, planned.partition, store, image)
-    if changes:
-        end = mender.mend(Mending(planned.partition, changes, position, pack_position(position)))
+    if found.mended:
+        end = mender.mend(Mending(planned.partition, found.mended, position, pack_position(position)))
     topic, at = changelog.topic, changelog.at
     following = Following(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
     store.put(FOLLOWING, pack_following(following))
-    return len(changes), keys
+    return found
 
 
-def keys_differing(site: Site, partition: int, store: RocksStore | MemoryStore, image: MemoryStore) -> int:
-    """States that two stores do not have alike, at the event time of the first."""
-    position = position_of(store)
-    plan = plan_for(site, partition, position)
-    watermark = NO_TIME if position is None or position.watermark is None else position.watermark
-    return sum(1 for _ in differences(canonical(plan, store, watermark), canonical(plan, image, watermark)))
-
-
-def compared(site: Site, planned: Planned, on_progress: OnProgress) -> tuple[list[Change], int]:
-    """What `--from source` would write to the changelog, and how many states differ. Touches nothing."""
+def compared(site: Site, planned: Planned, on_progress: OnProgress) -> Compared:
+    """What `--from source` would do to the changelog. Touches nothing."""
     with tempfile.TemporaryDirectory(prefix="samovar-restore-") as folder:
         part = Path(folder) / "store"
         _build(site, planned, part, on_progress)
@@ -284,7 +306,7 @@ def compared(site: Site, planned: Planned, on_progress: OnProgress) -> tuple[lis
         try:
             changelog = planned.changelog
             image = MemoryStore() if changelog is None else image_at(site.log, changelog, changelog.bounds.end)
-            return changes_between(store, image), keys_differing(site, planned.partition, store, image)
+            return compare(site, planned.partition, store, image)
         finally:
             store.close()
 

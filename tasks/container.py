@@ -7,7 +7,11 @@ that restore do so a little in every cycle, while the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import gc
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
@@ -18,12 +22,13 @@ from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task, Upkeep
 
 POLL_RECORDS = 50_000
-POLLS = 3  # a commit, while so much comes: a key that changes often is then written less often
+POLLS = 5  # a commit, while so much comes: a key that changes often is then written less often
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
 PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
-REJOIN_MOST = 10  # times in a row that nothing was committed in between
+TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,11 @@ class Container:
         self.clock = clock
         self.tell = tell
         self.tasks: dict[int, Task] = {}
-        self.stopping = False
+        self._stopped = threading.Event()
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
         self._rejoins = 0
+        self._trouble_since_s = 0.0
         self._commits = 0
         self._paused: set[TopicPartition] = set()
         self._assigned_once = False
@@ -70,20 +76,24 @@ class Container:
     def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
         try:
-            while not self.stopping:
-                self._cycle_or_rejoin()
-                if on_cycle is not None:
-                    on_cycle(self.status())
-                if until_caught_up and self.caught_up():
-                    break
+            with no_collector():
+                self._loop(until_caught_up, on_cycle)
             self._last_commit()
         finally:
             self.close()
         return self._gone
 
+    def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
+        while not self._stopped.is_set():
+            self._cycle_or_rejoin()
+            if on_cycle is not None:
+                on_cycle(self.status())
+            if until_caught_up and self.caught_up():
+                break
+
     def stop(self) -> None:
         """End after the cycle at hand."""
-        self.stopping = True
+        self._stopped.set()
 
     def _cycle_or_rejoin(self) -> None:
         try:
@@ -93,16 +103,22 @@ class Container:
 
     def _rejoin(self, error: Exception) -> None:
         """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log."""
+        now_s = time.monotonic()
+        if self._rejoins == 0:
+            self._trouble_since_s = now_s
         self._rejoins += 1
-        if self._rejoins > REJOIN_MOST:
+        if now_s - self._trouble_since_s > TROUBLE_S:
             raise Refused(
                 "log-unusable",
-                f"container {self.slot} had to start again {self._rejoins} times and committed nothing in between",
+                f"container {self.slot} had to start again {self._rejoins} times in {TROUBLE_S:.0f} s and committed"
+                " nothing in between",
                 "Look at the log's own messages and at other containers of this slot; nothing was lost.",
                 str(error),
             ) from error
         self.tell(f"container {self.slot} starts again: {type(error).__name__}: {error}")
-        self.close()
+        with suppress(LogUnavailable):
+            self.close()
+        self._stopped.wait(min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S))
 
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little."""
@@ -165,6 +181,7 @@ class Container:
         self._commits += 1
         if self._commits % MEMORY_EVERY == 0:
             self._keep_small()
+            gc.collect(1)
 
     def _keep_small(self) -> None:
         """Hold no more states in memory than the cache may; the stores have them all."""
@@ -272,6 +289,20 @@ class Container:
             self._paused.clear()
             if member is not None:
                 member.close()
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Without Python's cycle collector: it would look through every record again and again, and finds next to nothing.
+    What is needed of it is done now and then by `Container`.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def added(left: Counts, right: Counts) -> Counts:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from samovar.changelog.journal import Entry, pack_entry
-from samovar.changelog.letters import Origin
+from samovar.changelog.letters import Origin, fitted
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
 from samovar.patterns.order import NO_TIME, Ordered
@@ -40,7 +40,8 @@ class Letters:
     headers: list[Headers] = field(default_factory=list)
 
     def add(self, records: Records, row: int, headers: Headers) -> None:
-        self.pairs.append((records.key(row), records.value(row)))
+        pair, headers = fitted((records.key(row), records.value(row)), headers)
+        self.pairs.append(pair)
         self.headers.append(headers)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Delivery, Joining, Log, Member, TopicPartition
-from samovar.changelog.record import POSITION, ROW, USER, Position
+from samovar.changelog.record import POSITION, ROW, USER, Position, row_parts
 from samovar.state.store import Change, Readable
 from samovar.tasks.plan import Plan
 from samovar.tasks.rebuild import Until, journal_of, plan_at
@@ -96,6 +96,32 @@ def changes_between(wanted: Readable, there: Readable) -> list[Change]:
     changes += [(key, None) for key in rows]
     last = [change for change in changes if change[0] == POSITION]
     return [change for change in changes if change[0] != POSITION] + last
+
+
+def shared_out(
+    changes: Sequence[Change], image: Readable, differing: Collection[tuple[bytes, str]], same_place: bool
+) -> tuple[list[Change], list[Change]]:
+    """Which changes the changelog gets, and which rows the store takes from it instead: those of states that are equal
+    and only packed otherwise, as the commits of a live run leave them. `differing` are states by key and store name.
+    """
+    mended: list[Change] = []
+    adopted: list[Change] = []
+    for row, value in changes:
+        is_equal = same_place if row == POSITION else row[:1] == ROW and row_parts(row)[:2] not in differing
+        if is_equal:
+            adopted.append((row, image.get(row)))
+        else:
+            mended.append((row, value))
+    return mended, adopted
+
+
+def stands_alike(one: Position | None, other: Position | None) -> bool:
+    """Whether two positions say the same, but for how far back events that wait are read again."""
+    if one is None or other is None:
+        return one is other
+    nexts = [{name: (each.next, each.topic_id) for name, each in position.inputs.items()} for position in (one, other)]
+    rest = [(each.watermark, each.streams, dict(each.rules), each.journal) for each in (one, other)]
+    return nexts[0] == nexts[1] and rest[0] == rest[1]
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,8 @@ def at_another_count(service: Service, cases: Sequence[Staged]) -> None:
     produce(service, cases, lambda values: values[len(values) // 2 :])
     produce_end(service, cases)
     both = [service.start("--slot", str(slot)) for slot in (0, 1)]
-    wait_until(lambda: service.committed() == service.written(), both[0].text)
+    wait_until(lambda: all("running partitions" in each.text for each in both), "both containers are at work")
+    wait_until(lambda: service.committed() == service.written(), "all input is processed")
     assert [running.terminate() for running in both] == [0, 0]
 
 

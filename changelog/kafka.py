@@ -7,13 +7,14 @@ question has a deadline: what Kafka does not answer by then is LogUnavailable.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -22,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka_errors import MISSING, PASSING, error_of, failure_of
 from samovar.changelog.kafka_member import KafkaMember, places_at
 from samovar.changelog.kafka_read import KafkaReader, places_of
@@ -33,13 +34,13 @@ from samovar.changelog.log import Append, Bounds, Joining, Member, Reader, Topic
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
 VISIBLE_S = 30.0  # until a new topic must have its leaders, and a deleted one must be gone
 AGAIN_S = 0.05
+ANSWER_S = 5.0
 # What checks of a topic look at.
 CHECKED = frozenset(
     """cleanup.policy min.compaction.lag.ms max.compaction.lag.ms delete.retention.ms retention.ms retention.bytes
     max.message.bytes min.insync.replicas message.timestamp.type segment.ms""".split()
 )
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
-IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS})
 
 admin: Any = admin_module  # most of its names are not exported as far as types go
 
@@ -129,19 +130,13 @@ class KafkaLog:
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         if not partitions:
             return {}
-        asked = [ConsumerGroupTopicPartitions(group, places_of(partitions))]
-        doing = f"asking for offsets of group {group}"
-
-        def answered() -> Mapping[TopicPartition, int | None]:
-            told = self._ask(
-                doing, lambda: self._admin.list_consumer_group_offsets(asked, require_stable=True), without=NO_GROUP
+        asked = places_of(partitions)
+        with self._standing_by(group) as consumer:
+            places = self._patiently(
+                f"asking for offsets of group {group}", lambda: refuse_errors(consumer.committed(asked, ANSWER_S))
             )
-            places = told[group].topic_partitions if group in told else ()
-            refuse_errors(places)
-            found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
-            return {at: found[at] if found.get(at, -1) >= 0 else None for at in partitions}
-
-        return self._patiently(doing, answered)
+        found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
+        return {at: found[at] if found[at] >= 0 else None for at in partitions}
 
     def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         members = self.members(group)
@@ -149,12 +144,30 @@ class KafkaLog:
             raise active(group, members)
         if not offsets:
             return
-        asked = [ConsumerGroupTopicPartitions(group, places_at(offsets))]
-        doing = f"setting offsets of group {group}"
-        told = self._ask(doing, lambda: self._admin.alter_consumer_group_offsets(asked), without=IN_USE)
-        if group not in told:
-            raise active(group, self.members(group))
-        self._patiently(doing, lambda: refuse_errors(told[group].topic_partitions))
+        asked = places_at(offsets)
+        with self._standing_by(group) as consumer:
+            try:
+                self._patiently(
+                    f"setting offsets of group {group}",
+                    lambda: refuse_errors(consumer.commit(offsets=asked, asynchronous=False) or ()),
+                )
+            except Fenced:  # somebody joined just now
+                raise active(group, self.members(group)) from None
+
+    @contextmanager
+    def _standing_by(self, group: str) -> Iterator[Consumer]:
+        """A consumer that knows the group and is no member of it.
+
+        The admin client could ask the same, but librdkafka 2.16 crashes there when a coordinator has moved.
+        """
+        try:
+            consumer = Consumer(self._settings.consumer(group, {}))
+        except KafkaException as error:
+            raise self._settings.refusal(error) from None
+        try:
+            yield consumer
+        finally:
+            consumer.close()
 
     def members(self, group: str) -> Sequence[str]:
         doing = f"describing group {group}"
@@ -231,11 +244,12 @@ def answers(futures: Futures[Key], without: Collection[int]) -> dict[Key, Any]:
     return found
 
 
-def refuse_errors(places: Sequence[KafkaPlace]) -> None:
+def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:
     """An answer may hold an error for one partition: that is no offset, and never "none was committed"."""
     for place in places:
         if place.error is not None:
             raise KafkaException(place.error)
+    return places
 
 
 def active(group: str, members: Sequence[str]) -> Refused:

@@ -35,6 +35,7 @@ TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO
 # Gone in a moment: a coordinator that moves or loads, a leader that is elected, a transaction that is being ended.
 PASSING = frozenset(
     {
+        KafkaError._TIMED_OUT_QUEUE,
         KafkaError._WAIT_COORD,
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -56,6 +56,7 @@ WRITING: Conf = {
     "partitioner": "murmur2_random",  # as Java's producers; librdkafka's own default is another one
     "compression.type": "lz4",
     "linger.ms": 5,
+    "message.max.bytes": 8 << 20,  # what a record may have is for its topic to say
     "queue.buffering.max.messages": 400_000,
     "queue.buffering.max.kbytes": 128 << 10,
 }

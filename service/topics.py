@@ -153,6 +153,9 @@ def _checked(spec: Planned) -> list[str]:
         Role.INPUT: ["cleanup.policy"],
         Role.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
         Role.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
+        # A letter that its topic does not take would stop the service for good.
+        Role.LATE: ["cleanup.policy", "max.message.bytes"],
+        Role.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
     }
     return names.get(spec.role, ["cleanup.policy"])
 

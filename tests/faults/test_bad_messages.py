@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from samovar.changelog.log import Pair
 from samovar.changelog.record import ROW
 from samovar.service.topics import MAX_LETTER_BYTES, MAX_MESSAGE_BYTES
 from tests import oracle
 from tests.faults.conftest import Making
-from tests.faults.harness import Fields, Service, at_places, digest_of, header, shown
+from tests.faults.harness import Fields, Service, at_places, digest_of, header, make_service, shown
 
 T0 = 1_700_000_000_000
 BAD = 10_000
@@ -74,12 +76,12 @@ def bad_values(number: int) -> Iterator[bytes | None]:
         yield with_field("ts", text, number)
 
 
-def input_of(random_: random.Random) -> list[tuple[Pair, Fields | None]]:
+def input_of(random_: random.Random, huge: int) -> list[tuple[Pair, Fields | None]]:
     """Records, each with the event that it is, if it is one."""
     bad: list[bytes | None] = []
     while len(bad) < BAD - 2:
         bad += bad_values(len(bad))
-    bad = [*bad[: BAD - 2], b"x" * HUGE, with_field("amount", '"' + "9" * HUGE + '"', 1)]
+    bad = [*bad[: BAD - 2], b"x" * huge, with_field("amount", '"' + "9" * huge + '"', 1)]
     found: list[tuple[Pair, Fields | None]] = [
         ((random_.choice((b"c1", b"c2", b"", None)), value), None) for value in bad
     ]
@@ -100,11 +102,12 @@ def good_record(random_: random.Random, number: int) -> tuple[Pair, Fields]:
     return (random_.choice((event["card"].encode(), None)), json.dumps(event, indent=random_.choice((None, 1))).encode()), event
 
 
-def test_ten_thousand_bad_messages_are_dead_letters_and_change_nothing(make_here: Making) -> None:
+def test_ten_thousand_bad_messages_are_dead_letters_and_change_nothing(make: Making) -> None:
     """P8: each is there with its own bytes, key and place; P1: the good ones give what they give without the bad."""
     random_ = random.Random(7)
-    service = make_here(RULES, STREAMS)
-    parts = [input_of(random_) if partition == 0 else input_of(random_)[:500] for partition in range(2)]
+    service = make(RULES, STREAMS)
+    huge = HUGE if service.settings.log.embedded else MAX_MESSAGE_BYTES * 9 // 10  # a topic of Kafka's takes no more
+    parts = [input_of(random_, huge)[:most] for most in (BAD + GOOD, 500)]
     end = {"card": "end", "ts": T0 + 86_400_000}
     for partition, part in enumerate(parts):
         part.append(((b"end", json.dumps(end).encode()), end))
@@ -158,6 +161,21 @@ def test_a_message_too_large_for_a_letter_does_not_stop_the_service(make_here: M
     assert dict(row.headers)["samovar.cut.bytes"] == b"%d" % (len(huge) + 1)
     assert len(row.value or b"") > MAX_MESSAGE_BYTES
     assert huge.encode().startswith(row.value or b"")
+
+
+def test_a_bad_message_that_only_just_fits_into_its_topic(kafka: str, tmp_path: Path) -> None:
+    """P8 on Kafka: another client may write up to the topic's own limit, which is above our client's default."""
+    service = make_service(tmp_path / "s", RULES, STREAMS, bootstrap=kafka)
+    try:
+        service.append("buy", [b'{"card": "c", "amount": 1, "ts": %d}' % T0], 0)
+        value = random.Random(1).randbytes(MAX_MESSAGE_BYTES - 1_000)
+        producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": 2 * MAX_MESSAGE_BYTES})
+        producer.produce(service.settings.streams["buy"].topic, value, partition=0)
+        assert producer.flush(30) == 0
+        service.run_to_end()
+        assert [row.value for row in service.dead()] == [value]
+    finally:
+        service.close()
 
 
 def test_a_key_of_a_million_events_stays_small(make_here: Making) -> None:

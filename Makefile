@@ -33,8 +33,8 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
-bench: kernel ## measure; prints what it measured, on what machine
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long parts too
+	@$(BIN)/python -m benchmarks all $(ARGS)
 
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)

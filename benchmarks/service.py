@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -36,6 +38,8 @@ LONG = ("keys", "keys-restore")
 
 def main(given: Sequence[str]) -> int:
     arguments = _arguments(given)
+    load = os.getloadavg()[0]
+    logging.getLogger("samovar.kafka").setLevel(logging.CRITICAL)  # a broker that is just starting is no news
     peer = built()
     if not peer:
         say("there is no Maven (mvn), so that Kafka Streams cannot be built: only our side is run")
@@ -49,7 +53,7 @@ def main(given: Sequence[str]) -> int:
             except FailedError as error:
                 failed = 1
                 say(f"{name} gave no figures: {error}")
-    footer = about(arguments, peer)
+    footer = about(arguments, peer, load)
     if arguments.json:
         print(json.dumps(as_json(rows, footer), indent=1))
     else:
@@ -82,12 +86,13 @@ def parts(text: str) -> list[str]:
     return names
 
 
-def about(arguments: argparse.Namespace, peer: bool) -> list[str]:
+def about(arguments: argparse.Namespace, peer: bool, load: float) -> list[str]:
     """What one must know to read the table, and to get it again."""
     command = f"python -m benchmarks service --events {arguments.events} --runs {arguments.runs}"
     streams = f"Kafka Streams {VERSION}, exactly_once_v2, 2 threads, Java {find_java().version}" if peer else "no peer"
     return [
         f"{command} --only {','.join(arguments.only)}",
+        f"load of the machine before: {load:.1f}" + (" (busy: do not trust these figures)" if load > 1 else ""),
         f"Kafka {VERSION} on the same cores; {streams}; {platform.platform()}",
         "events/s: from the first record to all input committed; processor time: in that time; ratio: Samovar's part",
     ]

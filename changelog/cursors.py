@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
+from samovar.changelog.errors import Refused
 from samovar.changelog.log import Headers, Int64s, Log, Pair, Records, TopicPartition
 from samovar.patterns.native import Messages
 
 READ_RECORDS = 50_000
+STUCK_S = 120.0  # with no record for so long, a replay fails loudly
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Cursor:
 
     def take(self, until: int) -> Records | None:
         """The next records before an offset; None when there is none before it any more."""
+        deadline = time.monotonic() + STUCK_S
         while self.next < until:
             if self._waiting:
                 return self._cut(self._waiting.popleft(), until)
@@ -77,6 +81,12 @@ class Cursor:
             self._waiting += [each for each in found if len(each)]
             if not self._waiting:
                 self.next = max(self.next, min(self._reader.position(self.at), until))
+            if time.monotonic() > deadline:
+                raise Refused(
+                    "read-stalled",
+                    f"no record of {self.at} came for {STUCK_S:.0f} s, at offset {self.next:,} of {until:,}",
+                    "Look for a transaction left open and for partitions without a leader, then run it again.",
+                )
         return None
 
     def _cut(self, records: Records, until: int) -> Records | None:

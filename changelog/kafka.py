@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
-from samovar.changelog.kafka_errors import MISSING, PASSING, error_of, failure_of
+from samovar.changelog.kafka_errors import MISSING, PASSING, STALE, error_of, failure_of
 from samovar.changelog.kafka_member import KafkaMember, places_at
 from samovar.changelog.kafka_read import KafkaReader, places_of
 from samovar.changelog.kafka_settings import Settings
@@ -221,9 +221,16 @@ class KafkaLog:
                 told = error_of(error)
                 if told.code() not in PASSING or time.monotonic() > deadline:
                     raise failure_of(told, doing, self._settings) from None
+                self._look_again(told)
             except FutureTimeout:
                 raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
             time.sleep(AGAIN_S)
+
+    def _look_again(self, error: KafkaError) -> None:
+        """After a broker's restart the client asks with what it knew of leaders before, until it is told to look."""
+        if error.code() in STALE:
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=ANSWER_S)
 
     def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + VISIBLE_S

@@ -32,20 +32,21 @@ DENIED = frozenset(
 )
 MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+# The client knows a leader that is none any more.
+STALE = frozenset(
+    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
+)
 # Gone in a moment: a coordinator that moves or loads, a leader that is elected, a transaction that is being ended.
-PASSING = frozenset(
+PASSING = STALE | frozenset(
     {
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._WAIT_COORD,
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )

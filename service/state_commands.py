@@ -179,7 +179,7 @@ def _changes(
 ) -> Iterator[Changed]:
     prefix = key_prefix(key)
     rows: dict[bytes, bytes] = {}
-    plan, touched = site.plan, None
+    plan, touched, rules = site.plan, None, dict(site.plan.versions)
     for offset, time_ms, row, value in _records(site, at, bounds):
         if row.startswith(prefix):
             touched = (offset, time_ms)
@@ -188,8 +188,9 @@ def _changes(
             else:
                 rows[row] = value
         elif row == POSITION and touched:
-            if value is not None:
-                plan = plan_for(site, at.partition, unpack_position(value))
+            position = None if value is None else unpack_position(value)
+            if position is not None and position.rules != rules:
+                plan, rules = plan_for(site, at.partition, position), dict(position.rules)
             yield Changed(at, *touched, described(plan, key, rows, rule))
             touched = None
     if touched:

@@ -112,11 +112,11 @@ class Service:
             finally:
                 container.close()
 
-    def produce(self, events: Sequence[dict[str, Any]]) -> None:
+    def produce(self, events: Sequence[dict[str, Any]], stream: str = "purchase") -> None:
         with self.log() as log:
             container_of(self.settings, log, 0, lambda _: None, self.clock)  # makes the topics
             pairs = [(event["card"].encode(), json.dumps(event).encode()) for event in events]
-            log.append([Append("purchase", pairs)])
+            log.append([Append(stream, pairs)])
 
     def process(self, events: Sequence[dict[str, Any]], *, snapshot: bool = False) -> None:
         """Produce and run until all of it is processed."""

@@ -29,17 +29,26 @@ struct Extreme {
   bool empty() const { return head == events.size(); }
 };
 
+// One line of memory, where count, sum or avg is all that is asked for.
 struct Kept {
-  Running running;
-  CountedValues values;
-  Extreme extreme;
+  Counted counted;
+  struct More {
+    Running running;  // of stddev
+    CountedValues values;
+    Extreme extreme;
+  };
+  std::unique_ptr<More> more;  // of the other functions
 };
+static_assert(sizeof(Kept) == 64);
 
 struct Keyed : State {
   EventLog window;
   bool armed = true;
+  uint32_t kept_count = 0;
   int64_t fired = LONG_AGO;
-  std::vector<Kept> kept;  // one for each aggregate that `having` reads
+  Kept* kept() { return (Kept*)(this + 1); }  // one for each aggregate that `having` reads, right behind
+  const Kept* kept() const { return (const Kept*)(this + 1); }
+  ~Keyed() { for (uint32_t k = 0; k < kept_count; k++) kept()[k].~Kept(); }
 };
 
 class Aggregate final : public Runner {
@@ -48,45 +57,47 @@ class Aggregate final : public Runner {
     const Keyed& s;
     View(Aggregate& f, const Keyed& k) : form(f), s(k) {}
     Value last(int, int) override { return Value::nil(); }
-    Value last_event(int slot) override { return s.window.size() ? s.window.value(s.window.end() - 1, s.window.width - form.rule.last_captures + slot) : Value::nil(); }
+    Value last_event(int slot) override { return s.window.size() ? s.window.value(s.window.end() - 1, s.window.width() - form.rule.last_captures + slot) : Value::nil(); }
     Value aggregate(const AggRef& ref) final {
       size_t k = (size_t)(&ref - form.rule.aggregates.data());
       if (ref.function == A_COUNT && ref.target < 0) return Value::integer(s.window.size());
       if (form.place_[k] >= 0) {
-        const Kept& kept = s.kept[(size_t)form.place_[k]];
+        const Kept& kept = s.kept()[form.place_[k]];
         switch (ref.function) {
-          case A_COUNT: return Value::integer(kept.running.events);
-          case A_SUM: case A_AVG: case A_STDDEV: return kept.running.result(ref.function);
-          case A_DISTINCT: return Value::integer(kept.values.size());
+          case A_COUNT: return Value::integer(kept.counted.events);
+          case A_SUM: case A_AVG: return kept.counted.result(ref.function);
+          case A_STDDEV: return kept.more->running.result(ref.function);
+          case A_DISTINCT: return Value::integer(kept.more->values.size());
           case A_MIN: case A_MAX:
-            if (!kept.extreme.empty()) return s.window.value(kept.extreme.events[kept.extreme.head], ref.slot);
-            if (!kept.extreme.texts) return Value::nil();
+            if (const Extreme& e = kept.more->extreme; !e.empty()) return s.window.value(e.events[e.head], ref.slot);
+            if (!kept.more->extreme.texts) return Value::nil();
         }
       }
       Fold fold{ref.function};
       for (int64_t n = s.window.begin(); n < s.window.end(); n++)
-        if (form.in(ref, s.window.at(n))) fold.add(ref.slot < 0 ? Value::nil() : s.window.value(n, ref.slot));
+        if (form.in(ref, s.window.brackets(n))) fold.add(ref.slot < 0 ? Value::nil() : s.window.value(n, ref.slot));
       return fold.result(form.eval.scratch);
     }
   };
-  bool in(const AggRef& ref, const Held& h) const { return ref.target < 0 || h.brackets >> ref.target & 1; }
+  bool in(const AggRef& ref, uint64_t brackets) const { return ref.target < 0 || brackets >> ref.target & 1; }
 
   // sign 1: event n of the window comes; -1: it goes.
   void count(Keyed& s, int64_t n, int sign) const {
     for (size_t k = 0; k < kept_.size(); k++) {
       const AggRef& ref = rule.aggregates[(size_t)kept_[k]];
-      if (!in(ref, s.window.at(n))) continue;
-      Kept& kept = s.kept[k];
-      kept.running.events += sign;
+      if (!in(ref, s.window.brackets(n))) continue;
+      Kept& kept = s.kept()[k];
+      kept.counted.events += sign;
       if (ref.slot < 0) continue;
       Value v = s.window.value(n, ref.slot);
       auto value_of = [&](int64_t event) { return s.window.value(event, ref.slot); };
       if (ref.function == A_MIN || ref.function == A_MAX) {
-        if (sign > 0) kept.extreme.add(v, n, ref.function, value_of);
-        else kept.extreme.remove(v, n);
-      } else if (ref.function != A_DISTINCT) kept.running.add(v, sign, ref.function == A_STDDEV);
-      else if (sign > 0) kept.values.add(v, n, value_of);
-      else kept.values.remove(v, value_of);
+        if (sign > 0) kept.more->extreme.add(v, n, ref.function, value_of);
+        else kept.more->extreme.remove(v, n);
+      } else if (ref.function == A_STDDEV) kept.more->running.add(v, sign, true);
+      else if (ref.function != A_DISTINCT) kept.counted.add(v, sign);
+      else if (sign > 0) kept.more->values.add(v, n, value_of);
+      else kept.more->values.remove(v, value_of);
     }
   }
   void drop_before(Keyed& s, int64_t n) const {
@@ -96,50 +107,51 @@ class Aggregate final : public Runner {
   void trim(Keyed& s, int64_t now) const { drop_before(s, s.window.since(now - rule.over, s.window.begin())); }
   bool holds(Keyed& s) {
     View v(*this, s);
-    if (!quick_.empty()) {
-      for (auto& q : quick_) if (!compare(q.op, v.aggregate(rule.aggregates[(size_t)q.aggregate]), q.limit).i) return false;
-      return true;
-    }
-    return eval.of_run(rule.having, v, rule, -1).is_true();
+    for (auto& q : quick_) if (!compare(q.op, v.aggregate(rule.aggregates[(size_t)q.aggregate]), q.limit).i) return false;
+    for (int part : slow_) if (!eval.of_run(part, v, rule, -1).is_true()) return false;
+    return true;
   }
 
   void note_window(Keyed& s, const Event& e) {
     View v(*this, s);
     bool ready = s.armed || (rule.repeat >= 0 && s.fired != LONG_AGO && e.time - s.fired >= rule.repeat);
-    note_having("window", e.place.offset, v, (int64_t)e.row, s.window.at(s.window.begin()).place.time, s.window.size(), ready);
+    note_having("window", e.place.offset, v, (int64_t)e.row, s.window.oldest(), s.window.size(), ready);
   }
   void report(Keyed& s, const Event& e) {
     s.fired = e.time;
     if (passed_in_silence(s, e.time)) return;
     Listed listed{events_name_, {}, s.window.size()};
     int64_t from = !topics->empty() ? std::max(s.window.begin(), s.window.end() - (int64_t)LISTED_MOST) : s.window.begin();
-    for (int64_t n = from; n < s.window.end(); n++) listed.places.push_back(s.window.at(n).place);
+    for (int64_t n = from; n < s.window.end(); n++) listed.places.push_back(s.window.place(n));
     View v(*this, s);
-    write(s, e.place, s.window.at(s.window.begin()).place.time, e.time, e.time, {listed}, v, (int64_t)e.row);
+    write(s, e.place, s.window.oldest(), e.time, e.time, {listed}, v, (int64_t)e.row);
   }
 
   int events_name_;
+  Layouts layouts_;
+  int64_t latest_ = 0;  // time of any event: a window that is older will let go of some
   std::vector<int> kept_;   // aggregates that go on from event to event
   std::vector<int> place_;  // of an aggregate in kept_, or -1
 
-  // `having` where it is but comparisons of aggregates with literals, joined by `and`: the usual case, and no tree.
+  // The parts of `having` that are joined by `and`: comparisons of an aggregate with a literal, which need no tree and
+  // are asked first; and the others.
   struct Quick {
     int op, aggregate;
     Value limit;
   };
   std::vector<Quick> quick_;
+  std::vector<int> slow_;
 
-  bool take_quick(int node) {
+  void split_having(int node) {
     const Node& n = eval.program.nodes[(size_t)node];
     if (n.op == AND) {
-      for (int a : n.args) if (!take_quick(a)) return false;
-      return true;
+      for (int a : n.args) split_having(a);
+      return;
     }
-    if (n.op < EQ || n.op > GE) return false;
-    const Node &left = eval.program.nodes[(size_t)n.args[0]], &right = eval.program.nodes[(size_t)n.args[1]];
-    if (left.op != AGG || right.op != CONST) return false;
-    quick_.push_back({n.op, left.x, eval.program.constants[(size_t)right.x]});
-    return true;
+    bool compares = n.op >= EQ && n.op <= GE && eval.program.nodes[(size_t)n.args[0]].op == AGG;
+    if (!compares || eval.program.nodes[(size_t)n.args[1]].op != CONST) { slow_.push_back(node); return; }
+    int aggregate = eval.program.nodes[(size_t)n.args[0]].x, limit = eval.program.nodes[(size_t)n.args[1]].x;
+    quick_.push_back({n.op, aggregate, eval.program.constants[(size_t)limit]});
   }
 
   void keep_what_is_read(int node) {
@@ -157,20 +169,28 @@ class Aggregate final : public Runner {
 
  public:
   Aggregate(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l)
-      : Runner(r, e, k, l), events_name_(r.names[0].text), place_(r.aggregates.size(), -1) {
+      : Runner(r, e, k, l),
+        events_name_(r.names[0].text),
+        layouts_((int)r.values.size(), false, r.brackets.size() == 1 ? 0 : r.brackets.size() <= 8 ? 1 : 8, 1),
+        place_(r.aggregates.size(), -1) {
     keep_what_is_read(r.having);
-    if (!take_quick(r.having)) quick_.clear();
+    split_having(r.having);
   }
 
-  State* fresh() const override {
-    Keyed* s = new Keyed;
-    s->window.width = (int)rule.values.size();
-    s->kept.resize(kept_.size());
+  State* fresh() override {
+    Keyed* s = made<Keyed>(kept_.size() * sizeof(Kept));
+    s->window.use(layouts_);
+    for (; s->kept_count < kept_.size(); s->kept_count++) {
+      Kept* kept = new (s->kept() + s->kept_count) Kept;
+      int function = rule.aggregates[(size_t)kept_[s->kept_count]].function;
+      if (function > A_AVG) kept->more = std::make_unique<Kept::More>();
+    }
     return s;
   }
   void event(State& state, const Event& e) override {
     if (!e.brackets) return;
     Keyed& s = (Keyed&)state;
+    latest_ = std::max(latest_, e.time);
     trim(s, e.time);
     if (!s.armed && !holds(s)) s.armed = true;
     s.window.push({e.place, 0, e.brackets});
@@ -190,7 +210,7 @@ class Aggregate final : public Runner {
   }
   int64_t deadline(const State& state) const override {
     const Keyed& s = (const Keyed&)state;
-    int64_t ends = s.window.size() ? s.window.at(s.window.end() - 1).place.time + rule.over : LONG_AGO;
+    int64_t ends = s.window.size() ? s.window.newest() + rule.over : LONG_AGO;
     if (s.alerted != LONG_AGO && rule.suppress >= 0) ends = std::max(ends, s.alerted + rule.suppress);
     return ends == LONG_AGO && !s.armed ? NEVER : ends;
   }
@@ -202,7 +222,8 @@ class Aggregate final : public Runner {
   void prefetch(State& state) const override {
     Keyed& s = (Keyed&)state;
     s.window.prefetch();
-    if (!kept_.empty()) __builtin_prefetch(s.kept.data());
+    if (s.window.size() && s.window.oldest() < latest_ - rule.over) s.window.prefetch_oldest();
+    for (uint32_t k = 0; k < s.kept_count; k++) if (s.kept()[k].more) __builtin_prefetch(s.kept()[k].more.get());
   }
 
   // Packed: armed, fired. The rest follows from the events, which are chunks of their own.

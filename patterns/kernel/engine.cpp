@@ -1,5 +1,7 @@
 #include "engine.h"
 
+#include <tuple>
+
 namespace samovar {
 namespace {
 
@@ -34,6 +36,23 @@ void each_bit(const std::vector<uint64_t>& mask, F f) {
 void set_bit(std::vector<uint64_t>& mask, size_t k) { mask[k >> 6] |= 1ull << (k & 63); }
 bool has_bit(const std::vector<uint64_t>& mask, size_t k) { return mask[k >> 6] >> (k & 63) & 1; }
 
+// Columns that a rule keeps of events or compares with what it kept.
+void note_reads(const Program& program, const RuleDef& r, std::vector<int>& out) {
+  auto add = [&](int node) {
+    if (program.nodes[(size_t)node].op != CONST && std::find(out.begin(), out.end(), node) == out.end()) out.push_back(node);
+  };
+  std::vector<int> left;
+  for (auto& b : r.brackets) left.insert(left.end(), b.conditions.begin(), b.conditions.end());
+  while (!left.empty()) {
+    const Node& n = program.nodes[(size_t)left.back()];
+    if (n.columnar) add(left.back());
+    left.pop_back();
+    if (!n.columnar) left.insert(left.end(), n.args.begin(), n.args.end());
+  }
+  for (int node : r.values) add(node);
+  for (auto& name : r.names) for (int node : name.captures) add(node);
+}
+
 std::unique_ptr<Runner> make_runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) {
   switch (r.form) {
     case SEQUENCE: return sequence_runner(r, e, k, l);
@@ -58,6 +77,7 @@ Engine::Engine(const Program& program, PythonCall call, Limits limits)
     auto same = std::find_if(together_.begin(), together_.end(), [&](auto& t) { return t.keyspec == keyspec; });
     if (same == together_.end()) same = together_.insert(same, {keyspec, {}});
     same->rules.push_back((size_t)r.index);
+    note_reads(program, r, same->reads);
   }
   for (auto& h : program.histories) {
     histories_.push_back(std::make_unique<HistoryKeeper>(h, limits_, history_counters));
@@ -66,7 +86,7 @@ Engine::Engine(const Program& program, PythonCall call, Limits limits)
 }
 
 Engine::~Engine() {
-  for (auto& s : stores_) s.states.each([](uint32_t, State* state) { delete state; });
+  for (auto& s : stores_) s.states.each([&](uint32_t, State* state) { s.keeper->discard(state); });
 }
 
 void Engine::step(Batch& batch, int64_t watermark) {
@@ -110,12 +130,10 @@ void Engine::step_slice(Batch& batch, size_t base, size_t count) {
   for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
   if (!count) return;
   if (tracing) {  // a person reads the notes: rule by rule, as they were given
-    std::vector<int> keyspecs(runners.size());
-    for (auto& t : together_) for (size_t k : t.rules) keyspecs[k] = t.keyspec;
-    for (size_t k = 0; k < runners.size(); k++) run(keyspecs[k], &k, 1);
+    for (size_t k = 0; k < runners.size(); k++) run({only_keyspec(runners[k]->rule), {k}, {}});
     return;
   }
-  for (auto& t : together_) run(t.keyspec, t.rules.data(), t.rules.size());
+  for (auto& t : together_) run(t);
 }
 
 int64_t Engine::key_of(int keyspec, size_t row) {
@@ -182,29 +200,29 @@ void Engine::find_relevant(const RuleDef& rule) {
   if (tracing) for (size_t r = 0; r < eval_.rows(); r++) if (concerns_traced(rule, r)) set_bit(relevant_, r);
 }
 
-// Some rules, all with that key.
-void Engine::run(int keyspec, const size_t* rules, size_t n) {
-  if (keyspec >= 0) {
+void Engine::run(const Together& t) {
+  if (t.keyspec >= 0) {
     wanted_.assign(eval_.mask_words(), 0);
-    for (size_t k = 0; k < n; k++) {
-      find_relevant(runners[rules[k]]->rule);
+    for (size_t k : t.rules) {
+      find_relevant(runners[k]->rule);
       for (size_t w = 0; w < wanted_.size(); w++) wanted_[w] |= relevant_[w];
     }
     rows_.clear();
     each_bit(wanted_, [&](size_t row) { rows_.push_back((uint32_t)row); });
     if (rows_.empty()) return;
-    resolve_keys(keyspec);
-    group_by_key(keyspec);
+    resolve_keys(t.keyspec);
+    group_by_key(t.keyspec);
   }
-  for (size_t k = 0; k < n; k++) {
-    Runner& runner = *runners[rules[k]];
-    Store& store = stores_[rules[k]];
+  for (size_t k : t.rules) {
+    Runner& runner = *runners[k];
     uint64_t starting = starting_brackets(runner.rule);
     find_relevant(runner.rule);
-    if (keyspec < 0) { run_many_keys(store, runner, starting); continue; }
-    pick(store, runner.rule, keyspec, starting);
-    run_one_key(store, runner, starting);
+    if (t.keyspec < 0) { run_many_keys(stores_[k], runner, starting); continue; }
+    pick(stores_[k], runner.rule, t.keyspec, starting);
+    if (k == t.rules[0] && !tracing) eval_.arrange(by_key_, t.reads);
+    run_one_key(stores_[k], runner, starting);
   }
+  eval_.as_they_came();
 }
 
 // Rows by key, rows of a key in order: a state is then looked up and brought near once, however many events it gets.
@@ -268,36 +286,18 @@ void Engine::pick(const Store& store, const RuleDef& rule, int keyspec, uint64_t
   std::fill(ranks_.begin(), ranks_.end(), 0);
 }
 
-// Columns that events of a rule are kept with.
-std::vector<const Value*> Engine::columns_read(const RuleDef& rule) const {
-  std::vector<const Value*> out;
-  auto add = [&](int node) {
-    const Value* column = eval_.ready(node);
-    if (column && std::find(out.begin(), out.end(), column) == out.end()) out.push_back(column);
-  };
-  for (int node : rule.values) add(node);
-  for (auto& name : rule.names) for (int node : name.captures) add(node);
-  return out;
-}
-
 void Engine::run_one_key(Store& store, Runner& runner, uint64_t starting) {
-  std::vector<const Value*> read = columns_read(runner.rule);
   size_t n = picked_.size();
   auto key_at = [&](size_t at) { return (int64_t)(by_key_[picked_[at]] >> 32) - 1; };
   auto row_at = [&](size_t at) { return (size_t)(uint32_t)by_key_[picked_[at]]; };
   auto first_of_key = [&](size_t at) { return at == 0 || key_at(at) != key_at(at - 1); };
   auto state_at = [&](size_t at) { return key_at(at) < 0 ? nullptr : store.states.find((uint32_t)key_at(at)); };
-  // Memory is slow: what an event will need is asked for some events before. First the event's values and the state's
-  // place in its table, then the texts of the values and the state, then the events that it holds.
+  // Memory is slow: what an event will need is asked for some events before. First the state's place in its table,
+  // then the state, then the events that it holds.
   auto first_look = [&](size_t at) {
-    for (const Value* column : read) __builtin_prefetch(&column[row_at(at)]);
     if (first_of_key(at) && key_at(at) >= 0) store.states.prefetch((uint32_t)key_at(at));
   };
-  auto second_look = [&](size_t at) {
-    for (const Value* column : read) if (column[row_at(at)].tag >= TEXT) __builtin_prefetch(column[row_at(at)].s);
-    State* s = first_of_key(at) ? state_at(at) : nullptr;
-    for (int line = 0; s && line < 3; line++) __builtin_prefetch((char*)s + 64 * line);
-  };
+  auto second_look = [&](size_t at) { if (first_of_key(at) && key_at(at) >= 0) near(store, (uint32_t)key_at(at)); };
   auto third_look = [&](size_t at) { if (first_of_key(at)) if (State* s = state_at(at)) runner.prefetch(*s); };
   size_t from = 0;
   group_.clear();
@@ -308,7 +308,7 @@ void Engine::run_one_key(Store& store, Runner& runner, uint64_t starting) {
     if (k < AHEAD) continue;
     size_t at = k - AHEAD;
     const Place& place = places_[picked_[at]];
-    group_.push_back({place.time, place, brackets_of(row_at(at)), row_at(at)});
+    group_.push_back({place.time, place, brackets_of(row_at(at)), tracing ? row_at(at) : picked_[at]});
     if (at + 1 < n && !first_of_key(at + 1)) continue;
     touch(store, runner, key_at(from), group_.data(), group_.size(), starting);
     group_.clear();
@@ -414,7 +414,7 @@ void Engine::remove(Store& store, State* s) {
   }
   store.states.remove(s->key);
   keys_.release(s->key);
-  delete s;
+  store.keeper->discard(s);
 }
 
 Runner* Engine::runner_of(const Store& store) const {
@@ -422,11 +422,30 @@ Runner* Engine::runner_of(const Store& store) const {
   return nullptr;
 }
 
+// Takes the entries before `now` off the heap. Where they are many, the rest is made a heap anew.
+void Engine::take_due(Store& store, int64_t now) {
+  auto& heap = store.heap;
+  due_.clear();
+  while (!heap.empty() && heap.front().first < now && due_.size() < 32) {
+    due_.push_back(heap.front());
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    heap.pop_back();
+  }
+  if (heap.empty() || heap.front().first >= now) return;
+  auto later = std::partition(heap.begin(), heap.end(), [&](auto& entry) { return entry.first < now; });
+  due_.insert(due_.end(), heap.begin(), later);
+  heap.erase(heap.begin(), later);
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+}
+
 void Engine::advance(Store& store, int64_t now) {
-  while (!store.heap.empty() && store.heap.front().first < now) {
-    auto [time, key] = store.heap.front();
-    std::pop_heap(store.heap.begin(), store.heap.end(), std::greater<>());
-    store.heap.pop_back();
+  take_due(store, now);
+  // One state knows nothing of another: in the order of keys they are near each other. A person reads notes by time.
+  std::sort(due_.begin(), due_.end(), [&](auto& a, auto& b) { return tracing ? a < b : std::tie(a.second, a.first) < std::tie(b.second, b.first); });
+  for (size_t k = 0; k < due_.size(); k++) {
+    if (k + AHEAD < due_.size()) store.states.prefetch(due_[k + AHEAD].second);
+    if (k + AHEAD / 2 < due_.size()) near(store, due_[k + AHEAD / 2].second);
+    auto [time, key] = due_[k];
     State* s = store.states.find(key);
     if (!s || s->scheduled != time) continue;  // the state went, or is looked at another time
     Runner* traced = is_traced(key) ? runner_of(store) : nullptr;

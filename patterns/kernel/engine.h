@@ -68,6 +68,7 @@ class Engine final : public HistoryHook {
   struct Together {
     int keyspec;
     std::vector<size_t> rules;
+    std::vector<int> reads;  // what these rules read of each event that they keep or compare
   };
   std::vector<Together> together_;
   using Mask = std::vector<uint64_t>;       // one bit a row
@@ -81,6 +82,7 @@ class Engine final : public HistoryHook {
   Mask ranks_, starting_keys_;
   std::vector<uint32_t> picked_;            // what the rule at hand must see, as places in by_key_
   std::vector<Event> group_;
+  std::vector<std::pair<int64_t, uint32_t>> due_;  // timers of the store at hand
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
@@ -88,14 +90,13 @@ class Engine final : public HistoryHook {
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);
   void find_relevant(const RuleDef& rule);
-  void run(int keyspec, const size_t* rules, size_t n);
+  void run(const Together& t);
   void run_one_key(Store& store, Runner& runner, uint64_t starting);
   void run_many_keys(Store& store, Runner& runner, uint64_t starting);
   void pick(const Store& store, const RuleDef& rule, int keyspec, uint64_t starting);
   void leave_out_idle(const Store& store, int keyspec, uint64_t starting);
   void touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting);
   void group_by_key(int keyspec);
-  std::vector<const Value*> columns_read(const RuleDef& rule) const;
   int64_t key_of(int keyspec, size_t row);
   void resolve_keys(int keyspec);  // of rows_
   void resolve_texts(int node, std::vector<int64_t>& cache, const uint32_t* rows, size_t n);
@@ -113,7 +114,11 @@ class Engine final : public HistoryHook {
     s.dirty = true;
   }
   void reschedule(Store& store, State& s, int64_t deadline, int64_t now);
+  void take_due(Store& store, int64_t now);
   void advance(Store& store, int64_t now);
+  static void near(const Store& store, uint32_t key) {
+    if (const State* s = store.states.find(key)) store.keeper->near(s);
+  }
   void remove(Store& store, State* s);
   struct Loading;
   bool load_row(Loading& l, std::string_view row, std::string_view bytes);

@@ -5,6 +5,8 @@
 namespace samovar {
 namespace {
 constexpr size_t MEMO_MOST = 200000;  // results of Python functions remembered; then it starts anew
+constexpr size_t SHORT_TEXT = 16;     // what is arranged with its value
+constexpr size_t AHEAD = 32;
 
 void set_bit(std::vector<uint64_t>& mask, size_t row) { mask[row >> 6] |= 1ull << (row & 63); }
 
@@ -51,6 +53,7 @@ void Evaluator::begin(Batch* batch, size_t base, size_t count) {
   type_masks_.resize(types + 1);
   for (auto& m : type_masks_) m.assign(mask_words(), 0);
   ready_.assign(program.nodes.size(), nullptr);
+  as_they_came();
   for (size_t n = 0; n < program.nodes.size(); n++) {
     if (program.nodes[n].op == FIELD) ready_[n] = batch->columns[(size_t)program.nodes[n].x].data() + base;
     if (program.nodes[n].op == TYPE) ready_[n] = batch->type.data() + base;
@@ -71,6 +74,33 @@ void Evaluator::begin(Batch* batch, size_t base, size_t count) {
     by_type_[previous].push_back((uint32_t)r);
     set_bit(type_masks_[(size_t)previous], r);
     type_of_[r] = previous;
+  }
+}
+
+void Evaluator::as_they_came() {
+  order_ = nullptr;
+  near_.assign(program.nodes.size(), nullptr);
+}
+
+void Evaluator::arrange(const std::vector<uint64_t>& order, const std::vector<int>& nodes) {
+  order_ = order.data();
+  size_t n = order.size(), used = 0;
+  arranged_.resize(std::max(arranged_.size(), nodes.size()));
+  for (int node : nodes) {
+    const Value* column = ready_[(size_t)node];
+    if (!column) continue;
+    auto& [values, text] = arranged_[used++];
+    values.resize(n);
+    for (size_t k = 0; k < n; k++) values[k] = column[(uint32_t)order[k]];
+    for (size_t k = 0; k < n; k++) {
+      if (k + AHEAD < n && values[k + AHEAD].tag >= TEXT) __builtin_prefetch(values[k + AHEAD].s);
+      Value& v = values[k];
+      if (v.tag < TEXT || v.len > SHORT_TEXT) continue;
+      if (text.size() < n * SHORT_TEXT) text.resize(n * SHORT_TEXT);
+      memcpy(&text[k * SHORT_TEXT], v.s, v.len);
+      v.s = &text[k * SHORT_TEXT];
+    }
+    near_[(size_t)node] = values.data();
   }
 }
 

@@ -41,9 +41,15 @@ class Evaluator {
   const std::vector<uint32_t>& rows_of(int type) const { return type < 0 ? all_ : by_type_[type]; }
   const Value* column(int node, int type);  // evaluated for the rows of that type
   Value at_row(int node, size_t row) {
+    if (const Value* near = near_[(size_t)node]) return near[row];
+    if (order_) row = (uint32_t)order_[row];
     if (const Value* all = ready_[(size_t)node]) return all[row];
     return column(node, type_of_[row])[row];
   }
+  // From here on, the rows of `at_row` and `of_run` are places in an order of rows (the lower halves of its numbers).
+  // What stands ready of these nodes is put in that order with its short texts, for all rules that go through it.
+  void arrange(const std::vector<uint64_t>& order, const std::vector<int>& nodes);
+  void as_they_came();
   // One bit a row: which rows of the type there are, and for which of them the node is true.
   const uint64_t* mask_of(int type) const { return type_masks_[type < 0 ? type_masks_.size() - 1 : (size_t)type].data(); }
   const uint64_t* mask(int node, int type);
@@ -75,6 +81,13 @@ class Evaluator {
   std::vector<uint32_t> all_;
   std::vector<int> type_of_;  // -1: a type that no rule names
   std::unordered_map<std::string, Owned> memo_;
+  struct Arranged {
+    std::vector<Value> values;
+    std::vector<char> text;
+  };
+  std::vector<Arranged> arranged_;
+  std::vector<const Value*> near_;   // of a node: its values as arranged, or null
+  const uint64_t* order_ = nullptr;  // null: rows are as they came
   using Mask = std::vector<uint64_t>;
   std::vector<Mask> type_masks_;           // a type each; the last one is of all rows
   std::vector<std::vector<Mask>> masks_;   // of a node, by type as in done_; empty where it was not asked for yet

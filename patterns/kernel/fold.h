@@ -15,8 +15,10 @@
 
 namespace samovar {
 
+typedef __int128 Whole __attribute__((aligned(8)));
+
 struct ExactSum {
-  __int128 whole = 0;
+  Whole whole = 0;
   double high = 0, low = 0;
   int64_t floats = 0;
   void add_double(double x) {
@@ -52,15 +54,27 @@ struct ExactSum {
   }
 };
 
-// count, sum, avg and stddev of the numbers that went in and have not gone out again.
-struct Running {
+// count, sum and avg of the numbers that went in and have not gone out again.
+struct Counted {
   int64_t events = 0, numbers = 0;
   ExactSum sum;
-  double square_high = 0, square_low = 0;
-  void add(const Value& v, int sign, bool squares) {
+  void add(const Value& v, int sign) {
     if (!v.is_number()) return;
     numbers += sign;
     sum.add(v, sign);
+  }
+  Value result(int function) const {
+    if (function == A_SUM) return numbers ? sum.value() : Value::integer(0);
+    return numbers ? or_null(sum.as_double() / (double)numbers) : Value::nil();
+  }
+};
+
+// The same, and stddev.
+struct Running : Counted {
+  double square_high = 0, square_low = 0;
+  void add(const Value& v, int sign, bool squares) {
+    if (!v.is_number()) return;
+    Counted::add(v, sign);
     if (squares) add_square(v, sign);
   }
   void add_square(const Value& v, int sign) {
@@ -74,8 +88,7 @@ struct Running {
   }
   Value result(int function) const {
     switch (function) {
-      case A_SUM: return numbers ? sum.value() : Value::integer(0);
-      case A_AVG: return numbers ? or_null(sum.as_double() / (double)numbers) : Value::nil();
+      case A_SUM: case A_AVG: return Counted::result(function);
       default: {
         if (!numbers) return Value::nil();
         // n * (sum of squares) - (sum)^2, in twice the usual digits; what is left of rounding counts as nothing.

@@ -15,6 +15,7 @@ class HistoryKeeper final : public Keeper {
   const History& def_;
   const Limits& limits_;
   Counters& counters_;
+  Layouts layouts_{1, false, 0, 0};
 
   bool counts() const { return def_.function == A_SEEN || def_.function == A_DISTINCT; }
   bool sums() const { return def_.function == A_SUM || def_.function == A_AVG; }
@@ -27,9 +28,9 @@ class HistoryKeeper final : public Keeper {
 
  public:
   HistoryKeeper(const History& d, const Limits& l, Counters& c) : def_(d), limits_(l), counters_(c) {}
-  State* fresh() const override {
-    Keyed* s = new Keyed;
-    s->log_.width = 1;
+  State* fresh() override {
+    Keyed* s = made<Keyed>();
+    s->log_.use(layouts_);
     return s;
   }
   // What the function says of the events so far, for an event with this value at this time.
@@ -63,7 +64,7 @@ class HistoryKeeper final : public Keeper {
   }
   int64_t deadline(const State& state) const override {
     const EventLog& log = ((const Keyed&)state).log_;
-    return log.size() ? log.at(log.end() - 1).place.time + def_.span : LONG_AGO;
+    return log.size() ? log.newest() + def_.span : LONG_AGO;
   }
   bool empty(const State& state, int64_t) const override { return ((const Keyed&)state).log_.size() == 0; }
   void pack(const State&, Packer&) const override {}

@@ -41,7 +41,7 @@ size_t Engine::bytes() const {
   size_t n = known.bytes();
   for (auto& store : stores_) store.states.each([&](uint32_t, State* s) {
     n += STATE_BYTES;
-    if (EventLog* log = store.keeper->log(*s)) n += (size_t)log->size() * (sizeof(Held) + sizeof(Owned) * (size_t)log->width) * 3 / 2;
+    if (EventLog* log = store.keeper->log(*s)) n += log->bytes();
     for (uint64_t part : s->stored_parts) n += sizeof part;
   });
   return n;

@@ -27,7 +27,7 @@ void pack_events(const EventLog& log, int64_t from, int64_t to, int64_t base, Pa
     p.place(h.place);
     p.num(base - h.number);
     p.raw(h.brackets);
-    for (int k = 0; k < log.width; k++) p.value(log.value(n, k));
+    for (int k = 0; k < log.width(); k++) p.value(log.value(n, k));
   }
 }
 
@@ -189,7 +189,7 @@ bool Engine::load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u) 
     bool keep = first >= l.begin && first < l.end;
     if (keep && first != log.end()) return false;
     if (keep) log.push(h);
-    for (int w = 0; w < log.width; w++) { Value v = u.value(); if (keep) log.set(w, v); }
+    for (int w = 0; w < log.width(); w++) { Value v = u.value(); if (keep) log.set(w, v); }
   }
   return !u.bad;
 }

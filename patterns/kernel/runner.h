@@ -9,6 +9,7 @@
 #include "held.h"
 #include "output.h"
 #include "pack.h"
+#include "pool.h"
 
 namespace samovar {
 
@@ -32,16 +33,17 @@ struct Event {
   size_t row;
 };
 
+// What a step needs stands behind what only stores need, from the second line of memory on.
 struct State {
-  uint32_t key = 0;
-  int64_t scheduled = NEVER;       // when the timer heap will look at this state
-  int64_t indexed = NEVER;         // the same, as the store's index of deadlines has it
-  int64_t alerted = LONG_AGO;      // the last alert, for `suppress`
-  bool dirty = false;
+  std::vector<uint64_t> stored_parts;   // hashes of its header's rows as they are in the store
+  int64_t stored_from = 0, stored_to = 0;
+  int64_t indexed = NEVER;              // `scheduled`, as the store's index of deadlines has it
   bool chunked = false;                 // its queue is stored in chunks, not in the header
   bool stored = false;                  // a row of it is in a store, with queue events [stored_from, stored_to)
-  int64_t stored_from = 0, stored_to = 0;
-  std::vector<uint64_t> stored_parts;   // hashes of its header's rows as they are in the store
+  int64_t scheduled = NEVER;            // when the timer heap will look at this state
+  int64_t alerted = LONG_AGO;           // the last alert, for `suppress`
+  uint32_t key = 0;
+  bool dirty = false;                   // it changed since it was stored
   virtual ~State() {}
 };
 
@@ -56,9 +58,28 @@ struct Trace;
 
 // Who keeps states: a rule, or a history function. States are made, looked at when their time comes, and stored.
 class Keeper {
+  Pool memory_;
+
+ protected:
+  size_t state_bytes_ = 0;
+  template <class Keyed>
+  Keyed* made(size_t more = 0) {
+    state_bytes_ = sizeof(Keyed) + more;
+    return new (memory_.take(state_bytes_)) Keyed;
+  }
+
  public:
   virtual ~Keeper() {}
-  virtual State* fresh() const = 0;
+  virtual State* fresh() = 0;
+  // Bring a state near that will be worked with soon; then `prefetch`, what else the next event will touch. Only hints.
+  void near(const State* s) const {
+    size_t end = state_bytes_ < 512 ? state_bytes_ : 512;
+    for (size_t at = 64; at < end; at += 64) __builtin_prefetch((const char*)s + at, 1);
+  }
+  void discard(State* s) {
+    s->~State();
+    memory_.give(s, state_bytes_);
+  }
   // Fire and forget what event time `now` has passed. Called before an event later than the state's deadline.
   virtual void on_time(State& s, int64_t now) = 0;
   // When on_time must be called next, at the latest: NEVER where there is no need, LONG_AGO where nothing is held.
@@ -69,7 +90,6 @@ class Keeper {
   virtual void unpack(State& s, Unpacker& u) const = 0;
   // Events held in a queue of their own, which is stored in chunks; null where there is none.
   virtual EventLog* log(State&) const { return nullptr; }
-  // Bring what the next event will touch near. Only ever a hint.
   virtual void prefetch(State& s) const { if (EventLog* l = log(s)) l->prefetch(); }
   virtual int64_t suppress() const { return -1; }  // how long State::alerted matters
   virtual int64_t number(const State&) const { return 0; }  // what Held::number counts up to

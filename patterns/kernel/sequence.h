@@ -54,6 +54,7 @@ class Sequence final : public Runner {
   const bool has_bag_;
   const bool may_merge_;
   const int first_required_;
+  Layouts layouts_;  // of bags
 
   const StepDef& step(int k) const { return rule.steps[k]; }
   const std::vector<Absence>& last_absences() const { return rule.gaps[size_]; }
@@ -79,7 +80,7 @@ class Sequence final : public Runner {
         const Taken& t = run->taken.back();
         return run->values[t.captured + form.rule.names[t.name].captures.size() + behind].get();
       }
-      return from < to ? s.bag.value(to - 1, s.bag.width + behind) : Value::nil();
+      return from < to ? s.bag.value(to - 1, s.bag.width() + behind) : Value::nil();
     }
     Value aggregate(const AggRef& ref) override {
       Fold fold{ref.function};
@@ -156,7 +157,7 @@ class Sequence final : public Runner {
     std::vector<Place> out;
     View v = view(s, r, now);
     for (int name = 0; name < (int)rule.names.size(); name++) {
-      if (v.in_bag(name)) for (int64_t n = v.from; n < v.to; n++) out.push_back(s.bag.at(n).place);
+      if (v.in_bag(name)) for (int64_t n = v.from; n < v.to; n++) out.push_back(s.bag.place(n));
       for (size_t k = 0; k < r.taken.size(); k++) if (r.taken[k].name == name && !r.is_gone(k)) out.push_back(r.taken[k].place);
       out.push_back({INT64_MAX, INT64_MAX, INT64_MAX});
     }
@@ -365,8 +366,8 @@ class Sequence final : public Runner {
     for (size_t k = 0; k < steps.size(); k++) steps[k].name = rule.names[k].text;
     Place start = r.start;
     auto list = [&](int name, const Place& p) { steps[name].places.push_back(p); steps[name].total++; };
-    if (v.from < v.to) start = s.bag.at(v.from).place;
-    for (int64_t n = v.from; n < v.to; n++) list(step(0).names[0], s.bag.at(n).place);
+    if (v.from < v.to) start = s.bag.place(v.from);
+    for (int64_t n = v.from; n < v.to; n++) list(step(0).names[0], s.bag.place(n));
     for (size_t k = 0; k < r.taken.size(); k++) if (!r.is_gone(k)) list(r.taken[k].name, r.taken[k].place);
     if (!topics->empty()) for (auto& l : steps) if (l.places.size() > LISTED_MOST) l.places.erase(l.places.begin(), l.places.end() - LISTED_MOST);
     write(s, r.last, start.time, r.last.time, at, steps, v, row);
@@ -379,8 +380,8 @@ class Sequence final : public Runner {
     r.step = 0;
     r.count = to - from;
     r.steps_taken = 1;
-    r.start = s.bag.at(to - step(0).nmin).place;
-    r.last = s.bag.at(to - 1).place;
+    r.start = s.bag.place(to - step(0).nmin);
+    r.last = s.bag.place(to - 1);
     r.last_number = s.bag.at(to - 1).number;
     r.bag_from = from;
     r.bag_to = to;
@@ -391,7 +392,7 @@ class Sequence final : public Runner {
   void fix_bag(Keyed& s, Run& r, int64_t now) {
     if (r.bag_from == r.bag_to || r.fixed_bag) return;
     r.bag_from = bag_from(s, r.bag_from, r.bag_to, now);
-    r.start = s.bag.at(r.bag_from).place;
+    r.start = s.bag.place(r.bag_from);
     r.fixed_bag = true;
   }
   void enter_bag(Keyed& s, const Event& e) {
@@ -652,12 +653,13 @@ class Sequence final : public Runner {
         size_((int)r.steps.size()),
         has_bag_(r.overlap == LATEST && !r.steps[0].unordered && r.steps[0].repeated()),
         may_merge_(r.uses_next || std::any_of(r.steps.begin(), r.steps.end(), [](const StepDef& d) { return d.optional; })),
-        first_required_([&] { int n = 0; while (r.steps[n].optional) n++; return n; }()) {}
+        first_required_([&] { int n = 0; while (r.steps[n].optional) n++; return n; }()),
+        layouts_(has_bag_ ? (int)r.names[r.steps[0].names[0]].captures.size() : 0, true, 0, 0) {}
 
-  State* fresh() const override {
-    Keyed* s = new Keyed;
+  State* fresh() override {
+    Keyed* s = made<Keyed>();
     s->absent.assign(rule.gaps[0].size(), LONG_AGO);
-    s->bag.width = has_bag_ ? (int)rule.names[step(0).names[0]].captures.size() : 0;
+    s->bag.use(layouts_);
     return s;
   }
 
@@ -708,7 +710,7 @@ class Sequence final : public Runner {
       ends = std::max(ends, r.start.time + rule.maxspan);
     }
     if (fires != NEVER) return fires;
-    if (s.bag.size()) ends = std::max(ends, s.bag.at(s.bag.end() - 1).place.time + rule.maxspan);
+    if (s.bag.size()) ends = std::max(ends, s.bag.newest() + rule.maxspan);
     for (size_t k = 0; k < s.absent.size(); k++)
       if (s.absent[k] != LONG_AGO) ends = std::max(ends, s.absent[k] + rule.gaps[0][k].span);
     if (s.alerted != LONG_AGO && rule.suppress >= 0) ends = std::max(ends, s.alerted + rule.suppress);

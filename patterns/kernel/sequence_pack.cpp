@@ -100,7 +100,7 @@ void Sequence::describe(const State& state, std::string& out) const {
     open();
     out += "\"step\": ";
     write_value(out, program.text(rule.names[step(0).names[0]].text));
-    out += ", \"events\": " + std::to_string(s.bag.size()) + ", \"since\": " + std::to_string(s.bag.at(s.bag.begin()).place.time) + "}";
+    out += ", \"events\": " + std::to_string(s.bag.size()) + ", \"since\": " + std::to_string(s.bag.oldest()) + "}";
   }
   for (auto& r : s.runs) {
     open();

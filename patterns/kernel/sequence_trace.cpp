@@ -76,7 +76,7 @@ void Sequence::stand(Keyed& s, const Event& e) {
       first = false;
       out += std::to_string(name) + ", " + std::to_string(offset) + "]";
     };
-    for (int64_t n = v.from; n < v.to; n++) event(step(0).names[0], s.bag.at(n).place.offset);
+    for (int64_t n = v.from; n < v.to; n++) event(step(0).names[0], s.bag.place(n).offset);
     for (auto& t : r.taken) event(t.name, t.place.offset);
     out += "]";
     trace->end();

@@ -24,7 +24,7 @@ class Session final : public Runner {
 
  public:
   using Runner::Runner;
-  State* fresh() const override { return new Keyed; }
+  State* fresh() override { return made<Keyed>(); }
   void event(State& state, const Event& e) override {
     if (!e.brackets) return;
     Keyed& s = (Keyed&)state;

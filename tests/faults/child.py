@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import time
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -57,6 +58,10 @@ class Running:
         self.process.join()
 
     def terminate(self) -> int:
+        """Stop it once it is at work; before that it has not learned to stop yet."""
+        deadline = time.monotonic() + END_S
+        while "running partitions" not in self.text and not self.ends_within(0.01):
+            assert time.monotonic() < deadline, self.text
         self.process.terminate()
         return self.ended()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.record import FOLLOWING, key_prefix, pack_following, row_parts
 from samovar.changelog.restore import following_of
@@ -19,6 +20,8 @@ from samovar.service.restore_plan import Planned
 from samovar.service.restoring import Restored, alone
 from samovar.service.stores import Standing
 from samovar.state.rocks import RocksStore
+from samovar.tasks import restoring as mending
+from samovar.tasks.restoring import Mender
 from tests.oncall import HOUR, START, Service, catch_up, key_of, make, many, purchase, run, run_apart
 
 
@@ -354,6 +357,48 @@ def test_p2_from_source_mends_a_changelog_that_lost_its_end(service: Service) ->
     assert [each["rows_to_mend"] for each in again["differences"]] == [0, 0]
 
 
+@pytest.mark.parametrize("point", ["produce.after:1", "commit.before:1", "commit.after:1", "commit.after:2"])
+def test_p3_killed_while_the_changelog_is_mended(service: Service, point: str) -> None:
+    """P3: a changelog has all of a partition's repair or nothing of it; the next run ends it."""
+    service.process(many(60))
+    before = service.digests()
+    with service.log() as log:
+        log.delete(["s-changelog"])
+    killed = run_apart("restore", service.config, "--from", "source", SAMOVAR_KILL=point)
+    assert killed.returncode == -9, killed.stderr
+    restored(service, "--from", "source", "--verify")
+    assert service.digests() == before
+    assert is_equal(service)
+
+
+def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P4: a repair too large for one transaction leaves a changelog without a position until it has ended."""
+    service.process(many(60))
+    before = service.digests()
+    with service.log() as log:
+        log.delete(["s-changelog"])
+    monkeypatch.setattr(mending, "MEND_ROWS", 3)
+    whole = Mender._transact
+    appended: list[int] = []
+
+    def fails(self: Mender, appends: Any, offsets: Any) -> Any:
+        appended.append(1)
+        if len(appended) == 2:
+            raise Refused("mend-failed", "the test says so", "Run it again.")
+        return whole(self, appends, offsets)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mender, "_transact", fails)
+        assert refused(service, "--from", "source") == "mend-failed"
+    wipe(service)
+    with pytest.raises(Refused, match="state-lost"):
+        service.process([])
+    restored(service, "--from", "source", "--verify")
+    assert service.digests() == before
+    service.process(many(60, start_s=300))
+    assert is_equal(service)
+
+
 def test_from_source_takes_away_what_is_too_much(service: Service) -> None:
     service.process(many(60))
     partition = service.partition("c3")
@@ -480,3 +525,47 @@ def test_to_an_event_time_with_events_out_of_order(service: Service, tmp_path: P
     )
     restored(service, "--from", "source", "--to-time", START + 10_000, "--out", tmp_path / "out")
     assert get(service, "c1", tmp_path / "out") == [("probe", 2)]
+
+
+TWO_STREAMS = """
+service: s
+streams:
+  purchase: {key: card, partitions: 1, slack: 2s}
+  login: {key: card, partitions: 1, slack: 5s}
+"""
+BOTH = """
+rule: both
+match: |
+  sequence by card with maxspan=1m
+    [login where true] as login
+    [purchase where amount > 200] as big
+"""
+
+
+def test_to_an_event_time_of_two_streams(tmp_path: Path) -> None:
+    """A moment is one of event time, however far each stream had been read then."""
+    streams = {"purchase": many(60), "login": [purchase(f"c{n % 5}", n * 4.5, 1) for n in range(40)]}
+    moment = START + 90_000
+
+    def process(folder: Path, until_ms: int | None) -> Service:
+        made = make(folder)
+        made.config.write_text(TWO_STREAMS)
+        (folder / "rules" / "both.yml").write_text(BOTH)
+        for stream, events in streams.items():
+            chosen = [event for event in events if until_ms is None or event["ts"] <= until_ms]
+            made.produce(chosen, stream)
+        return made
+
+    live = process(tmp_path / "live", None)
+    live.process([])
+    restored(live, "--from", "source", "--to-time", moment, "--out", tmp_path / "out")
+    other = process(tmp_path / "other", moment)
+    other.produce([purchase("x", 90.001 + 2, 3)])
+    other.produce([purchase("x", 90.001 + 5, 3)], "login")
+    other.process([])
+    digests = [
+        run("state", "digest", live.config, "--store", state, "--json") for state in (tmp_path / "out", other.state)
+    ]
+    found = [json.loads(done.stdout)[0] for done in digests]
+    assert [each["watermark"] for each in found] == [moment + 1] * 2
+    assert found[0]["digest"] == found[1]["digest"]

@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fuzz clean lock kernel fetcher
+.PHONY: help demo test lint format bench chaos fuzz clean lock kernel fetcher
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -35,6 +35,9 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 
 bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long parts too
 	@$(BIN)/python -m benchmarks all $(ARGS)
+
+chaos: kernel ## kill a service again and again, on both logs: KILLS=500; SAMOVAR_SEED=n repeats a run
+	@SAMOVAR_KILLS=$(or $(KILLS),500) $(BIN)/python -m pytest -q -s tests/faults/test_kills.py $(ARGS)
 
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)

@@ -22,8 +22,9 @@ from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
 PARTITIONS = 4
 ROWS_AT_ONCE = 100_000
 READ_ROWS = 20_000
-# Of a record cache or a page cache nobody should have more than the other: topics are kept as they were written.
-KEPT = {"retention.ms": "-1"}
+KEPT = {"retention.ms": "-1"}  # the events' times are long past
+# As Kafka comes: members that start together get their partitions together, and nobody begins with those of another.
+BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def prepared(say: Say) -> Iterator[Bed]:
     """A broker on a free port, in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="samovar-bench-"))
     try:
-        started = broker.start(folder / "kafka", free_port(broker.HOST), say)
+        started = broker.start(folder / "kafka", free_port(broker.HOST), say, BROKER)
         log = KafkaLog({"bootstrap.servers": started.address})
         yield Bed(folder, started.address, log)
         log.close()

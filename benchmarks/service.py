@@ -46,7 +46,7 @@ def main(given: Sequence[str]) -> int:
     rows: list[Row] = []
     failed = 0
     with prepared(say) as bed:
-        asked = throughput.Given(bed, arguments.events, arguments.runs, arguments.full, peer, say)
+        asked = throughput.Given(bed, arguments.events, arguments.runs, peer, say)
         for name in arguments.only:
             try:
                 rows += PARTS[name](asked)

@@ -42,7 +42,6 @@ class Given:
     bed: Bed
     events: int
     runs: int
-    full: bool
     peer: bool  # whether Kafka Streams can be run
     say: Callable[[str], None]
 

@@ -133,7 +133,7 @@ class KafkaLog:
         asked = places_of(partitions)
         with self._standing_by(group) as consumer:
             places = self._patiently(
-                f"asking for offsets of group {group}", lambda: refuse_errors(consumer.committed(asked, ANSWER_S))
+                f"asking for offsets of group {group}", lambda: refuse_errors(consumer.committed(asked, ASK_S))
             )
         found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
         return {at: found[at] if found[at] >= 0 else None for at in partitions}

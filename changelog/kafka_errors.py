@@ -39,7 +39,6 @@ STALE = frozenset(
 # Gone in a moment: a coordinator that moves or loads, a leader that is elected, a transaction that is being ended.
 PASSING = STALE | frozenset(
     {
-        KafkaError._TIMED_OUT_QUEUE,
         KafkaError._WAIT_COORD,
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

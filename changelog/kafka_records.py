@@ -33,7 +33,11 @@ class KafkaRecords:
 
     @cached_property
     def offsets(self) -> Int64s:
-        return np.fromiter(map(Message.offset, self._messages), np.int64, len(self))
+        messages, count = self._messages, len(self._messages)
+        first, last = (messages[0].offset() or 0, messages[-1].offset() or 0) if messages else (0, -1)
+        if last - first == count - 1:  # no gap between them
+            return np.arange(first, last + 1, dtype=np.int64)
+        return np.fromiter(map(Message.offset, messages), np.int64, count)
 
     @cached_property
     def times(self) -> Int64s:

@@ -119,7 +119,11 @@ def look_at(folder: Path) -> Standing:
         with reading(folder) as store:
             following = following_of(store)
             return Standing("new" if following is None else "fine", following, position_of(store))
-    except (StoreError, Refused) as error:
+    except Refused as refused:
+        if refused.code != "state-damaged":  # as what a newer version wrote: it is not ours to replace
+            raise
+        return Standing("damaged", detail=refused.what)
+    except StoreError as error:
         return Standing("damaged", detail=str(error).splitlines()[0])
 
 

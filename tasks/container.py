@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Joining, Log, Member, TopicPartition
+from samovar.state.errors import StoreHeld
 from samovar.tasks.clock import Clock
 from samovar.tasks.core import Counts
 from samovar.tasks.plan import Plan
@@ -28,6 +29,7 @@ RESTORE_POLL_S = 0.05
 PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
+HELD_MS = 120_000  # how long another process may have a store before that is a failure
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 
@@ -70,6 +72,7 @@ class Container:
         self._commits = 0
         self._paused: set[TopicPartition] = set()
         self._assigned_once = False
+        self._held: dict[int, int] = {}  # partition to when its store was first found to be another's
 
     # ------------------------------------------------------------ the loop
 
@@ -123,7 +126,7 @@ class Container:
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little."""
         member = self._joined()
-        restoring = [task for task in self.tasks.values() if task.life is not Life.RUNNING]
+        restoring = [task for task in self.tasks.values() if task.life is Life.RESTORING]
         taken = self._take(member, 0.0 if restoring else POLL_S)
         for _ in range(POLLS - 1):
             if taken < POLL_RECORDS // 2:
@@ -209,8 +212,8 @@ class Container:
             self._paused = (self._paused - mine) | ahead
 
     def _restore_some(self, member: Member, task: Task) -> None:
-        if task.life is Life.CREATED:
-            task.open()
+        if task.life is Life.CREATED and not self._open(task):
+            return
         if task.restore_some(RESTORE_POLL_S):
             for at, offset in task.positions().items():
                 member.seek(at, offset)
@@ -218,6 +221,21 @@ class Container:
             for note in task.notes:
                 self.tell(note)
             task.notes.clear()
+
+    def _open(self, task: Task) -> bool:
+        """False while another process still has the store: one that hangs, or is about to leave."""
+        now_ms = self.clock.steady_ms()
+        try:
+            task.open()
+        except StoreHeld as held:
+            since_ms = self._held.setdefault(task.partition, now_ms)
+            if since_ms == now_ms:
+                self.tell(f"partition {task.partition} waits for its store: {held}")
+            if now_ms - since_ms > HELD_MS:
+                raise
+            return False
+        self._held.pop(task.partition, None)
+        return True
 
     # ------------------------------------------------------------ partitions come and go, inside poll and close
 

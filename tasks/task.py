@@ -115,12 +115,15 @@ class Task:
     # ------------------------------------------------------------ restoring
 
     def open(self) -> None:
-        """Take the store and begin to restore it. Reading the group's offsets first waits for what is pending."""
+        """Take the store and begin to restore it. Reading the group's offsets first waits for what is pending.
+
+        Raises StoreHeld, and may be called again, where another process has the store.
+        """
+        self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
         self._become(Life.RESTORING)
         self._committed = self.log.committed(self.upkeep.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
         self.changelog = Changelog.look(self.log, at, self.upkeep.delete_retention_ms)
-        self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
         start = self._start()
         self._restore = Restore(self._store, self.log, self.changelog, start)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from typer.testing import CliRunner, Result
 from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partition import partition_of
+from samovar.changelog.record import FOLLOWING, pack_following
 from samovar.changelog.restore import following_of
 from samovar.patterns.matcher import encode_key
 from samovar.service.cli import app
@@ -188,3 +190,36 @@ def many(count: int, cards: int = 7, start_s: int = 0) -> list[dict[str, Any]]:
 
 def key_of(card: str) -> bytes:
     return encode_key([card])
+
+
+# ---------------------------------------------------------------- restore
+
+
+def restored(service: Service, *options: object, code: int = 0) -> dict[str, Any]:
+    done = run("restore", service.config, "--json", *options)
+    assert done.exit_code == code, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refused(service: Service, *options: object) -> str:
+    done = run("restore", service.config, *options)
+    assert done.exit_code == 2, done.output
+    return done.stderr.split(":")[0]
+
+
+def wipe(service: Service) -> None:
+    for partition in (0, 1):
+        shutil.rmtree(service.store(partition))
+
+
+def is_equal(service: Service) -> bool:
+    return run("verify", service.config).exit_code == 0
+
+
+def edit_following(service: Service, partition: int, **changes: Any) -> None:
+    store = RocksStore(service.store(partition))
+    following = following_of(store)
+    assert following is not None
+    store.put(FOLLOWING, pack_following(replace(following, **changes)))
+    store.close()

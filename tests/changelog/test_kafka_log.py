@@ -111,8 +111,9 @@ def test_committed_waits_for_the_outcome(log: Log, kafka: str) -> None:
 def test_a_member_that_was_away_for_too_long_is_fenced(log: Log, kafka: str) -> None:
     """P6: one of another slot, whose partitions were given to others while it did not poll."""
     soon = {"session.timeout.ms": "1000", "heartbeat.interval.ms": "200", "max.poll.interval.ms": "1000"}
+    late = {"linger.ms": "1000"}  # what it writes is still in its queue when it is refused
     at, out, group = made(log), made(log), unique("g")
-    zombie = seated(Seat(KafkaLog({"bootstrap.servers": kafka, **soon}), group, [at.topic]), 1)
+    zombie = seated(Seat(KafkaLog({"bootstrap.servers": kafka, **soon, **late}), group, [at.topic]), 1)
     heir = seated(Seat(log, group, [at.topic], slot=1), 1)
     heir.member.transact([Append(out.topic, [(b"k", b"heir")], 0)], {at: 1})
     with pytest.raises(Fenced):

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from samovar.service.cli import app
+from samovar.state import points
+from samovar.tasks import container
+
 LOADED = ["samovar.service.cli", "samovar.service.running", "samovar.service.settings", "samovar.service.logs"]
 LOADED += ["samovar.changelog.embedded", "samovar.changelog.kafka"]
 END_S = 60.0
@@ -66,32 +70,37 @@ class Running:
         return self.ended()
 
 
-def start(
-    config: Path, words: Path, *arguments: str, kill: str = "", poll: int = 0, file_bytes: int = 0
-) -> Running:
-    """Run a service's container. `kill` is as SAMOVAR_KILL; `poll` the most records of a batch, `file_bytes` the most
-    that a file may grow to.
+@dataclass(frozen=True)
+class Conditions:
+    """What a container meets: `kill` is as SAMOVAR_KILL; the rest is the most records of a batch, the most bytes that
+    a file may grow to, and the seconds after which trouble with the log is told. 0: as usual.
     """
-    process = _context.Process(target=_run, args=(config, words, arguments, kill, poll, file_bytes), daemon=True)
+
+    kill: str = ""
+    poll: int = 0
+    file_bytes: int = 0
+    trouble_s: float = 0.0
+
+
+USUAL = Conditions()
+
+
+def start(config: Path, words: Path, *arguments: str, conditions: Conditions = USUAL) -> Running:
+    """Run a service's container; what it says goes to the file `words`."""
+    process = _context.Process(target=_run, args=(config, words, arguments, conditions), daemon=True)
     process.start()
     return Running(process, words)
 
 
-def _run(config: Path, words: Path, arguments: tuple[str, ...], kill: str, poll: int, file_bytes: int) -> None:
-    if file_bytes:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Conditions) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     said = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-
-    from samovar.service.cli import app
-    from samovar.state import points
-    from samovar.tasks import container
-
-    os.environ["SAMOVAR_KILL"] = kill
+    os.environ["SAMOVAR_KILL"] = conditions.kill
     importlib.reload(points)  # it reads the variable when it is loaded
-    if poll:
-        container.POLL_RECORDS = poll
-        container.POLLS = 1
+    container.POLL_RECORDS = conditions.poll or container.POLL_RECORDS
+    container.TROUBLE_S = conditions.trouble_s or container.TROUBLE_S
+    if conditions.file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (conditions.file_bytes, conditions.file_bytes))
     app(["run", str(config), *arguments])

@@ -111,11 +111,12 @@ class Service:
 
     # ------------------------------------------------------------ running
 
-    def start(self, *arguments: str, kill: str = "", poll: int = 0, file_bytes: int = 0) -> child.Running:
+    def start(self, *arguments: str, config: Path | None = None, **conditions: Any) -> child.Running:
+        """A container in a process of its own, in these `Conditions`."""
         words = self.folder / f"said-{len(self.started)}.txt"
-        running = child.start(self.config, words, *arguments, kill=kill, poll=poll, file_bytes=file_bytes)
-        self.started.append(running)
-        return running
+        met = child.Conditions(**conditions)
+        self.started.append(child.start(config or self.config, words, *arguments, conditions=met))
+        return self.started[-1]
 
     def run_to_end(self, poll: int = 0) -> str:
         """Process all that is there, in a process of its own. What it said."""
@@ -124,9 +125,9 @@ class Service:
         assert code == 0, f"exit code {code}: {running.text}"
         return running.text
 
-    def refused(self, code: str, *words: str, file_bytes: int = 0) -> str:
+    def refused(self, code: str, *words: str, **conditions: Any) -> str:
         """It must end with this code and words that help; never with a traceback, never not at all."""
-        running = self.start("--until-caught-up", file_bytes=file_bytes)
+        running = self.start("--until-caught-up", **conditions)
         exit_code, text = running.ended(), running.text
         assert exit_code == 2, f"exit code {exit_code}: {text}"
         told = [line for line in text.splitlines() if not line.startswith("container ")]
@@ -134,6 +135,13 @@ class Service:
         for word in words:
             assert word in text
         return text
+
+    def elsewhere(self) -> Path:
+        """A service file for another machine: all is the same but the folder of the state."""
+        data = json.loads(self.config.read_text())
+        path = self.folder / "elsewhere.yml"
+        path.write_text(json.dumps({**data, "state": "elsewhere"}))
+        return path
 
     def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Change the service file."""
@@ -144,7 +152,9 @@ class Service:
             self.__dict__.pop(name, None)
 
     @contextmanager
-    def container(self, clock: Clock, slot: int = 0, tell: Callable[[str], None] = lambda _: None) -> Iterator[Container]:
+    def container(
+        self, clock: Clock, slot: int = 0, tell: Callable[[str], None] = lambda _: None
+    ) -> Iterator[Container]:
         """A container in this process. It is let go of without a last commit: as after a crash, but for its lock."""
         made = container_of(self.settings, self.log, slot, tell, clock)
         try:
@@ -268,7 +278,7 @@ def position_of(store: Store) -> Position:
     return unpack_position(data)
 
 
-def digest_of(plan: Plan, store: RocksStore) -> str:
+def digest_of(plan: Plan, store: Store) -> str:
     watermark = position_of(store).watermark
     rows = ((key[1:], value) for key, value in store.range(ROW, ROWS_END))
     limits = plan.max_partials, plan.max_events

@@ -63,7 +63,10 @@ def bad_values(number: int) -> Iterator[bytes | None]:
     yield from (good.replace(b"B", b"\xff"), good.replace(b"B", b"\xc3"), good.replace(b"B", b"\xed\xa0\x80"))
     yield from (good.replace(b"B", b"\x01"), good.replace(b"B", b"\\ud800"), good.replace(b"B", b"\\udc00x"))
     yield from (good.replace(b"B", b"\\x"), b"\xff\xfe{\x00}\x00", b"{" * 500 + b"}" * 500, b"[" * 100_000)
-    yield from (with_field("deep", "[" * 70 + "]" * 70, number), with_field("deep", '{"a":' * 70 + "1" + "}" * 70, number))
+    yield from (
+        with_field("deep", "[" * 70 + "]" * 70, number),
+        with_field("deep", '{"a":' * 70 + "1" + "}" * 70, number),
+    )
     for text in ("NaN", "Infinity", "-Infinity", "1e999", "01", "+1", "1.", ".5", "0x10", "1_000", "tru", "undefined"):
         yield with_field("amount", text, number)
     for text in ('"12"', "true", "{}", "[2]", '""'):
@@ -72,7 +75,17 @@ def bad_values(number: int) -> Iterator[bytes | None]:
         yield with_field("card", text, number)
     for text in ('"yes"', "1", "[true]"):
         yield with_field("ok", text, number)
-    for text in ("", "null", '"soon"', '"1700000000000"', "true", "[]", "1e30", "4070908800000", '"2099-01-01T00:00:00Z"'):
+    for text in (
+        "",
+        "null",
+        '"soon"',
+        '"1700000000000"',
+        "true",
+        "[]",
+        "1e30",
+        "4070908800000",
+        '"2099-01-01T00:00:00Z"',
+    ):
         yield with_field("ts", text, number)
 
 
@@ -93,13 +106,11 @@ def input_of(random_: random.Random, huge: int) -> list[tuple[Pair, Fields | Non
 
 
 def good_record(random_: random.Random, number: int) -> tuple[Pair, Fields]:
-    event = {
-        "card": f"c{random_.randrange(9)}",
-        "amount": random_.choice((1, 2.5, 20, 95)),
-        "place": random_.choice(("A", "B", "\u00fc\U0001f600", "")),
-        "ts": T0 + number * 100,
-    }
-    return (random_.choice((event["card"].encode(), None)), json.dumps(event, indent=random_.choice((None, 1))).encode()), event
+    card = f"c{random_.randrange(9)}"
+    amount, place = random_.choice((1, 2.5, 20, 95)), random_.choice(("A", "B", "\u00fc\U0001f600", ""))
+    event = {"card": card, "amount": amount, "place": place, "ts": T0 + number * 100}
+    text = json.dumps(event, indent=random_.choice((None, 1)))
+    return (random_.choice((card.encode(), None)), text.encode()), event
 
 
 def test_ten_thousand_bad_messages_are_dead_letters_and_change_nothing(make: Making) -> None:
@@ -133,7 +144,9 @@ def check_letters(service: Service, parts: list[list[tuple[Pair, Fields | None]]
     letters = service.dead()
     found = {(int(header(row, "partition")), int(header(row, "offset"))): row for row in letters}
     assert len(found) == len(letters)
-    wanted = {(p, line): pair for p, part in enumerate(parts) for line, (pair, event) in enumerate(part) if event is None}
+    wanted = {
+        (p, line): pair for p, part in enumerate(parts) for line, (pair, event) in enumerate(part) if event is None
+    }
     assert found.keys() == wanted.keys(), sorted(map(str, found.keys() ^ wanted.keys()))[:5]
     for place, (key, value) in wanted.items():
         row = found[place]

@@ -20,7 +20,7 @@ import pytest
 
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Field, Rule
+from samovar.patterns.syntax import Bracket, Field, Rule
 from samovar.service.service_rules import brackets_of
 from tests.faults.conftest import Making
 from tests.faults.harness import Fields, Match, Service, wait_until
@@ -74,7 +74,7 @@ class Staged:
     @property
     def key(self) -> str:
         """The one field that all steps are keyed by and all events have; else a name that no rule reads."""
-        paths = {bracket.by[0].value.path if is_field(bracket) else "" for bracket in brackets_of(self.rule)}
+        paths = {first_key(bracket) for bracket in brackets_of(self.rule)}
         path = paths.pop() if len(paths) == 1 else ""
         good = [event for event in self.case.events if event is not None]
         return path if path and all(value_at(event, path) is not None for event in good) else KEY
@@ -97,11 +97,17 @@ class Staged:
         newest, slack_ms = self.times[0], 0
         for time in self.times:
             slack_ms, newest = max(slack_ms, newest - time), max(newest, time)
-        fields = {path: "any" for path in compile_rules([self.rule]).fields} | {self.key: "any"}
+        fields = dict.fromkeys(compile_rules([self.rule]).fields, "any") | {self.key: "any"}
         types = {bracket.type for bracket in brackets_of(self.rule)}
         schema = {} if "any" in types else {"schema": dict.fromkeys(types, fields)}
         names = {"key": self.key, "type": self.type_field, "time": self.time_field}
-        return {**names, **schema, "slack": f"{slack_ms}ms", "idle": "10h", "partitions": PARTITIONS if self.shares else 1}
+        return {
+            **names,
+            **schema,
+            "slack": f"{slack_ms}ms",
+            "idle": "10h",
+            "partitions": PARTITIONS if self.shares else 1,
+        }
 
     @property
     def values(self) -> list[bytes]:
@@ -145,8 +151,10 @@ def value_at(event: Fields, path: str) -> Any:
     return event.get(path) if value is None else value
 
 
-def is_field(bracket: Any) -> bool:
-    return bool(bracket.by) and isinstance(bracket.by[0].value, Field)
+def first_key(bracket: Bracket) -> str:
+    """The field that a bracket is keyed by first, if it is one."""
+    value = bracket.by[0].value if bracket.by else None
+    return value.path if isinstance(value, Field) else ""
 
 
 def by_line(alert: Match) -> Match:
@@ -165,8 +173,7 @@ ALONE = [each for each in ALL if not each.shares]
 
 
 def serve(make_here: Making, cases: Sequence[Staged]) -> Service:
-    made = make_here({each.stream: each.text for each in cases}, {each.stream: each.spec for each in cases})
-    return made
+    return make_here({each.stream: each.text for each in cases}, {each.stream: each.spec for each in cases})
 
 
 def produce(service: Service, cases: Sequence[Staged], part: Callable[[list[bytes]], list[bytes]]) -> None:
@@ -191,7 +198,9 @@ def with_a_crash(service: Service, cases: Sequence[Staged]) -> None:
     produce(service, cases, lambda values: values)
     produce_end(service, cases)
     few = len(cases) == 1
-    for point in ("commit.after:2", "commit.before:1") if few else ("commit.after:2", "write.before:3", "commit.before:2"):
+    for point in (
+        ("commit.after:2", "commit.before:1") if few else ("commit.after:2", "write.before:3", "commit.before:2")
+    ):
         code = service.start(kill=point, poll=1 if few else 30).ended()
         assert code == -9, "it ended by itself"
     service.run_to_end()
@@ -220,9 +229,7 @@ def test_all_cases_in_one_service(make_here: Making, run: Callable[[Service, Seq
 
 @pytest.mark.parametrize("case", ALONE, ids=lambda case: case.folder.name)
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
-def test_a_case_by_itself(
-    make_here: Making, case: Staged, run: Callable[[Service, Sequence[Staged]], None]
-) -> None:
+def test_a_case_by_itself(make_here: Making, case: Staged, run: Callable[[Service, Sequence[Staged]], None]) -> None:
     service = serve(make_here, [case])
     run(service, [case])
     check(service, [case])

@@ -38,7 +38,10 @@ class Kill:
 def kills(random_: random.Random) -> list[Kill]:
     """Every named point with the store kept and with it lost, and moments of no name, in any order."""
     lost: tuple[Before, ...] = ("store lost", "all lost")
-    found = [Kill(point, before) for point in POINTS for before in ("kept", random_.choice(lost))]
+    rounds = 1 + KILLS // 100
+    found = [
+        Kill(point, before) for _ in range(rounds) for point in POINTS for before in ("kept", random_.choice(lost))
+    ]
     found += [Kill(None, random_.choice(("kept", *lost))) for _ in range(KILLS)]
     random_.shuffle(found)
     return found
@@ -94,14 +97,14 @@ class Loop:
 
 def test_killed_at_every_point_and_any_moment(make: Making, make_twin: Callable[[Service], Service]) -> None:
     """P1, P2, P3, P4."""
-    print(f"SAMOVAR_SEED={SEED}")
+    print(f"SAMOVAR_SEED={SEED}")  # noqa: T201 - the line that repeats a failure
     random_ = random.Random(SEED)
     service = make(world.RULES, world.STREAMS, snapshots={"every": "20ms", "keep": 2})
     loop = Loop(service, random_)
     loop.produce()
     service.run_to_end(poll=BATCH)  # so that there is something to restore from the first
     for number, kill in enumerate(kills(random_)):
-        print(f"{number}: {kill}")
+        print(f"{number}: {kill}", flush=True)  # noqa: T201 - how far a long run is
         loop.strike(kill)
     loop.produce()
     service.run_to_end(poll=BATCH)

@@ -45,10 +45,10 @@ def ends_right(service: Service, make_twin: Callable[[Service], Service]) -> Non
 
 
 @contextmanager
-def typed(service: Service, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a person types it."""
+def typed(service: Service, words: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command as a person types it; what it says is in a file."""
     command = [sys.executable, "-m", "samovar.service.cli", "run", str(service.config), *arguments]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    with words.open("wb") as said, subprocess.Popen(command, cwd=ROOT, stderr=said) as process:
         try:
             yield process
         finally:
@@ -59,15 +59,18 @@ def typed(service: Service, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 def test_sigterm_commits_leaves_nothing_and_exits_0(make: Making, make_twin: Callable[[Service], Service]) -> None:
     """P5: no lock, no open transaction; the next start needs no waiting. P1 across several stops."""
     service = make(world.RULES, world.STREAMS)
+    words = service.folder / "said.txt"
     source = world.events(5)
     for _ in range(2):
         service.append_pairs(world.STREAM, world.take(source, 200))
-        with typed(service, "--containers", "2") as process:
+        with typed(service, words, "--containers", "2") as process:
+            wait_until(
+                lambda: all(f"container {slot}: running" in words.read_text() for slot in (0, 1)), "both are at work"
+            )
             wait_until(lambda: processed(service), "all input is processed")
             process.terminate()
-            _, said = process.communicate(timeout=60)
-        assert process.returncode == 0, said
-        assert said.count("stopped: ") == 2
+            assert process.wait(60) == 0, words.read_text()
+        assert words.read_text().count("stopped: ") == 2
         for partition in range(service.partitions):
             with service.store(partition):  # not held by anyone
                 pass
@@ -110,13 +113,13 @@ def test_a_container_that_hung_and_wakes_up_is_fenced(
     os.kill(hung.process.pid, signal.SIGSTOP)
     try:
         service.append_pairs(world.STREAM, world.take(source, 200))
-        other = service.start("--slot", "1", poll=BATCH)
+        other = service.start("--slot", "1", poll=BATCH, config=service.elsewhere())
         wait_until(lambda: processed(service), "another container has taken over")
     finally:
         os.kill(hung.process.pid, signal.SIGCONT)
     service.append_pairs(world.STREAM, world.take(source, 200))
     wait_until(lambda: processed(service), "both go on")
-    assert [each.terminate() for each in (hung, other)] == [0, 0]
+    assert [each.terminate() for each in (hung, other)] == [0, 0], hung.text + other.text
     ends_right(service, make_twin)
 
 

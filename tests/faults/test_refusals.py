@@ -125,7 +125,9 @@ def shortened(service: Service, topic: str) -> None:
         (number,) = file.execute("SELECT number FROM topic WHERE name = ?", (topic,)).fetchone()
         for partition in range(service.partitions):
             where = number, partition
-            (first,) = file.execute("SELECT max(first) FROM segment WHERE topic = ? AND partition = ?", where).fetchone()
+            (first,) = file.execute(
+                "SELECT max(first) FROM segment WHERE topic = ? AND partition = ?", where
+            ).fetchone()
             file.execute("DELETE FROM segment WHERE topic = ? AND partition = ? AND first = ?", (*where, first))
             file.execute("UPDATE partition SET end = ? WHERE topic = ? AND partition = ?", (first, *where))
     file.close()
@@ -143,7 +145,7 @@ def test_offsets_that_are_not_the_states_are_refused(service: Service) -> None:
     for wrong in (offset - 1, 0, offset + 1) if service.settings.log.embedded else (offset - 1,):
         nobody_there(service)
         service.log.set_committed(group, {at: wrong})
-        service.refused("offsets-differ", "samovar rewind")
+        service.refused("offsets-differ", "Offsets and state move together only")
     nobody_there(service)
     service.log.set_committed(group, {at: offset})
     ends_right(service)
@@ -230,7 +232,7 @@ def test_a_flipped_bit_in_a_snapshot_passes_it_over(make_here: Making) -> None:
 def test_a_file_that_may_not_grow_is_refused_and_nothing_is_lost(service: Service) -> None:
     """P1, P3: whether the store or the log cannot grow, the next start goes on from the last commit."""
     service.append_pairs(world.STREAM, world.take(world.events(3), 1_500))
-    running = service.start("--until-caught-up", poll=25, file_bytes=60 * 1024)
+    running = service.start("--until-caught-up", poll=25, file_bytes=60 * 1024, trouble_s=1.0)
     assert running.ended() == 2, running.text
     assert "store-full: " in running.text or "log-unusable: " in running.text
     ends_right(service)
@@ -344,5 +346,3 @@ def test_a_stream_that_was_taken_out_is_refused(make_here: Making) -> None:
     service.run_to_end()
     service.edit(lambda data: data["streams"].pop("other"))
     service.refused("stream-removed", "another name")
-
-

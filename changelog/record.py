@@ -11,6 +11,7 @@ Rows that are local to a store and never logged:
 
     b"l"               which changelog this store follows, and up to where (`Following`), JSON
     b"t" + time + key  an index of deadlines: 8 bytes of time that sort as numbers do, then the key's bytes; no value
+    b"i"               that index has an entry for every row with a deadline; a small store has no index
 
 A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed.
 """
@@ -26,7 +27,7 @@ from samovar.changelog.errors import Refused
 from samovar.state.store import Change
 
 FORMAT = 1
-ROW, POSITION, USER, FOLLOWING, DEADLINE = b"r", b"p", b"u", b"l", b"t"
+ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
 

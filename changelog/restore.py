@@ -18,7 +18,7 @@ import numpy as np
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Records, Topic, TopicPartition
-from samovar.changelog.record import FOLLOWING, Following, deadline_rows, pack_following, unpack_following
+from samovar.changelog.record import FOLLOWING, INDEXED, Following, deadline_rows, pack_following, unpack_following
 from samovar.state.points import passing
 from samovar.state.store import Change, Readable, TaskStore
 
@@ -108,6 +108,7 @@ class Restore:
         self.next = start
         self.records = 0
         self._empty = next(store.range(), None) is None
+        self._indexed = store.get(INDEXED) is not None
         self._latest: dict[bytes, bytes | None] = {}
         self._time_ms = 0
         self._last_progress = time.monotonic()
@@ -160,13 +161,13 @@ class Restore:
         latest, self._latest = self._latest, {}
         follows: Change = (FOLLOWING, pack_following(self._following()))
         changes: list[Change] = [*latest.items(), follows]
-        changes += deadline_rows(latest.items())
         if self._empty:
-            # Two rules of one key may wait for the same moment: one index row stands for both.
-            self.store.ingest(sorted({key: value for key, value in changes if value is not None}.items()))
+            self.store.ingest(sorted((key, value) for key, value in changes if value is not None))
             self._empty = False
-        else:
-            self.store.write(changes)
+            return
+        if self._indexed:
+            changes += deadline_rows(latest.items())
+        self.store.write(changes)
 
     def _following(self) -> Following:
         topic, at = self.changelog.topic, self.changelog.at

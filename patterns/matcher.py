@@ -64,6 +64,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_line_key_ends": (c_void_p, [c_void_p]),
     "samovar_dump": (c_size_t, [c_void_p, c_int, c_int64]),
     "samovar_deadlines": (c_size_t, [c_void_p]),
+    "samovar_deadlines_of": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_cold": (c_size_t, [c_void_p, c_void_p]),
     "samovar_unknown": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_next_deadline": (c_int64, [c_void_p]),
@@ -207,12 +208,17 @@ class States:
         """
         return [(time, key or b"") for time, key in self._rows(_library().samovar_deadlines(self.handle))]
 
+    def deadlines_of(self, rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The same for any stored rows: what an index of them would hold."""
+        data, ends = _end_to_end(list(rows))
+        count = _library().samovar_deadlines_of(self.handle, data, ends.ctypes.data, len(ends) // 2)
+        return [(time, key or b"") for time, key in self._rows(count)]
+
     def load(self, rows: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
         """Take stored rows back. All rows of a key come in one call."""
         pairs = sorted(rows.items() if isinstance(rows, Mapping) else rows)
-        parts = [part for pair in pairs for part in pair]
-        ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), dtype=np.int64)
-        if not _library().samovar_load(self.handle, b"".join(parts), ends.ctypes.data, len(pairs)):
+        data, ends = _end_to_end(pairs)
+        if not _library().samovar_load(self.handle, data, ends.ctypes.data, len(pairs)):
             raise StateError(
                 "the stored state cannot be read: it is damaged, or a newer version wrote it\n"
                 "  Restore it from the changelog, or run the version that wrote it."
@@ -436,6 +442,12 @@ def _varint(n: int) -> bytes:
         n >>= 7
     out.append(n)
     return bytes(out)
+
+
+def _end_to_end(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, Int64s]:
+    """Keys and values in one piece, and where each ends."""
+    parts = [part for pair in pairs for part in pair]
+    return b"".join(parts), np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), dtype=np.int64)
 
 
 def _cut(data: bytes, ends: Int64s) -> list[bytes]:

@@ -28,7 +28,6 @@ from samovar.changelog.record import (
     ROW,
     Following,
     Position,
-    deadline_rows,
     pack_following,
     pack_position,
     row_parts,
@@ -286,7 +285,7 @@ def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Co
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
     found = compare(site, planned.partition, store, image_at(site.log, changelog, end))
-    store.write([*found.adopted, *deadline_rows(found.adopted)])
+    store.write(found.adopted)
     position = position_of(store)
     assert position is not None, "a rebuild ends with its position"
     if found.mended:

@@ -18,7 +18,7 @@ from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refu
 from samovar.changelog.log import Joining, Log, Member, TopicPartition
 from samovar.state.errors import StoreHeld
 from samovar.tasks.clock import Clock
-from samovar.tasks.core import Counts
+from samovar.tasks.core import Counts, added
 from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task, Upkeep
 
@@ -126,12 +126,15 @@ class Container:
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little."""
         member = self._joined()
-        restoring = [task for task in self.tasks.values() if task.life is Life.RESTORING]
-        taken = self._take(member, 0.0 if restoring else POLL_S)
+        busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
+        taken = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(POLLS - 1):
             if taken < POLL_RECORDS // 2:
                 break
             taken = self._take(member, 0.0)
+        for task in self._running():
+            if task.indexing:
+                task.core.index_some()
         self._tick(member)
         self._commit(member)
         self._keep_together(member)
@@ -321,7 +324,3 @@ def no_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def added(left: Counts, right: Counts) -> Counts:
-    return Counts(*(getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__))

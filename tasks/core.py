@@ -12,7 +12,7 @@ from samovar.changelog.journal import Entry, pack_entry
 from samovar.changelog.letters import Origin, fitted
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
-from samovar.patterns.order import NO_TIME, Ordered
+from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.intake import Fed, Intake
 from samovar.tasks.plan import InputSpec, Plan
@@ -30,6 +30,10 @@ class Counts:
     commits: int = 0
     rows: int = 0  # changed rows, as logged
     dropped: int = 0  # partial matches and events that max_partials and max_events let go of
+
+
+def added(left: Counts, right: Counts) -> Counts:
+    return Counts(*(getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__))
 
 
 @dataclass
@@ -67,7 +71,8 @@ class Core:
         if position is not None:
             self.intake.resume(position)
         self.residence = Residence(plan, store, [spec.topic for spec in inputs])
-        self.counts = Counts()
+        self.counts = Counts()  # of what is committed
+        self._since = Counts()  # and since then
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()
         self._dirty = False
@@ -87,7 +92,7 @@ class Core:
         """Take the next records of one input."""
         fed = self.intake.feed(records)
         self._dirty = True
-        self.counts.events += len(records)
+        self._since.events += len(records)
         self._put_aside(records, fed)
         self._run(fed.ordered)
 
@@ -107,6 +112,12 @@ class Core:
         self._dirty = True
         self._run(self.intake.apply(entry))
 
+    def index_some(self) -> None:
+        """Go on with the index of deadlines; what it shows to be due happens when it is complete."""
+        if self.residence.index_some():
+            self._run(release(self.intake.buffer))
+            self._dirty = True
+
     def note_rules(self) -> None:
         """Write the rules to the journal: from here on they are these."""
         self.intake.note_rules({"rules": [asdict(rule) for rule in self.plan.rules]})
@@ -115,7 +126,7 @@ class Core:
     def _run(self, ordered: Ordered) -> None:
         found = self.residence.run(ordered.released, ordered.watermark)
         if len(found):
-            self.counts.matches += len(found)
+            self._since.matches += len(found)
             self.alerts += found.records()
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
@@ -127,8 +138,8 @@ class Core:
             self._dead.add(records, dead.row, where.dead(offset, dead.kind, dead.message))
         for late in fed.late:
             self._late.add(records, late.row, where.late(int(records.offsets[late.row]), late.late_ms))
-        self.counts.dead += len(fed.dead)
-        self.counts.late += len(fed.late)
+        self._since.dead += len(fed.dead)
+        self._since.late += len(fed.late)
 
     # ------------------------------------------------------------ what is to be written
 
@@ -143,7 +154,7 @@ class Core:
         position = self.position()
         rows, index = self.residence.changes(self.watermark)
         rows = [*more, *rows, (POSITION, pack_position(position))]
-        self.counts.rows += len(rows)
+        self._since.rows = len(rows)
         appends = [Append(topics.changelog, rows, partition)]
         if self.alerts:
             appends.append(Append(topics.alerts, self.alerts))
@@ -160,8 +171,10 @@ class Core:
 
     def committed(self) -> None:
         """What `outcome` gave is in the log and in the store now."""
-        self.counts.commits += 1
+        self._since.commits = 1
+        self.counts = added(self.counts, self._since)
         self.counts.dropped = self.residence.dropped()
+        self._since = Counts()
         self.alerts, self._dead, self._late = [], Letters(), Letters()
         self.intake.entries = []
         self._dirty = False

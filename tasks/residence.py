@@ -7,18 +7,33 @@ until the commit stands; an aborted commit throws the whole of it away, so memor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import islice
 
-from samovar.changelog.record import DEADLINE, ROW, key_prefix
+from samovar.changelog.record import DEADLINE, INDEXED, ROW, key_prefix
 from samovar.patterns.matcher import NEVER, Counters, Matches, States, step
 from samovar.patterns.native import Batch
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.plan import Plan
 
-WHOLE_ROWS = 50_000  # a store with no more rows than this is loaded at once
-INDEX_EVERY = 64  # commits after which deadlines that passed are deleted, where nobody reads them
+WHOLE_STATES = 100_000  # up to so many are always all in memory, and need no index of deadlines
+INDEX_ROWS = 20_000  # that are looked at together while the index is being made
 ROWS_END = bytes([ROW[0] + 1])
+INDEX_END = bytes([DEADLINE[0] + 1])
 SIGN = 1 << 63
+
+
+class Index(Enum):
+    """Whether the store has an index of deadlines: which keys to look at when event time passes.
+
+        NONE --> BUILDING --> READY
+
+    A small state is all in memory and has none. Once there is one, it stays.
+    """
+
+    NONE = "none"
+    BUILDING = "building"
+    READY = "ready"
 
 
 class Residence:
@@ -29,13 +44,16 @@ class Residence:
         self.topics = topics  # of the inputs, by their numbers
         self.store = store
         self.before: list[Counters] = []  # of states that were let go of
-        self._commits = 0
         self._dropped_before = 0
         self._index_from = DEADLINE  # entries before this are deleted; to look there would be to wade through them
         self._first_deadline = self._first_in_index()
         self._passed: int | None = None  # entries before this go with the commit at hand
+        self._looked_at = ROW  # rows before this are in the index that is being made
         self.states = self._fresh()
+        self.index = Index.READY if store.get(INDEXED) is not None else Index.NONE
         self.whole = self._load_whole()
+        if not self.whole and self.index is Index.NONE:
+            self.index = Index.BUILDING
 
     def _fresh(self) -> States:
         return States(
@@ -44,8 +62,10 @@ class Residence:
 
     def _load_whole(self) -> bool:
         """A small store is loaded at once; of a larger one, keys come when they are needed."""
-        rows = list(islice(self.store.range(ROW, ROWS_END), WHOLE_ROWS + 1))
-        if len(rows) > WHOLE_ROWS:
+        if self.index is Index.READY:
+            return False
+        rows = list(islice(self.store.range(ROW, ROWS_END), WHOLE_STATES + 1))
+        if len(rows) > WHOLE_STATES:
             return False
         self.states.load([(key[1:], value) for key, value in rows])
         return True
@@ -66,6 +86,8 @@ class Residence:
             found = self.store.prefixes([key_prefix(key) for key in keys])
             self.states.load([(key[1:], value) for rows in found for key, value in rows])
 
+    # ------------------------------------------------------------ deadlines
+
     def _due(self, watermark: int) -> list[bytes]:
         """Keys of the index's entries before this time."""
         return [] if self._first_deadline >= watermark else [row[9:] for row in self._due_rows(watermark)]
@@ -73,15 +95,36 @@ class Residence:
     def _due_rows(self, watermark: int) -> list[bytes]:
         return [row for row, _ in self.store.range(self._index_from, DEADLINE + time_bytes(watermark))]
 
+    def _entries(self, deadlines: Sequence[tuple[bytes, bytes]]) -> list[Change]:
+        if deadlines:
+            self._first_deadline = min(self._first_deadline, int.from_bytes(min(deadlines)[0], "big") - SIGN)
+        return [(DEADLINE + time + key, b"") for time, key in deadlines]
+
+    def index_some(self) -> bool:
+        """Put some more of the stored rows into the index that is being made; True when that was the last of them.
+
+        Until then a deadline of a key that is not in memory may be noticed late, which changes when its match comes
+        and not what it says.
+        """
+        rows = list(islice(self.store.range(self._looked_at, ROWS_END), INDEX_ROWS))
+        entries = self._entries(self.states.deadlines_of([(key[1:], value) for key, value in rows]))
+        if len(rows) == INDEX_ROWS:
+            self._looked_at = rows[-1][0] + b"\0"
+        else:
+            entries.append((INDEXED, b""))
+            self.index = Index.READY
+        self.store.write(entries)
+        return self.index is Index.READY
+
+    # ------------------------------------------------------------ commits
+
     def changes(self, watermark: int) -> tuple[list[Change], list[Change]]:
         """Rows that changed, which are logged; and changes of the index of deadlines, which are not."""
         rows = [(ROW + key, value) for key, value in self.states.changed_rows()]
-        new = self.states.deadlines()
-        index: list[Change] = [(DEADLINE + time + key, b"") for time, key in new]
-        if new:
-            self._first_deadline = min(self._first_deadline, int.from_bytes(min(new)[0], "big") - SIGN)
-        # With all states in memory nobody reads the index, and what has passed may stay in it for a while.
-        if self._first_deadline < watermark and (not self.whole or self._commits % INDEX_EVERY == 0):
+        if self.index is Index.NONE:
+            return rows, []
+        index = self._entries(self.states.deadlines())
+        if self._first_deadline < watermark:
             index += [(row, None) for row in self._due_rows(watermark)]
             self._passed = watermark
         return rows, index
@@ -92,7 +135,8 @@ class Residence:
             self._index_from = DEADLINE + time_bytes(self._passed)
             self._passed = None
             self._first_deadline = self._first_in_index()
-        self._commits += 1
+        if self.index is Index.NONE and self.states.live() > WHOLE_STATES:
+            self.index = Index.BUILDING
 
     def let_go(self) -> None:
         """Hold nothing in memory; the store has it all."""
@@ -100,6 +144,8 @@ class Residence:
         self._dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = False
+        if self.index is Index.NONE:
+            self.index = Index.BUILDING
 
     def counters(self, rule: int) -> Counters:
         """What a rule did since the task began; `live_partials` of what is in memory."""
@@ -121,7 +167,7 @@ class Residence:
         return self._dropped_before + self.states.dropped()
 
     def _first_in_index(self) -> int:
-        for row, _ in self.store.range(self._index_from, bytes([DEADLINE[0] + 1])):
+        for row, _ in self.store.range(self._index_from, INDEX_END):
             return int.from_bytes(row[1:9], "big") - SIGN
         return NEVER
 

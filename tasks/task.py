@@ -38,6 +38,7 @@ from samovar.tasks.core import Core, Outcome
 from samovar.tasks.intake import numbered
 from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting, rows_of_gone_rules
 from samovar.tasks.plan import Plan
+from samovar.tasks.residence import Index
 
 
 class Life(Enum):
@@ -221,6 +222,10 @@ class Task:
         for topic, source in self.core.intake.by_topic.items():
             self.core.intake.stand(source.spec.stream, TopicPartition(topic, self.partition) in at_end, now_ms)
         self.core.tick(now_ms)
+
+    @property
+    def indexing(self) -> bool:
+        return self.life is Life.RUNNING and self.core.residence.index is Index.BUILDING
 
     @property
     def dirty(self) -> bool:

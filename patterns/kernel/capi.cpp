@@ -90,6 +90,21 @@ SAMOVAR_EXPORT size_t samovar_deadlines(Handle* h) {
   std::swap(h->rows, h->engine.deadlines);
   return h->rows.ends.size() / 2;
 }
+// The same for stored rows, given as a list: time and key of every header that has a deadline.
+SAMOVAR_EXPORT size_t samovar_deadlines_of(Handle* h, const char* data, const int64_t* ends, size_t rows) {
+  h->rows.clear();
+  const char* at = data;
+  for (size_t k = 0; k < rows; k++) {
+    Unpacker row{at, data + ends[2 * k]};
+    const char *value = data + ends[2 * k], *end = data + ends[2 * k + 1];
+    at = end;
+    std::string key(row.text());
+    row.text();
+    bool header = !row.bad && row.end - row.at == 1 && *row.at == HEADER_ROW && end - value >= 9;
+    if (header && get_big(value + 1, 8) != ~0ull) h->rows.add(std::string_view(value + 1, 8), &key);
+  }
+  return h->rows.ends.size() / 2;
+}
 SAMOVAR_EXPORT size_t samovar_cold(Handle* h, Batch* batch) {
   h->rows.clear();
   h->engine.find_cold(*batch, h->rows);

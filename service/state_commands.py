@@ -16,6 +16,7 @@ from samovar.changelog.record import POSITION, ROW, Position, key_prefix, row_pa
 from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.nearest import did_you_mean
+from samovar.service.reading import unpacked
 from samovar.service.state_rows import UnreadableError, head_of
 from samovar.service.state_view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of
 from samovar.service.stores import ROWS_END, Site, digest_of, is_store, plan_for, position_of, reading, watermark_of
@@ -61,6 +62,7 @@ def get(site: Site, text: str, rule: str | None) -> Found:
             for key in keys_meant(plan, text, rule):
                 state = look_up(plan, store, key, rule)
                 if not state.is_empty:
+                    state = replace(state, rules=[_with_events(site, position, rule) for rule in state.rules])
                     found.append(_placed(state, partition, position))
                     lines += [_heading(state, partition, position), *text_of(state)]
     return Found(found, lines or [f"nothing is held of {text}"])
@@ -69,6 +71,33 @@ def get(site: Site, text: str, rule: str | None) -> Found:
 def _placed(state: KeyState, partition: int, position: Position | None) -> dict[str, Any]:
     moment = None if position is None else position.watermark
     return {"partition": partition, "watermark": moment, **state.data()}
+
+
+def _with_events(site: Site, position: Position | None, rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A rule's state with the events that its partial matches have bound, as the input has them."""
+    if position is None or not rule.get("partials"):
+        return rule
+    partials = [
+        {**partial, "bound": [_event(site, position, each) for each in partial.get("bound", ())]}
+        for partial in rule["partials"]
+    ]
+    return {**rule, "partials": partials}
+
+
+def _event(site: Site, position: Position, bound: Mapping[str, Any]) -> dict[str, Any]:
+    stream = position.streams[bound["stream"]]
+    at = TopicPartition(position.inputs[stream].topic, bound["partition"])
+    begin, end = site.log.bounds([at])[at]
+    found = {**bound, "stream": stream}
+    if not begin <= bound["offset"] < end:
+        return found
+    cursor = Cursor(site.log, at, bound["offset"])
+    try:
+        records = cursor.take(bound["offset"] + 1)
+    finally:
+        cursor.close()
+    value = None if records is None else records.value(0)
+    return found if value is None else {**found, "event": unpacked(value.decode("utf-8", "replace"))}
 
 
 def _heading(state: KeyState, partition: int, position: Position | None) -> str:

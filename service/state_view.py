@@ -5,8 +5,12 @@ As data (`--json`) a key is one object:
     key         the values of the key
     partition
     watermark   event time of the store, ms
-    rules       rule, version, partials (step, events, since, waits_for, fires_at), due, alerted, quiet_until
+    rules       rule, version, partials (step, events, since, waits_for, fires_at, bound), due, alerted, quiet_until
     histories   call, of (the event type), events (time, value)
+
+`bound` are the newest events that a partial match holds: as, time, stream, partition, offset and, as far as the input
+still has it, the event itself.
+
     unreadable  what of it could not be read, and why; only where there is such
 """
 
@@ -22,7 +26,7 @@ from samovar.changelog.record import key_prefix, row_parts
 from samovar.patterns.compile import RulePlan
 from samovar.patterns.follow import iso_time, key_candidates
 from samovar.patterns.matcher import StateError, States, decode_key, encode_key
-from samovar.patterns.syntax import AggregateForm, Scalar, StepKind
+from samovar.patterns.syntax import Scalar, StepKind
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.patterns.unparse import unparse
 from samovar.service.state_rows import UnreadableError, head_of, history_of
@@ -138,9 +142,6 @@ def _rule_state(plan: Plan, number: int, key: bytes, rows: Mapping[bytes, bytes]
     found: dict[str, Any] = {"rule": rule.rule.id, "version": rule.version, "partials": states.partials(number, key)}
     if isinstance(rule.rule.form, SequenceForm):
         found["partials"] = [{"waits_for": _after(rule.rule.form, each), **each} for each in found["partials"]]
-    if isinstance(rule.rule.form, AggregateForm):  # its state is a queue of events, of which the kernel tells nothing
-        begin, end = head.rest.num(), head.rest.num()
-        found["partials"] = [{"step": "aggregate", "events": end - begin}] if end > begin else []
     if head.due_ms is not None and abs(head.due_ms) < FOREVER:
         found["due"] = head.due_ms
     if head.alerted_ms is not None:
@@ -193,6 +194,7 @@ def text_of(state: KeyState) -> list[str]:
 def _rule_lines(rule: Mapping[str, Any]) -> Iterable[str]:
     for partial in rule.get("partials", ()):
         yield partial_text(partial)
+        yield from (f"  {line}" for line in _bound_lines(partial))
     if not rule.get("partials") and not rule.get("gone"):
         yield "nothing live"
     if "alerted" in rule:
@@ -212,6 +214,16 @@ def partial_text(partial: Mapping[str, Any]) -> str:
     if "fires_at" in partial and abs(partial["fires_at"]) < FOREVER:
         text += f"; fires at {iso_time(partial['fires_at'])}"
     return text
+
+
+def _bound_lines(partial: Mapping[str, Any]) -> Iterable[str]:
+    bound = partial.get("bound", ())
+    if partial["events"] > min(len(bound), SHOWN_EVENTS) and bound:
+        yield f"({partial['events'] - min(len(bound), SHOWN_EVENTS):,} earlier events)"
+    for event in bound[-SHOWN_EVENTS:]:
+        place = f"{event['stream']}/{event['partition']}/{event['offset']}"
+        shown = f"  {json.dumps(event['event'], ensure_ascii=False)}" if event.get("event") is not None else ""
+        yield f"{event['as']}  {iso_time(event['time'])}  {place}{shown}"
 
 
 def _history_lines(events: Sequence[Mapping[str, Any]]) -> Iterable[str]:

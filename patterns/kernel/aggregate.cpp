@@ -219,6 +219,16 @@ class Aggregate final : public Runner {
     return s.armed && s.window.size() == 0 && (s.alerted == LONG_AGO || rule.suppress < 0 || now - s.alerted > rule.suppress);
   }
   EventLog* log(State& state) const override { return &((Keyed&)state).window; }
+  void describe(const State& state, std::string& out) const override {
+    const EventLog& w = ((const Keyed&)state).window;
+    if (!w.size()) return;
+    out += "[{\"step\": \"aggregate\", \"events\": " + std::to_string(w.size()) + ", \"since\": " + std::to_string(w.oldest()) + ", \"waits_for\": []";
+    {
+      Described bound(out);
+      for (int64_t n = std::max(w.begin(), w.end() - (int64_t)DESCRIBED_MOST); n < w.end(); n++) bound.add(Value::text("event", 5), w.place(n));
+    }
+    out += "}]";
+  }
   void prefetch(State& state) const override {
     Keyed& s = (Keyed&)state;
     s.window.prefetch();

@@ -100,6 +100,25 @@ class Keeper {
   virtual void describe(const State&, std::string&) const {}
 };
 
+// Events that a partial match has bound, the newest of them, as JSON: what as, time, stream, partition and offset.
+constexpr size_t DESCRIBED_MOST = 20;
+class Described {
+  std::string& out_;
+  bool first_ = true;
+
+ public:
+  explicit Described(std::string& out) : out_(out) { out_ += ", \"bound\": ["; }
+  ~Described() { out_ += "]"; }
+  void add(const Value& name, const Place& p) {
+    if (!first_) out_ += ", ";
+    first_ = false;
+    out_ += "{\"as\": ";
+    write_value(out_, name);
+    out_ += ", \"time\": " + std::to_string(p.time) + ", \"stream\": " + std::to_string(p.source >> 32) +
+            ", \"partition\": " + std::to_string(p.source & 0xFFFFFFFF) + ", \"offset\": " + std::to_string(p.offset) + "}";
+  }
+};
+
 class Runner : public Keeper {
  public:
   const RuleDef& rule;

@@ -96,11 +96,17 @@ void Sequence::describe(const State& state, std::string& out) const {
   out += "[";
   bool first = true;
   auto open = [&] { if (!first) out += ", "; first = false; out += "{"; };
+  auto bind_bag = [&](Described& bound, int64_t from, int64_t to) {
+    for (int64_t n = std::max(from, to - (int64_t)DESCRIBED_MOST); n < to; n++)
+      bound.add(program.text(rule.names[step(0).names[0]].text), s.bag.place(n));
+  };
   if (s.bag.size()) {
     open();
     out += "\"step\": ";
     write_value(out, program.text(rule.names[step(0).names[0]].text));
-    out += ", \"events\": " + std::to_string(s.bag.size()) + ", \"since\": " + std::to_string(s.bag.oldest()) + "}";
+    out += ", \"events\": " + std::to_string(s.bag.size()) + ", \"since\": " + std::to_string(s.bag.oldest());
+    { Described bound(out); bind_bag(bound, s.bag.begin(), s.bag.end()); }
+    out += "}";
   }
   for (auto& r : s.runs) {
     open();
@@ -108,6 +114,12 @@ void Sequence::describe(const State& state, std::string& out) const {
     write_value(out, program.text(rule.names[step(r.step).names[0]].text));
     out += ", \"events\": " + std::to_string(r.taken.size() + (size_t)(r.bag_to - r.bag_from)) + ", \"since\": " + std::to_string(r.start.time);
     if (waiting(r)) out += ", \"fires_at\": " + std::to_string(fires_at(r));
+    {
+      Described bound(out);
+      bind_bag(bound, std::max(r.bag_from, s.bag.begin()), r.bag_to);
+      for (size_t n = r.taken.size() > DESCRIBED_MOST ? r.taken.size() - DESCRIBED_MOST : 0; n < r.taken.size(); n++)
+        if (!r.is_gone(n)) bound.add(program.text(rule.names[r.taken[n].name].text), r.taken[n].place);
+    }
     out += ", \"waits_for\": [";
     bool one = true;
     auto name = [&](int k) { if (!one) out += ", "; one = false; write_value(out, program.text(rule.names[step(k).names[0]].text)); };

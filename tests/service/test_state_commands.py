@@ -37,6 +37,20 @@ def test_get_shows_partial_matches_and_what_they_wait_for(service: Service) -> N
     assert f"probe: 2 events since {iso_time(START)}; waits for big" in text
 
 
+def test_get_shows_what_each_partial_match_has_bound(service: Service) -> None:
+    events = [purchase("c1", 0, 1), purchase("c1", 5, 1.5), purchase("c1", 60, 30)]
+    service.process(events)
+    (rule,) = got(service, "c1", "--rule", "testing")["rules"]
+    bound = rule["partials"][0]["bound"]
+    assert [(each["as"], each["event"]) for each in bound] == [("probe", event) for event in events[:2]]
+    assert [(each["stream"], each["partition"], each["offset"]) for each in bound] == [
+        ("purchase", service.partition("c1"), offset) for offset in (0, 1)
+    ]
+    (rule,) = got(service, "c1", "--rule", "countries")["rules"]
+    assert [each["event"] for each in rule["partials"][0]["bound"]] == events[:2]
+    assert '"amount": 1.5' in run("state", "get", service.config, "c1").stdout
+
+
 def test_get_shows_one_probe_waiting_for_another(service: Service) -> None:
     service.process([purchase("c1", 0, 1), purchase("c1", 60, 30)])
     (rule,) = got(service, "c1", "--rule", "testing")["rules"]

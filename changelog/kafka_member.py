@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
@@ -30,6 +30,8 @@ OFFSETS_S = 15.0  # until the group's coordinator must have taken the offsets
 COMMIT_S = 30.0  # until a commit must be known to have happened, or not
 ABORT_S = 10.0
 
+Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
+
 
 class KafkaMember:
     """One container of a group. The source of truth for what it owns, and for whether its transaction is open."""
@@ -43,6 +45,7 @@ class KafkaMember:
         self._open = False
         self._usable = True
         self._closed = False
+        self._broken: Exception | None = None
         self._writer = self._ready_writer()
         member = {
             "group.instance.id": self._name,
@@ -58,7 +61,10 @@ class KafkaMember:
             self._writer.close()
             raise
         self._stream.consumer.subscribe(
-            list(joining.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            list(joining.topics),
+            on_assign=self._kept(self._on_assign),
+            on_revoke=self._kept(self._on_revoke),
+            on_lost=self._kept(self._on_lost),
         )
 
     def _ready_writer(self) -> Writer:
@@ -84,6 +90,7 @@ class KafkaMember:
         except Fenced:
             self._usable = False
             raise
+        self._raise_kept()
         if not self._usable:
             raise Fenced(f"{self._name} is no member of its group any more")
         return records
@@ -106,6 +113,25 @@ class KafkaMember:
         return self._stream.at_end(at)
 
     # ---------------------------------------------------------------- partitions
+
+    def _kept(self, callback: Rebalanced) -> Rebalanced:
+        """The client is confused by an exception that leaves a callback: it is kept, and raised by what called it."""
+
+        def run(consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
+            try:
+                callback(consumer, places)
+            except Exception as error:
+                self._broken = self._broken or error
+
+        return run
+
+    def _raise_kept(self) -> None:
+        broken, self._broken = self._broken, None
+        if isinstance(broken, KafkaException):
+            self._usable = False
+            raise failure_of(error_of(broken), f"changing partitions as {self._name}", self._settings) from None
+        if broken is not None:
+            raise broken
 
     def _on_assign(self, consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
         consumer.assign([])  # nothing is read before it is sought
@@ -251,6 +277,8 @@ class KafkaMember:
         finally:
             self._closed = True
             self._writer.close()
+        if self._broken is not None and not isinstance(self._broken, KafkaException):
+            raise self._broken  # not of the client, which has nothing to do with us any more
 
 
 def partitions_of(places: Sequence[KafkaPlace]) -> list[TopicPartition]:

@@ -35,13 +35,15 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
 ) -> None:
     with told():
+        if containers > 1:
+            from samovar.service.processes import run_processes
+
+            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up))
         from samovar.service.logs import opened
-        from samovar.service.running import run_here, run_processes
+        from samovar.service.running import run_here
         from samovar.service.settings import load_service
 
         settings = load_service(config)
-        if containers > 1:
-            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up))
         with opened(settings) as log:
             counts = run_here(settings, log, slot, sys.stderr, until_caught_up=until_caught_up)
     if json:

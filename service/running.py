@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from samovar.changelog.log import Log
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.loading import RuleSet
 from samovar.patterns.schema import Schema
+from samovar.service.processes import stopping
 from samovar.service.service_rules import rules_of
 from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.topics import ensure
@@ -26,7 +22,6 @@ from samovar.tasks.plan import InputSpec, OutputTopics, Plan, RuleText
 from samovar.tasks.task import Upkeep
 
 STATUS_EVERY_S = 5.0
-STOP_S = 60.0  # how long containers have to commit and leave
 
 
 def plan_of(settings: ServiceFile, partitions: int) -> Plan:
@@ -112,17 +107,6 @@ def run_here(settings: ServiceFile, log: Log, slot: int, out: IO[str], *, until_
     return counts
 
 
-@contextmanager
-def stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, SIGTERM and Ctrl-C ask for an end and do not make one."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Shown:
     """Tells now and then how a container is doing: on every change of its tasks, and every few seconds of work."""
 
@@ -159,33 +143,3 @@ class Shown:
 def summary(counts: Counts) -> str:
     dropped = f", {counts.dropped:,} dropped by limits" if counts.dropped else ""
     return f"{counts.events:,} events, {counts.matches:,} alerts, {counts.late:,} late, {counts.dead:,} dead{dropped}"
-
-
-def run_processes(config: Path, containers: int, *, until_caught_up: bool) -> int:
-    """Several containers, a process each. Ends when all have; one that fails ends the others."""
-    command = [sys.executable, "-m", "samovar.service.cli", "run", str(config)]
-    more = ["--until-caught-up"] if until_caught_up else []
-    started = [subprocess.Popen([*command, "--slot", str(slot), *more]) for slot in range(containers)]
-
-    def stop() -> None:
-        for process in started:
-            process.terminate()
-
-    with stopping(stop):
-        return _wait(started, stop)
-
-
-def _wait(started: list[subprocess.Popen[bytes]], stop: Callable[[], None]) -> int:
-    worst = 0
-    left = list(started)
-    while left:
-        for process in list(left):
-            try:
-                code = process.wait(timeout=0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            left.remove(process)
-            if code and not worst:
-                worst = code if code > 0 else 128 - code
-                stop()
-    return worst

@@ -30,6 +30,7 @@ PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paus
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
+ASK_EVERY_S = 0.5  # how often a container without partitions looks whether the others are done
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 
@@ -71,7 +72,7 @@ class Container:
         self._trouble_since_s = 0.0
         self._commits = 0
         self._paused: set[TopicPartition] = set()
-        self._assigned_once = False
+        self._asked_at_s = 0.0
         self._held: dict[int, int] = {}  # partition to when its store was first found to be another's
 
     # ------------------------------------------------------------ the loop
@@ -243,7 +244,6 @@ class Container:
     # ------------------------------------------------------------ partitions come and go, inside poll and close
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self._assigned_once = True
         for number in sorted({at.partition for at in partitions} - self.tasks.keys()):
             self.tasks[number] = Task(self.plan, number, self.log, self.upkeep, self.clock)
 
@@ -274,12 +274,26 @@ class Container:
     def caught_up(self) -> bool:
         """Whether all that was in the inputs has been processed and committed."""
         member = self._member
-        if member is None or not self._assigned_once:
+        if member is None:
             return False
+        if not self.tasks:
+            return self._others_caught_up()
         return all(
             task.life is Life.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
             for task in self.tasks.values()
         )
+
+    def _others_caught_up(self) -> bool:
+        """With no partition of its own, between two assignments or for good: whether the whole group has read all."""
+        now_s = time.monotonic()
+        if now_s - self._asked_at_s < ASK_EVERY_S:
+            return False
+        self._asked_at_s = now_s
+        topics = self.log.topics([spec.topic for spec in self.plan.inputs]).values()
+        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        ends = self.log.bounds(places)
+        committed = self.log.committed(self.upkeep.group, places)
+        return all(ends[at].begin == ends[at].end or committed[at] == ends[at].end for at in places)
 
     def status(self) -> Status:
         counts = self._gone
@@ -292,7 +306,7 @@ class Container:
         }
         running = tuple(sorted(task.partition for task in self._running()))
         watermarks = {task.partition: task.core.watermark for task in self._running()}
-        return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
+        return Status(self.slot, running, restoring, counts, bool(self.tasks) and self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
 

@@ -99,7 +99,8 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
     os.dup2(said, 2)
     os.environ["SAMOVAR_KILL"] = conditions.kill
     importlib.reload(points)  # it reads the variable when it is loaded
-    container.POLL_RECORDS = conditions.poll or container.POLL_RECORDS
+    if conditions.poll:
+        container.POLL_RECORDS, container.POLLS = conditions.poll, 1
     container.TROUBLE_S = conditions.trouble_s or container.TROUBLE_S
     if conditions.file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (conditions.file_bytes, conditions.file_bytes))

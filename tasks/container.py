@@ -30,7 +30,7 @@ PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paus
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
-ASK_EVERY_S = 0.5  # how often a container without partitions looks whether the others are done
+ASK_EVERY_S = 0.5  # how often a container that is done looks whether the others are
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 
@@ -92,7 +92,7 @@ class Container:
             self._cycle_or_rejoin()
             if on_cycle is not None:
                 on_cycle(self.status())
-            if until_caught_up and self.caught_up():
+            if until_caught_up and (self.caught_up() or not self.tasks) and self._all_caught_up():
                 break
 
     def stop(self) -> None:
@@ -272,21 +272,21 @@ class Container:
         return [task for task in self.tasks.values() if task.life is Life.RUNNING]
 
     def caught_up(self) -> bool:
-        """Whether all that was in the inputs has been processed and committed."""
+        """Whether all that was in its partitions of the inputs has been processed and committed."""
         member = self._member
-        if member is None:
+        if member is None or not self.tasks:
             return False
-        if not self.tasks:
-            return self._others_caught_up()
         return all(
             task.life is Life.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
             for task in self.tasks.values()
         )
 
-    def _others_caught_up(self) -> bool:
-        """With no partition of its own, between two assignments or for good: whether the whole group has read all."""
+    def _all_caught_up(self) -> bool:
+        """Whether the whole group has read all: partitions may belong to others, or to one that left and is not yet
+        missed.
+        """
         now_s = time.monotonic()
-        if now_s - self._asked_at_s < ASK_EVERY_S:
+        if self._member is None or now_s - self._asked_at_s < ASK_EVERY_S:
             return False
         self._asked_at_s = now_s
         topics = self.log.topics([spec.topic for spec in self.plan.inputs]).values()
@@ -306,7 +306,7 @@ class Container:
         }
         running = tuple(sorted(task.partition for task in self._running()))
         watermarks = {task.partition: task.core.watermark for task in self._running()}
-        return Status(self.slot, running, restoring, counts, bool(self.tasks) and self.caught_up(), watermarks)
+        return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
 

@@ -201,6 +201,11 @@ class Service:
         places = [TopicPartition(each.topic, p) for each in settings.streams.values() for p in range(self.partitions)]
         return sum(bounds.end for bounds in self.log.bounds(places).values())
 
+    def nobody_there(self) -> None:
+        """Wait until the group is empty: a broker counts a member that ended until its session is over."""
+        group = self.settings.service
+        wait_until(lambda: not self.log.members(group), f"group {group} is empty")
+
     # ------------------------------------------------------------ what state there is
 
     def store_folder(self, partition: int = 0) -> Path:

@@ -23,7 +23,7 @@ from samovar.state import snapshots
 from samovar.tasks.clock import SetClock
 from tests.faults import world
 from tests.faults.conftest import Making
-from tests.faults.harness import Service, same_alerts, told_by_oracle, wait_until
+from tests.faults.harness import Service, same_alerts, told_by_oracle
 from tests.faults.stage import staged
 
 HOUR_MS = 3_600_000
@@ -70,12 +70,6 @@ def made_again(service: Service, topic: str, partitions: int | None = None) -> N
     old = service.log.topics([topic])[topic]
     service.log.delete([topic])
     service.log.create([TopicSpec(topic, partitions or old.partitions, old.settings)])
-
-
-def nobody_there(service: Service) -> None:
-    """A broker counts a member that ended as there until its session is over."""
-    group = service.settings.service
-    wait_until(lambda: not service.log.members(group), f"group {group} is empty")
 
 
 # ---------------------------------------------------------------- changelogs
@@ -143,10 +137,10 @@ def test_offsets_that_are_not_the_states_are_refused(service: Service) -> None:
     offset = service.log.committed(group, [at])[at]
     assert offset is not None
     for wrong in (offset - 1, 0, offset + 1) if service.settings.log.embedded else (offset - 1,):
-        nobody_there(service)
+        service.nobody_there()
         service.log.set_committed(group, {at: wrong})
         service.refused("offsets-differ", "Offsets and state move together only")
-    nobody_there(service)
+    service.nobody_there()
     service.log.set_committed(group, {at: offset})
     ends_right(service)
 

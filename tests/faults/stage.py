@@ -14,7 +14,8 @@ from samovar.tasks.clock import SetClock
 from samovar.tasks.container import Container
 from samovar.tasks.rebuild import Until, rebuild
 from tests import oracle
-from tests.faults.harness import Fields, Match, Service, at_places, digest_of, event_of, header, position_of, wait_until
+from tests.faults.comparing import at_places, event_of, header
+from tests.faults.harness import Fields, Match, Service, digest_of, position_of, wait_until
 
 
 @dataclass

@@ -15,8 +15,9 @@ from samovar.changelog.log import Pair
 from samovar.changelog.record import ROW
 from samovar.service.topics import MAX_LETTER_BYTES, MAX_MESSAGE_BYTES
 from tests import oracle
+from tests.faults.comparing import at_places, header, shown
 from tests.faults.conftest import Making
-from tests.faults.harness import Fields, Service, at_places, digest_of, header, make_service, shown
+from tests.faults.harness import Fields, Service, digest_of, make_service
 
 T0 = 1_700_000_000_000
 BAD = 10_000

@@ -17,8 +17,9 @@ from typing import Literal
 from samovar.changelog.log import Pair
 from samovar.state.points import POINTS
 from tests.faults import world
+from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.harness import Service, same_alerts, told_by_oracle, wait_until
+from tests.faults.harness import Service, wait_until
 
 KILLS = int(os.environ.get("SAMOVAR_KILLS", "20"))
 SEED = int(os.environ.get("SAMOVAR_SEED", "0")) or time.time_ns() % 1_000_000

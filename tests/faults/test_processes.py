@@ -16,8 +16,9 @@ import pytest
 
 from samovar.changelog.errors import LogUnavailable
 from tests.faults import world
+from tests.faults.comparing import same_alerts, shown, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.harness import Service, make_service, same_alerts, shown, told_by_oracle, wait_until
+from tests.faults.harness import Service, make_service, wait_until
 
 BATCH = 12
 ROOT = Path(__file__).resolve().parent.parent.parent

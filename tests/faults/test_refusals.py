@@ -22,8 +22,9 @@ from samovar.changelog.restore import following_of
 from samovar.state import snapshots
 from samovar.tasks.clock import SetClock
 from tests.faults import world
+from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.harness import Service, same_alerts, told_by_oracle
+from tests.faults.harness import Service
 from tests.faults.stage import staged
 
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import header, shown
+from tests.faults.comparing import header, shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late
 
 T0 = 1_700_000_000_000

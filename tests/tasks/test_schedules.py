@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import shown
+from tests.faults.comparing import shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late
 
 SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEED", "1 2 3 4 5 6").split()]

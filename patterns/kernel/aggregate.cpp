@@ -83,9 +83,10 @@ class Aggregate final : public Runner {
 
   // sign 1: event n of the window comes; -1: it goes.
   void count(Keyed& s, int64_t n, int sign) const {
+    uint64_t brackets = s.window.brackets(n);
     for (size_t k = 0; k < kept_.size(); k++) {
       const AggRef& ref = rule.aggregates[(size_t)kept_[k]];
-      if (!in(ref, s.window.brackets(n))) continue;
+      if (!in(ref, brackets)) continue;
       Kept& kept = s.kept()[k];
       kept.counted.events += sign;
       if (ref.slot < 0) continue;
@@ -107,7 +108,11 @@ class Aggregate final : public Runner {
   void trim(Keyed& s, int64_t now) const { drop_before(s, s.window.since(now - rule.over, s.window.begin())); }
   bool holds(Keyed& s) {
     View v(*this, s);
-    for (auto& q : quick_) if (!compare(q.op, v.aggregate(rule.aggregates[(size_t)q.aggregate]), q.limit).i) return false;
+    for (auto& q : quick_) {
+      const AggRef& ref = rule.aggregates[(size_t)q.aggregate];
+      bool all = ref.function == A_COUNT && ref.target < 0;
+      if (!compare(q.op, all ? Value::integer(s.window.size()) : v.aggregate(ref), q.limit).i) return false;
+    }
     for (int part : slow_) if (!eval.of_run(part, v, rule, -1).is_true()) return false;
     return true;
   }
@@ -129,6 +134,7 @@ class Aggregate final : public Runner {
 
   int events_name_;
   Layouts layouts_;
+  std::vector<Value> values_;
   int64_t latest_ = 0;  // time of any event: a window that is older will let go of some
   std::vector<int> kept_;   // aggregates that go on from event to event
   std::vector<int> place_;  // of an aggregate in kept_, or -1
@@ -175,6 +181,7 @@ class Aggregate final : public Runner {
         place_(r.aggregates.size(), -1) {
     keep_what_is_read(r.having);
     split_having(r.having);
+    values_.resize(r.values.size());
   }
 
   State* fresh() override {
@@ -193,8 +200,8 @@ class Aggregate final : public Runner {
     latest_ = std::max(latest_, e.time);
     trim(s, e.time);
     if (!s.armed && !holds(s)) s.armed = true;
-    s.window.push({e.place, 0, e.brackets});
-    for (size_t k = 0; k < rule.values.size(); k++) s.window.set((int)k, eval.at_row(rule.values[k], e.row));
+    for (size_t k = 0; k < values_.size(); k++) values_[k] = eval.at_row(rule.values[k], e.row);
+    s.window.push({e.place, 0, e.brackets}, values_.data());
     if (!kept_.empty()) count(s, s.window.end() - 1, 1);
     if (s.window.size() > limits.max_events) { drop_before(s, s.window.begin() + 1); counters.dropped_events++; }
     if (trace) note_window(s, e);

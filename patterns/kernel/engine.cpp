@@ -36,8 +36,20 @@ void each_bit(const std::vector<uint64_t>& mask, F f) {
 void set_bit(std::vector<uint64_t>& mask, size_t k) { mask[k >> 6] |= 1ull << (k & 63); }
 bool has_bit(const std::vector<uint64_t>& mask, size_t k) { return mask[k >> 6] >> (k & 63) & 1; }
 
+// Nodes that a column of values may be made for: not what is there already, nor what is a mask.
+size_t most_columns(const Program& program) {
+  size_t count = 0;
+  for (auto& n : program.nodes) {
+    bool there = n.op == CONST || n.op == FIELD || n.op == TYPE;
+    bool is_mask = (n.op >= AND && n.op <= NOT) || (n.op >= EQ && n.op <= GE && program.nodes[(size_t)n.args[1]].op == CONST);
+    count += n.columnar && !there && !is_mask;
+  }
+  return count;
+}
+
 // Columns that a rule keeps of events or compares with what it kept.
-void note_reads(const Program& program, const RuleDef& r, std::vector<int>& out) {
+std::vector<int> reads_of(const Program& program, const RuleDef& r) {
+  std::vector<int> out;
   auto add = [&](int node) {
     if (program.nodes[(size_t)node].op != CONST && std::find(out.begin(), out.end(), node) == out.end()) out.push_back(node);
   };
@@ -51,6 +63,7 @@ void note_reads(const Program& program, const RuleDef& r, std::vector<int>& out)
   }
   for (int node : r.values) add(node);
   for (auto& name : r.names) for (int node : name.captures) add(node);
+  return out;
 }
 
 std::unique_ptr<Runner> make_runner(const RuleDef& r, Evaluator& e, const KeyTable& k, const Limits& l) {
@@ -77,8 +90,9 @@ Engine::Engine(const Program& program, PythonCall call, Limits limits)
     auto same = std::find_if(together_.begin(), together_.end(), [&](auto& t) { return t.keyspec == keyspec; });
     if (same == together_.end()) same = together_.insert(same, {keyspec, {}});
     same->rules.push_back((size_t)r.index);
-    note_reads(program, r, same->reads);
+    reads_.push_back(reads_of(program, r));
   }
+  columns_ = most_columns(program) + 2 * (size_t)program.fields;
   for (auto& h : program.histories) {
     histories_.push_back(std::make_unique<HistoryKeeper>(h, limits_, history_counters));
     stores_.push_back({histories_.back().get(), std::string(program.text(h.name).view()), {}, {}});
@@ -93,7 +107,7 @@ void Engine::step(Batch& batch, int64_t watermark) {
   matches = std::move(held_);
   held_.clear();
   // Long slices give a key more events at a time; but all columns of a slice are held at once.
-  size_t slice = std::clamp(SLICE_BYTES / (sizeof(Value) * (program_.nodes.size() + 1)), SLICE_LEAST, SLICE_MOST), base = 0;
+  size_t slice = std::clamp(SLICE_BYTES / (sizeof(Value) * (columns_ + 1)), SLICE_LEAST, SLICE_MOST), base = 0;
   do {
     size_t count = std::min(slice, batch.rows - base);
     step_slice(batch, base, count);
@@ -130,7 +144,7 @@ void Engine::step_slice(Batch& batch, size_t base, size_t count) {
   for (size_t n = 0; n < program_.nodes.size(); n++) if (program_.nodes[n].op == HISTORY) eval_.column((int)n, -1);
   if (!count) return;
   if (tracing) {  // a person reads the notes: rule by rule, as they were given
-    for (size_t k = 0; k < runners.size(); k++) run({only_keyspec(runners[k]->rule), {k}, {}});
+    for (size_t k = 0; k < runners.size(); k++) run({only_keyspec(runners[k]->rule), {k}});
     return;
   }
   for (auto& t : together_) run(t);
@@ -203,9 +217,15 @@ void Engine::find_relevant(const RuleDef& rule) {
 void Engine::run(const Together& t) {
   if (t.keyspec >= 0) {
     wanted_.assign(eval_.mask_words(), 0);
+    times_read_.assign(program_.nodes.size(), 0);
     for (size_t k : t.rules) {
       find_relevant(runners[k]->rule);
-      for (size_t w = 0; w < wanted_.size(); w++) wanted_[w] |= relevant_[w];
+      size_t rows = 0;
+      for (size_t w = 0; w < wanted_.size(); w++) {
+        wanted_[w] |= relevant_[w];
+        rows += (size_t)__builtin_popcountll(relevant_[w]);
+      }
+      for (int node : reads_[k]) times_read_[(size_t)node] += rows;
     }
     rows_.clear();
     each_bit(wanted_, [&](size_t row) { rows_.push_back((uint32_t)row); });
@@ -219,10 +239,17 @@ void Engine::run(const Together& t) {
     find_relevant(runner.rule);
     if (t.keyspec < 0) { run_many_keys(stores_[k], runner, starting); continue; }
     pick(stores_[k], runner.rule, t.keyspec, starting);
-    if (k == t.rules[0] && !tracing) eval_.arrange(by_key_, t.reads);
+    if (k == t.rules[0] && !tracing) arrange();
     run_one_key(stores_[k], runner, starting);
   }
   eval_.as_they_came();
+}
+
+// Columns that are read often are put in the order of keys. What `having` and `emit` read of few events is not.
+void Engine::arrange() {
+  std::vector<int> nodes;
+  for (size_t n = 0; n < times_read_.size(); n++) if (times_read_[n] > by_key_.size() / 4) nodes.push_back((int)n);
+  eval_.arrange(by_key_, nodes);
 }
 
 // Rows by key, rows of a key in order: a state is then looked up and brought near once, however many events it gets.
@@ -282,37 +309,35 @@ void Engine::pick(const Store& store, const RuleDef& rule, int keyspec, uint64_t
   if ((starting & all) != all && !rule.uses_next && !tracing) leave_out_idle(store, keyspec, starting);
   picked_.clear();
   each_bit(relevant_, [&](size_t row) { set_bit(ranks_, rank_[row]); });
-  each_bit(ranks_, [&](size_t at) { picked_.push_back((uint32_t)at); });
+  keys_at_.clear();
+  each_bit(ranks_, [&](size_t at) {
+    uint32_t key = (uint32_t)(by_key_[at] >> 32);
+    if (keys_at_.empty() || keys_at_.back().first != key) keys_at_.push_back({key, (uint32_t)picked_.size()});
+    picked_.push_back((uint32_t)at);
+  });
   std::fill(ranks_.begin(), ranks_.end(), 0);
 }
 
+// Memory is slow: what a key will need is asked for some keys before. First the state's place in its table, then the
+// state, then the events that it holds.
 void Engine::run_one_key(Store& store, Runner& runner, uint64_t starting) {
-  size_t n = picked_.size();
-  auto key_at = [&](size_t at) { return (int64_t)(by_key_[picked_[at]] >> 32) - 1; };
-  auto row_at = [&](size_t at) { return (size_t)(uint32_t)by_key_[picked_[at]]; };
-  auto first_of_key = [&](size_t at) { return at == 0 || key_at(at) != key_at(at - 1); };
-  auto state_at = [&](size_t at) { return key_at(at) < 0 ? nullptr : store.states.find((uint32_t)key_at(at)); };
-  // Memory is slow: what an event will need is asked for some events before. First the state's place in its table,
-  // then the state, then the events that it holds.
-  auto first_look = [&](size_t at) {
-    if (first_of_key(at) && key_at(at) >= 0) store.states.prefetch((uint32_t)key_at(at));
-  };
-  auto second_look = [&](size_t at) { if (first_of_key(at) && key_at(at) >= 0) near(store, (uint32_t)key_at(at)); };
-  auto third_look = [&](size_t at) { if (first_of_key(at)) if (State* s = state_at(at)) runner.prefetch(*s); };
-  size_t from = 0;
-  group_.clear();
+  size_t n = keys_at_.size();
+  keys_at_.push_back({0, (uint32_t)picked_.size()});
+  auto state_at = [&](size_t at) { return keys_at_[at].first ? store.states.find(keys_at_[at].first - 1) : nullptr; };
   for (size_t k = 0; k < n + AHEAD; k++) {
-    if (k < n) first_look(k);
-    if (size_t at = k - AHEAD / 3; at < n) second_look(at);
-    if (size_t at = k - AHEAD * 2 / 3; at < n) third_look(at);
+    if (k < n && keys_at_[k].first) store.states.prefetch(keys_at_[k].first - 1);
+    if (size_t at = k - AHEAD / 3; at < n) if (State* s = state_at(at)) runner.near(s);
+    if (size_t at = k - AHEAD * 2 / 3; at < n) if (State* s = state_at(at)) runner.prefetch(*s);
     if (k < AHEAD) continue;
-    size_t at = k - AHEAD;
-    const Place& place = places_[picked_[at]];
-    group_.push_back({place.time, place, brackets_of(row_at(at)), tracing ? row_at(at) : picked_[at]});
-    if (at + 1 < n && !first_of_key(at + 1)) continue;
-    touch(store, runner, key_at(from), group_.data(), group_.size(), starting);
+    auto [key, from] = keys_at_[k - AHEAD];
+    uint32_t to = keys_at_[k - AHEAD + 1].second;
     group_.clear();
-    from = at + 1;
+    for (uint32_t at = from; at < to; at++) {
+      const Place& place = places_[picked_[at]];
+      size_t row = (uint32_t)by_key_[picked_[at]];
+      group_.push_back({place.time, place, brackets_of(row), tracing ? row : picked_[at]});
+    }
+    touch(store, runner, (int64_t)key - 1, group_.data(), group_.size(), starting);
   }
 }
 

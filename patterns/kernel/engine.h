@@ -68,9 +68,11 @@ class Engine final : public HistoryHook {
   struct Together {
     int keyspec;
     std::vector<size_t> rules;
-    std::vector<int> reads;  // what these rules read of each event that they keep or compare
   };
   std::vector<Together> together_;
+  std::vector<std::vector<int>> reads_;     // what each rule reads of the events that it keeps or compares
+  std::vector<size_t> times_read_;          // of each node, by the rules together at hand, about
+  size_t columns_ = 0;  // how many may be held for a slice
   using Mask = std::vector<uint64_t>;       // one bit a row
   std::vector<const uint64_t*> fits_;       // a bracket of the rule at hand each: rows that fit it, as far as they alone decide
   std::vector<Mask> joined_;                // room for fits_
@@ -81,6 +83,7 @@ class Engine final : public HistoryHook {
   std::vector<Place> places_;               // as by_key_
   Mask ranks_, starting_keys_;
   std::vector<uint32_t> picked_;            // what the rule at hand must see, as places in by_key_
+  std::vector<std::pair<uint32_t, uint32_t>> keys_at_;  // each key in it (and 1; 0: none), and where it begins
   std::vector<Event> group_;
   std::vector<std::pair<int64_t, uint32_t>> due_;  // timers of the store at hand
   std::vector<std::string> gone_;  // rows of states that are no more
@@ -91,6 +94,7 @@ class Engine final : public HistoryHook {
   void step_slice(Batch& batch, size_t base, size_t count);
   void find_relevant(const RuleDef& rule);
   void run(const Together& t);
+  void arrange();
   void run_one_key(Store& store, Runner& runner, uint64_t starting);
   void run_many_keys(Store& store, Runner& runner, uint64_t starting);
   void pick(const Store& store, const RuleDef& rule, int keyspec, uint64_t starting);

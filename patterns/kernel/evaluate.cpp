@@ -97,7 +97,8 @@ void Evaluator::arrange(const std::vector<uint64_t>& order, const std::vector<in
       Value& v = values[k];
       if (v.tag < TEXT || v.len > SHORT_TEXT) continue;
       if (text.size() < n * SHORT_TEXT) text.resize(n * SHORT_TEXT);
-      memcpy(&text[k * SHORT_TEXT], v.s, v.len);
+      ShortText t(v.s, v.len);
+      memcpy(&text[k * SHORT_TEXT], t.words, SHORT_TEXT);
       v.s = &text[k * SHORT_TEXT];
     }
     near_[(size_t)node] = values.data();

@@ -1,5 +1,6 @@
 // Events that a state holds: their coordinates, and the values that conditions, `having` and `emit` read of them.
 #pragma once
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -36,7 +37,7 @@ constexpr int64_t CHUNK = 128;  // events stored in one row
 //   number    8 bytes, or none where all are 0
 //   brackets  8 bytes, 1, or none where all are `same`
 struct Layout {
-  bool far = false, numbered = false;
+  bool far = false, numbered = false, any_wide = false;
   int bracket_bytes = 0;
   uint64_t same = 0;
   std::vector<char> wide;      // a value each: whether it is an Owned
@@ -46,6 +47,7 @@ struct Layout {
 
   void arrange() {
     at.resize(wide.size());
+    any_wide = std::find(wide.begin(), wide.end(), 1) != wide.end();
     stride = far ? 24 : 8;
     for (size_t k = 0; k < wide.size(); k++) if (wide[k]) { at[k] = stride; stride += 16; }
     for (size_t k = 0; k < wide.size(); k++) if (!wide[k]) { at[k] = stride; stride += 8; }
@@ -131,7 +133,7 @@ struct Boxed {
       case BOOL: bits = BOOL_TAG << 48 | (uint64_t)v.i; break;
       case INT: bits = INT_TAG << 48 | ((uint64_t)v.i & 0xFFFFFFFFFFFFull); break;
       case FLOAT: memcpy(&bits, &v.d, 8); break;
-      default: memcpy(&bits, v.s, v.len); bits |= (TEXT_TAG + v.len) << 48;
+      default: bits = ShortText::up_to_eight(v.s, v.len) | (TEXT_TAG + v.len) << 48;
     }
     memcpy(at, &bits, 8);
   }
@@ -280,8 +282,8 @@ class EventLog {
     return h;
   }
   Value value(int64_t n, int k) const { return layout_->wide[(size_t)k] ? ((const Owned*)slot(n, k))->get() : Boxed::get(slot(n, k)); }
-  // A new event at the end; its values are null until `set`.
-  void push(const Held& h) {
+  // A new event at the end.
+  void push(const Held& h, const Value* values) {
     if (!size_) {
       time_ = h.place.time;
       offset_ = h.place.offset;
@@ -289,24 +291,23 @@ class EventLog {
     }
     if (!layout_->far && !near(h.place)) bring_near(h.place);
     if (!layout_->takes(h)) move_to(layout_->all->taking(*layout_, h), {time_, source_, offset_});
+    int width = this->width();
+    for (int k = 0; k < width; k++)
+      if (!layout_->wide[(size_t)k] && !Boxed::fits(values[k])) move_to(layout_->all->with_wide(*layout_, k), {time_, source_, offset_});
     if (size_ == capacity_) grow();
-    int64_t n = first_ + size_++;
-    if (size_ == 1) note_oldest(h.place.time);
-    put_head(record(n), h);
-    for (int k = 0; k < width(); k++) {
-      if (layout_->wide[(size_t)k]) new (slot(n, k)) Owned();
-      else { uint64_t nil = Boxed::nil(); memcpy(slot(n, k), &nil, 8); }
+    char* to = record(first_ + size_);
+    if (++size_ == 1) note_oldest(h.place.time);
+    put_head(to, h);
+    for (int k = 0; k < width; k++) {
+      char* at = to + layout_->at[(size_t)k];
+      if (layout_->wide[(size_t)k]) new (at) Owned(values[k]);
+      else Boxed::put(at, values[k]);
     }
-  }
-  void set(int k, const Value& v) {
-    if (!layout_->wide[(size_t)k] && !Boxed::fits(v)) move_to(layout_->all->with_wide(*layout_, k), {time_, source_, offset_});
-    if (layout_->wide[(size_t)k]) *(Owned*)slot(end() - 1, k) = Owned(v);
-    else Boxed::put(slot(end() - 1, k), v);
   }
   void drop_before(int64_t n) {
     if (n <= first_) return;
     if (n > end()) n = end();
-    for (int64_t k = first_; k < n; k++) forget(k);
+    for (int64_t k = first_; k < n && layout_->any_wide; k++) forget(k);
     head_ = (head_ + (uint32_t)(n - first_)) & (capacity_ ? capacity_ - 1 : 0);
     size_ -= (uint32_t)(n - first_);
     first_ = n;

@@ -52,8 +52,7 @@ class HistoryKeeper final : public Keeper {
   void add(State& state, const Value& v, const Place& place) {
     Keyed& s = (Keyed&)state;
     if (def_.function != A_COUNT && v.is_null()) return;  // nulls are left out of everything but a plain count
-    s.log_.push({place, 0, 0});
-    s.log_.set(0, v);
+    s.log_.push({place, 0, 0}, &v);
     if (sums()) s.running.add(v, 1, false);
     if (counts()) s.values.add(s.log_.value(s.log_.end() - 1, 0), s.log_.end() - 1, value_of(s));
     if (s.log_.size() > limits_.max_events) { drop_before(s, s.log_.begin() + 1); counters_.dropped_events++; }

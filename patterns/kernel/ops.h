@@ -203,9 +203,18 @@ inline Value rounded(const Value* a, int n) {
   int digits = (int)a[1].as_double();
   if (digits < -300) return Value::integer(0);
   if (digits > 15 || (a[0].tag == INT && digits >= 0)) return a[0];
+  double x = a[0].as_double();
+  // Where x is not near the middle between two results, scaling cannot mislead; a division rounds once, as reading does.
+  if (digits > 0) {
+    static const double TENS[] = {1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
+    double scaled = std::fabs(x) * TENS[digits], below = std::floor(scaled), part = scaled - below;
+    if (scaled < 1e12 && std::fabs(part - 0.5) > 0.01) {
+      double r = (part < 0.5 ? below : below + 1) / TENS[digits];
+      return Value::number(r == 0 ? 0.0 : std::copysign(r, x));
+    }
+  }
   // The shortest decimal that reads as x decides what "half" is, so 2.675 rounds to 2.68.
   char text[40];
-  double x = a[0].as_double();
   for (int p = 15; p <= 17; p++) {
     snprintf(text, sizeof text, "%.*e", p - 1, x);
     if (strtod(text, nullptr) == x) break;

@@ -35,10 +35,9 @@ class Owned {
   Owned(const Value& v) : value_(v) {
     if (v.tag < TEXT || v.len == 0) return;
     if (v.len <= INSIDE) {
-      words_[0] = words_[1] = 0;
-      short_.tag = (uint8_t)(v.tag | SHORT);
-      short_.size = (uint8_t)v.len;
-      memcpy(short_.text, v.s, v.len);
+      ShortText t(v.s, v.len);
+      words_[0] = t.words[0] << 16 | (uint64_t)v.len << 8 | v.tag | SHORT;
+      words_[1] = t.words[1] << 16 | t.words[0] >> 48;
       return;
     }
     Block* b = (Block*)malloc(sizeof(Block) + v.len);

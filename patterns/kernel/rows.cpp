@@ -181,6 +181,7 @@ bool Engine::load_header(Loading& l) {
 
 bool Engine::load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u) {
   size_t count = u.count();
+  std::vector<Value> values;
   for (size_t n = 0; n < count && !u.bad; n++, first++) {
     Held h;
     h.place = u.place();
@@ -188,8 +189,9 @@ bool Engine::load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u) 
     h.brackets = u.raw();
     bool keep = first >= l.begin && first < l.end;
     if (keep && first != log.end()) return false;
-    if (keep) log.push(h);
-    for (int w = 0; w < log.width(); w++) { Value v = u.value(); if (keep) log.set(w, v); }
+    values.clear();
+    for (int w = 0; w < log.width(); w++) values.push_back(u.value());
+    if (keep) log.push(h, values.data());
   }
   return !u.bad;
 }

@@ -55,6 +55,7 @@ class Sequence final : public Runner {
   const bool may_merge_;
   const int first_required_;
   Layouts layouts_;  // of bags
+  std::vector<Value> values_;
 
   const StepDef& step(int k) const { return rule.steps[k]; }
   const std::vector<Absence>& last_absences() const { return rule.gaps[size_]; }
@@ -396,9 +397,9 @@ class Sequence final : public Runner {
     r.fixed_bag = true;
   }
   void enter_bag(Keyed& s, const Event& e) {
-    s.bag.push({e.place, s.number, 0});
-    auto& captures = rule.names[step(0).names[0]].captures;
-    for (size_t k = 0; k < captures.size(); k++) s.bag.set((int)k, captured(captures[k], e));
+    values_.clear();
+    for (int node : rule.names[step(0).names[0]].captures) values_.push_back(captured(node, e));
+    s.bag.push({e.place, s.number, 0}, values_.data());
     s.bag_blocked = OPEN;
     if (s.bag.end() - std::max(s.bag_floor, s.bag.begin()) > limits.max_events) {
       counters.dropped_events++;

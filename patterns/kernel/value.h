@@ -35,4 +35,22 @@ struct Value {
 };
 static_assert(sizeof(Value) == 16);
 
+// Up to 16 bytes as two words, zeros behind; without a call and without a look beyond the end.
+struct ShortText {
+  uint64_t words[2] = {0, 0};
+  ShortText(const char* s, size_t n) {
+    if (n > 8) { words[0] = eight(s); words[1] = eight(s + n - 8) >> (8 * (16 - n)); }
+    else words[0] = up_to_eight(s, n);
+  }
+  static uint64_t eight(const char* s) { uint64_t w; memcpy(&w, s, 8); return w; }
+  static uint64_t four(const char* s) { uint32_t w; memcpy(&w, s, 4); return w; }
+  static uint64_t up_to_eight(const char* s, size_t n) {
+    if (n >= 4) return four(s) | four(s + n - 4) << (8 * (n - 4));
+    uint64_t w = 0;
+    for (size_t k = 0; k < n; k++) w |= (uint64_t)(unsigned char)s[k] << (8 * k);
+    return w;
+  }
+};
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "short texts stand in words, first byte lowest");
+
 }  // namespace samovar

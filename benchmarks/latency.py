@@ -39,7 +39,7 @@ class Latency:
 
 
 def latency(given: Given) -> Iterable[Row]:
-    sides: list[tuple[Side, str]] = [(on_kafka(given.bed, "fast", "w1", "fast-in", containers=2), r"running part.* \d")]
+    sides: list[tuple[Side, str]] = [(on_kafka(given.bed, "fast", "w1", "fast-in", containers=1), r"running part.* \d")]
     if given.peer:
         peer = streams_on(given.bed, "fast-streams", "w1", "fast-streams-in", commit_ms=COMMIT_MS)
         sides.append((peer, "state RUNNING"))
@@ -52,7 +52,7 @@ def latency(given: Given) -> Iterable[Row]:
     aim = Aim(at_most=0.6, ratio=True)
     yield Row("latency, p50", "ms", ours.p50_ms, theirs.p50_ms if theirs else None, aim, note)
     yield Row("latency, p99", "ms", ours.p99_ms, theirs.p99_ms if theirs else None, aim, f"commit every {COMMIT_MS} ms")
-    seconds = f"in {WARM_S + MEASURED_S} s, 2 containers, and start-up"
+    seconds = f"in {WARM_S + MEASURED_S} s, 1 container, and start-up"
     yield Row("processor time at that rate", "s", ours.cpu_s, theirs.cpu_s if theirs else None, None, seconds)
 
 

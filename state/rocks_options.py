@@ -18,8 +18,8 @@ class Memory:
     `write_buffer_bytes` of it before they are written to disk.
     """
 
-    cache_bytes: int = 160 * MB
-    write_buffer_bytes: int = 64 * MB
+    cache_bytes: int = 96 * MB
+    write_buffer_bytes: int = 32 * MB
 
     @cached_property
     def cache(self) -> Cache:

@@ -23,11 +23,12 @@ from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task, Upkeep
 
 POLL_RECORDS = 50_000
-POLLS = 5  # a commit, while so much comes: a key that changes often is then written less often
+POLLS = 3  # a commit, while so much comes: a key that changes often is then written less often
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
 PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
+MEMORY_ROWS = 50_000  # changed by one commit, after which it is looked at too
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
 ASK_EVERY_S = 0.5  # how often a container that is done looks whether the others are
@@ -186,8 +187,9 @@ class Container:
             task.snapshot_if_due()
         self._rejoins = 0
         self._commits += 1
-        if self._commits % MEMORY_EVERY == 0:
+        if self._commits % MEMORY_EVERY == 0 or sum(len(each.changes) for each in outcomes) > MEMORY_ROWS:
             self._keep_small()
+        if self._commits % MEMORY_EVERY == 0:
             gc.collect(1)
 
     def _keep_small(self) -> None:

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from samovar.changelog.errors import Refused
+from samovar.state.digest import varint
 from samovar.state.store import Change
 
 FORMAT = 1
@@ -72,7 +73,6 @@ class Following:
     partitions: int
     next: int
     time_ms: int  # log time of that last record
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def pack_position(position: Position) -> bytes:
@@ -145,15 +145,6 @@ def row_parts(row: bytes) -> tuple[bytes, str, int, int]:
 def key_prefix(key: bytes) -> bytes:
     """What the keys of all rows of a key begin with."""
     return ROW + varint(len(key)) + key
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _counted(data: bytes, at: int) -> tuple[bytes, int]:

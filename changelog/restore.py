@@ -10,7 +10,6 @@ watermark that was seen first: an open transaction of a dead writer below it is 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -177,9 +176,3 @@ class Restore:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-
-def progress(restores: Mapping[int, Restore]) -> tuple[int, int]:
-    """Offsets done and to do, of several at once."""
-    done = sum(each.next - each.start for each in restores.values())
-    return done, sum(max(each.end - each.start, 0) for each in restores.values())

@@ -5,9 +5,7 @@ Exit codes: 0 fine, 2 wrong usage or refused, 3 stopped at a bad line. What stan
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -34,6 +32,7 @@ from samovar.service.match import Source, counted, open_events
 from samovar.service.progress import Progress
 from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.topics import ensure
+from samovar.tasks.collector import collector_off
 
 FINE, BAD_LINES = 0, 3
 SHOWN_BAD = 10
@@ -116,18 +115,6 @@ class Run:
         elif not self.quiet:
             skipped = f", {counted(self.bad, 'bad line')} left out" if self.bad else ""
             self.err.write(f"{counted(self.written, 'record')} to {self.stream.topic}{skipped}\n")
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Millions of pairs are made here and none of them in a cycle: looking for cycles takes a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 # ---------------------------------------------------------------- lines

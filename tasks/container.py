@@ -10,14 +10,15 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Joining, Log, Member, TopicPartition
 from samovar.state.errors import StoreHeld
 from samovar.tasks.clock import Clock
+from samovar.tasks.collector import collector_off
 from samovar.tasks.core import Counts, added
 from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task, Upkeep
@@ -81,7 +82,7 @@ class Container:
     def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
         try:
-            with no_collector():
+            with collector_off():
                 self._loop(until_caught_up, on_cycle)
             self._last_commit()
         finally:
@@ -326,17 +327,3 @@ class Container:
             self._paused.clear()
             if member is not None:
                 member.close()
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Without Python's cycle collector: it would look through every record again and again, and finds next to nothing.
-    What is needed of it is done now and then by `Container`.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -41,7 +41,7 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Until:
-    """Where to end: at these offsets, or before the first event after a moment of event time."""
+    """Where to end: at these offsets of the streams."""
 
     inputs: Mapping[str, int]
     journal: int | None = None  # entries; None: all whose offsets are reached

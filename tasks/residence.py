@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import islice
 
 from samovar.changelog.record import DEADLINE, INDEXED, ROW, key_prefix
-from samovar.patterns.matcher import NEVER, Counters, Matches, States, step
+from samovar.patterns.matcher import NEVER, Matches, States, step
 from samovar.patterns.native import Batch
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.plan import Plan
@@ -43,7 +43,6 @@ class Residence:
         self.plan = plan
         self.topics = topics  # of the inputs, by their numbers
         self.store = store
-        self.before: list[Counters] = []  # of states that were let go of
         self._dropped_before = 0
         self._index_from = DEADLINE  # entries before this are deleted; to look there would be to wade through them
         self._first_deadline = self._first_in_index()
@@ -140,27 +139,11 @@ class Residence:
 
     def let_go(self) -> None:
         """Hold nothing in memory; the store has it all."""
-        self.before = [self.counters(rule) for rule in range(len(self.plan.rules))]
         self._dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = False
         if self.index is Index.NONE:
             self.index = Index.BUILDING
-
-    def counters(self, rule: int) -> Counters:
-        """What a rule did since the task began; `live_partials` of what is in memory."""
-        now = self.states.counters(rule)
-        if not self.before:
-            return now
-        old = self.before[rule]
-        return Counters(
-            now.matches + old.matches,
-            now.suppressed + old.suppressed,
-            now.dropped_partials + old.dropped_partials,
-            now.dropped_events + old.dropped_events,
-            now.no_key + old.no_key,
-            now.live_partials,
-        )
 
     def dropped(self) -> int:
         """Partial matches and events that went because of a limit, since the task began."""

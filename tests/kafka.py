@@ -21,6 +21,7 @@ from samovar.changelog.errors import Refused
 GIVEN = "SAMOVAR_TEST_KAFKA"
 HINT = f"These tests need a real Kafka: set {GIVEN} to the address of one, or install Docker or Java."
 START_S = 120
+TRIES = 3
 ANSWER_S = 2
 
 
@@ -42,14 +43,23 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextmanager
 def on_this_machine(folder: Path) -> Iterator[str]:
-    try:
-        started = broker.start(folder, free_port(broker.HOST), lambda _text: None)
-    except Refused as refused:
-        pytest.fail(f"{refused}\n{HINT}", pytrace=False)
+    started, folder = start_one(folder)
     try:
         yield started.address
     finally:
         broker.stop(folder)
+
+
+def start_one(folder: Path) -> tuple[broker.Broker, Path]:
+    """A port that was free may be another's a moment later: then once more, on another one and with nothing there."""
+    told = ""
+    for number in range(TRIES):
+        try:
+            there = folder / str(number)
+            return broker.start(there, free_port(broker.HOST), lambda _text: None), there
+        except Refused as refused:
+            told = str(refused)
+    pytest.fail(f"{told}\n{HINT}", pytrace=False)
 
 
 @contextmanager

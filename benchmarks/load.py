@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 CARDS = 5_000
 SMALL_SHARE, BIG_SHARE = 0.25, 0.05  # so that about one in 35 is an alert
 EVERY_S = 0.001
-SETTINGS = {"partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 1}
+SETTINGS = {"partitioner": "murmur2_random", "enable.idempotence": True}
 
 
 def amount(random: Random) -> float:

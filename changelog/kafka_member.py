@@ -51,9 +51,6 @@ class KafkaMember:
             "group.instance.id": self._name,
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
-            # A commit takes longer than this: to fetch every few events would only keep the broker from it.
-            "fetch.min.bytes": 32 << 10,
-            "fetch.wait.max.ms": 20,
         }
         for name, wanted in (("session.timeout.ms", SESSION_MS), ("heartbeat.interval.ms", HEARTBEAT_MS)):
             if name not in settings.given:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from samovar.changelog.errors import Refused
@@ -76,7 +76,7 @@ class Following:
 
 
 def pack_position(position: Position) -> bytes:
-    return _json({"v": FORMAT, **asdict(position)})
+    return _json({"v": FORMAT, **_named(position)})
 
 
 def unpack_position(data: bytes) -> Position:
@@ -90,7 +90,7 @@ def _input(raw: dict[str, Any]) -> Input:
 
 
 def pack_following(following: Following) -> bytes:
-    return _json({"v": FORMAT, **asdict(following)})
+    return _json({"v": FORMAT, **_named(following)})
 
 
 def unpack_following(data: bytes) -> Following:
@@ -99,8 +99,13 @@ def unpack_following(data: bytes) -> Following:
     return Following(**raw)
 
 
+def _named(record: Position | Input | Following) -> dict[str, Any]:
+    """Its fields by name, as they are: `asdict` copies them all, and this is done for every commit of every task."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
 def _json(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":")).encode()
+    return json.dumps(data, separators=(",", ":"), default=_named).encode()
 
 
 def _fields(data: bytes, what: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Headers, Int64s, Log, Pair, Records, TopicPartition
+from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Records, TopicPartition
 from samovar.patterns.native import Messages
 
 READ_RECORDS = 50_000
@@ -42,8 +42,18 @@ class Part:
         return self.whole.times[self.start : self.stop]
 
     @property
+    def keys(self) -> Messages:
+        return self._part(self.whole.keys)
+
+    @property
     def values(self) -> Messages:
-        whole = self.whole.values
+        return self._part(self.whole.values)
+
+    @property
+    def null(self) -> Bools:
+        return self.whole.null[self.start : self.stop]
+
+    def _part(self, whole: Messages) -> Messages:
         return Messages(whole.data, whole.starts[self.start : self.stop], whole.ends[self.start : self.stop])
 
     def __len__(self) -> int:

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.embedded_file import Stored, reading, writing
-from samovar.changelog.embedded_packed import Packed, joined, kept, objects
 from samovar.changelog.embedded_read import unpacked
 from samovar.changelog.embedded_segment import SEGMENT_BYTES, Standing, repack
+from samovar.changelog.packed import Packed, joined, kept, objects
 
 STEP_BYTES = 2 << 20
 MAX_KEYS = 500_000

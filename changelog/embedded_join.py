@@ -8,9 +8,9 @@ from pathlib import Path
 
 from samovar.changelog.embedded_compact import Row, groups, replace
 from samovar.changelog.embedded_file import Stored, writing
-from samovar.changelog.embedded_packed import joined
 from samovar.changelog.embedded_read import unpacked
 from samovar.changelog.embedded_segment import Standing
+from samovar.changelog.packed import joined
 
 SMALL_BYTES = 128 << 10
 MANY = 32

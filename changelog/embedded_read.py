@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.embedded_file import connect, damaged, failing, missing, reading
-from samovar.changelog.embedded_packed import Packed, joined, nothing_up_to, rows_between
 from samovar.changelog.embedded_segment import DamagedSegmentError, Standing, unpack
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Records, TopicPartition
+from samovar.changelog.packed import Packed, joined, nothing_up_to, rows_between
 
 BYTES_A_POLL = 32 << 20
 # Between two looks at a quiet file: a sixteenth of the time it has been quiet for, within these.

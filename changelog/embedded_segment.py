@@ -9,7 +9,7 @@
     header sizes u32 x records   flag 4; without the flag no record has headers
     keys | values | headers      contiguous, in order
 
-    headers of a record: see samovar.changelog.embedded_packed
+    headers of a record: see samovar.changelog.packed
 
 The row holds the first offset and the time, so that a segment is packed before anybody knows where it will stand.
 Flags 1 and 2 come from compaction, which leaves gaps and joins segments of different times.
@@ -28,8 +28,8 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.embedded_packed import Bools, Packed, header_bytes_of
-from samovar.changelog.log import Headers, Int64s, Pair
+from samovar.changelog.log import Bools, Headers, Int64s, Pair
+from samovar.changelog.packed import Packed, header_bytes_of
 from samovar.patterns.native import Messages, data_of
 
 VERSION = 1

@@ -18,9 +18,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.changelog.kafka_client import Trouble
 from samovar.changelog.kafka_errors import Failure, error_of, failure_of
 from samovar.changelog.kafka_read import Stream
-from samovar.changelog.kafka_settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Settings
+from samovar.changelog.kafka_settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Conf, Settings
 from samovar.changelog.kafka_write import Writer
 from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
 from samovar.state import points
@@ -56,16 +57,25 @@ class KafkaMember:
             if name not in settings.given:
                 member[name] = str(wanted)
         try:
-            self._stream = Stream(settings, joining.group, member)
+            self._stream = Stream(settings, f"reading in group {joining.group}", self._attend)
+            self._consumer = self._made(settings.consumer(joining.group, member | {"error_cb": self._stream.note_down}))
         except Refused:
             self._writer.close()
             raise
-        self._stream.consumer.subscribe(
+        self._consumer.subscribe(
             list(joining.topics),
             on_assign=self._kept(self._on_assign),
             on_revoke=self._kept(self._on_revoke),
             on_lost=self._kept(self._on_lost),
         )
+
+    def _made(self, conf: Conf) -> Consumer:
+        """The one that is in the group. It reads nothing itself."""
+        try:
+            return Consumer(conf)
+        except KafkaException as error:
+            self._stream.close()
+            raise self._settings.refusal(error) from None
 
     def _ready_writer(self) -> Writer:
         if not self._exactly_once:
@@ -94,6 +104,14 @@ class KafkaMember:
         if not self._usable:
             raise Fenced(f"{self._name} is no member of its group any more")
         return records
+
+    def _attend(self, wait_s: float) -> None:
+        """Look after the group: partitions come and go in here."""
+        for message in self._consumer.consume(1, wait_s):
+            error = message.error()
+            if error is not None:
+                at = TopicPartition(message.topic() or "", message.partition() or 0)
+                raise self._stream.meant_by(Trouble(at, message.offset() or 0, error))
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         if at not in self._owned:
@@ -239,7 +257,7 @@ class KafkaMember:
 
     def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         try:
-            told = self._stream.consumer.commit(offsets=places_at(offsets), asynchronous=False)
+            told = self._consumer.commit(offsets=places_at(offsets), asynchronous=False)
         except KafkaException as error:
             raise self._uncommitted(error_of(error)) from None
         for place in told or ():
@@ -271,14 +289,25 @@ class KafkaMember:
         if self._open:
             self._abort()
         try:
-            self._stream.close()  # calls on_revoked, in which a last commit is still possible
+            self._leave()
         except KafkaException as error:
             raise LogUnavailable(self._settings.scrubbed(error_of(error).str())) from None
         finally:
             self._closed = True
+            del self._consumer
+            self._stream.close()
             self._writer.close()
         if self._broken is not None and not isinstance(self._broken, KafkaException):
             raise self._broken  # not of the client, which has nothing to do with us any more
+
+    def _leave(self) -> None:
+        if self._usable:
+            self._consumer.close()  # calls on_revoked, in which a last commit is still possible
+            return
+        # One that was fenced has nothing to say to its group, and its client can wait for an answer without an end.
+        lost, self._owned = sorted(self._owned), set()
+        if lost:
+            self._joining.on_lost(lost)
 
 
 def partitions_of(places: Sequence[KafkaPlace]) -> list[TopicPartition]:

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.kafka_client import Fetcher, Trouble
 from samovar.changelog.kafka_errors import error_of, failure_of
-from samovar.changelog.kafka_records import KafkaRecords, Rows, by_partition, place_of
-from samovar.changelog.kafka_settings import Conf, Settings
+from samovar.changelog.kafka_settings import Settings
 from samovar.changelog.log import Records, TopicPartition
+from samovar.changelog.packed import Packed, nothing_up_to
 
 LOOK_S = 0.05  # so often a waiting poll looks whether what it owns has changed
 NOBODY = "samovar-reader"  # the client wants a group's name even from one that joins none
 
 
 class Stream:
-    """A consumer read by positions. The source of truth for where each partition is read next.
+    """Partitions read by positions. The source of truth for where each of them is read next.
 
     The client is told all positions at once, when it is next polled after a change; a partition without a position is
     none of its business. Positions are kept here because the client's own stand still at markers and gaps.
+
+    `attend` is called in every poll, with the time it may wait: a member looks after its group there.
     """
 
-    def __init__(self, settings: Settings, group: str, more: Conf) -> None:
+    def __init__(self, settings: Settings, doing: str, attend: Callable[[float], None] | None = None) -> None:
         self._settings = settings
-        self._doing = f"reading in group {group}" if group != NOBODY else "reading"
+        self._doing = doing
+        self._attend = attend
         self._positions: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
@@ -35,9 +40,8 @@ class Stream:
         self._interrupted = False
         self._failure: Exception | None = None
         self._down: KafkaError | None = None
-        conf = settings.consumer(group, more | {"error_cb": self._on_error})
         try:
-            self.consumer = Consumer(conf)
+            self._fetcher = Fetcher(settings.fetcher(NOBODY), self.note_down)
         except KafkaException as error:
             raise settings.refusal(error) from None
 
@@ -51,21 +55,21 @@ class Stream:
         self._positions.clear()
         self._ended.clear()
         self._paused.clear()
-        self._moved = False
+        self._moved = True
         self._interrupted = True
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.update(partitions)
-        self._tell(self.consumer.pause, partitions)
+        self._tell(self._fetcher.pause, partitions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
-        self._tell(self.consumer.resume, partitions)
+        self._tell(self._fetcher.resume, partitions)
 
-    def _tell(self, how: Callable[[list[KafkaPlace]], None], partitions: Collection[TopicPartition]) -> None:
+    def _tell(self, how: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition]) -> None:
         known = [at for at in partitions if at in self._positions]
         if known and not self._moved:  # else the client hears of it together with the positions
-            how(places_of(known))
+            how(known)
 
     def position(self, at: TopicPartition) -> int:
         if at not in self._positions:
@@ -85,86 +89,75 @@ class Stream:
             raise failure_of(error_of(error), self._doing, self._settings) from None
 
     def close(self) -> None:
-        self.consumer.close()
+        self._fetcher.close()
 
     def _poll(self, max_records: int, timeout_s: float) -> list[Records]:
         deadline = time.monotonic() + timeout_s
         self._interrupted = False
         while True:
+            left = deadline - time.monotonic()
+            wait_s = max(min(left, LOOK_S), 0.0)
+            if self._attend is not None:
+                self._attend(0.0 if self._positions else wait_s)
             if self._moved:
                 self._tell_positions()
-            left = deadline - time.monotonic()
-            messages = self._consumed(max_records, min(left, LOOK_S))
-            if self._interrupted:  # they were fetched for those partitions that are gone
-                messages = [message for message in messages if is_failure(message)]
-            records = self._taken(messages) if messages else []
+            records: list[Records] = []
+            if self._positions or self._attend is None:
+                records = self._taken(*self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s))
             if records:
                 return records
             self._raise_if_down()
             if left <= 0 or self._interrupted:
                 return []
 
-    def _consumed(self, max_records: int, timeout_s: float) -> Rows:
-        messages = self.consumer.consume(max_records, 0)
-        if not messages and timeout_s > 0:
-            # With a time to wait, the client waits for all that was asked for: so it waits for one only.
-            messages = self.consumer.consume(1, timeout_s)
-            if messages and max_records > 1:
-                messages += self.consumer.consume(max_records - 1, 0)
-        return messages
-
     def _tell_positions(self) -> None:
         self._moved = False
-        self.consumer.assign([KafkaPlace(*at, offset) for at, offset in self._positions.items()])
+        self._fetcher.assign(self._positions)
         paused = self._paused & self._positions.keys()
         if paused:
-            self.consumer.pause(places_of(paused))
+            self._fetcher.pause(paused)
 
-    def _taken(self, messages: Rows) -> list[Records]:
-        ends: dict[TopicPartition, int] = {}
-        if any(map(Message.error, messages)):
-            messages = self._without_errors(messages, ends)
-        one_topic = len({at.topic for at in self._positions}) == 1
-        rows = by_partition(messages, one_topic=one_topic) if messages else {}
+    def _taken(self, fetched: list[Packed], troubles: list[Trouble]) -> list[Records]:
+        ends = self._ends_of(troubles, nothing_else=not fetched)
+        rows = {TopicPartition(each.topic, each.partition): each for each in fetched}
         records: list[Records] = []
         for at in [*rows, *(at for at in ends if at not in rows)]:
             if at not in self._positions:
                 continue
-            taken, end = rows.get(at, []), ends.get(at, -1)
-            next = max((taken[-1].offset() or 0) + 1 if taken else self._positions[at], end)
+            taken, end = rows.get(at), ends.get(at, -1)
+            next = max(self._positions[at] if taken is None else taken.next, end)
             (self._ended.add if end == next else self._ended.discard)(at)
-            if taken or next != self._positions[at]:
-                records.append(KafkaRecords(at, taken, next))
+            if taken is None:
+                taken = nothing_up_to(*at, next)
+            if len(taken) or next != self._positions[at]:
+                records.append(taken if taken.next == next else replace(taken, next=next))
             self._positions[at] = next
         return records
 
-    def _without_errors(self, messages: Rows, ends: dict[TopicPartition, int]) -> Rows:
-        """The records among them. An end is noted; another error is raised now, or after what came with it."""
-        good = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                good.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ends[place_of(message)] = message.offset() or 0
+    def _ends_of(self, troubles: list[Trouble], *, nothing_else: bool) -> dict[TopicPartition, int]:
+        """Partitions that are read to their ends. Another error is raised now, or after what came with it."""
+        ends: dict[TopicPartition, int] = {}
+        for trouble in troubles:
+            if trouble.error.code() == KafkaError._PARTITION_EOF:
+                ends[trouble.at] = trouble.offset
             else:
-                self._failure = self._failure or self._meant_by(error, message)
-        if self._failure is not None and not good:
+                self._failure = self._failure or self.meant_by(trouble)
+        if self._failure is not None and nothing_else:
             failure, self._failure = self._failure, None
             raise failure
-        return good
+        return ends
 
-    def _meant_by(self, error: KafkaError, message: Message) -> Fenced | LogUnavailable | Refused:
+    def meant_by(self, trouble: Trouble) -> Fenced | LogUnavailable | Refused:
+        error, at = trouble.error, trouble.at
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            at = place_of(message)
-            what = f"{at} does not hold offset {self._positions.get(at, message.offset())}, which is to be read next"
+            what = f"{at} does not hold offset {self._positions.get(at, trouble.offset)}, which is to be read next"
             hint = "Its records were deleted, or it is another topic under the same name; nothing was guessed."
             return Refused("log-truncated", what, hint, self._settings.scrubbed(error.str()))
         if error.code() == KafkaError._FATAL:  # of a consumer: another one has its name
             return Fenced(f"{self._doing}: {self._settings.scrubbed(error.str())}")
         return failure_of(error, self._doing, self._settings)
 
-    def _on_error(self, error: KafkaError) -> None:
+    def note_down(self, error: KafkaError) -> None:
         if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
             self._down = error
 
@@ -178,7 +171,7 @@ class KafkaReader:
     """Reads committed records from given positions."""
 
     def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int]) -> None:
-        self._stream = Stream(settings, NOBODY, {})
+        self._stream = Stream(settings, "reading")
         for at, offset in positions.items():
             self._stream.seek(at, offset)
 
@@ -190,11 +183,6 @@ class KafkaReader:
 
     def close(self) -> None:
         self._stream.close()
-
-
-def is_failure(message: Message) -> bool:
-    error = message.error()
-    return error is not None and error.code() != KafkaError._PARTITION_EOF
 
 
 def places_of(partitions: Collection[TopicPartition]) -> list[KafkaPlace]:

@@ -47,8 +47,9 @@ READING: Conf = {
     "fetch.error.backoff.ms": 20,
     # Full queues are looked at again soon; by default a second later.
     "fetch.queue.backoff.ms": 2,
+    "fetch.message.max.bytes": 2 << 20,
     "queued.min.messages": 40_000,
-    "queued.max.messages.kbytes": 48 << 10,
+    "queued.max.messages.kbytes": 32 << 10,
 }
 WRITING: Conf = {
     "enable.idempotence": True,
@@ -90,6 +91,10 @@ class Settings:
 
     def consumer(self, group: str, more: Conf) -> Conf:
         return EVERY | READING | {**self.given, "group.id": group, **more, "logger": LOGGER}
+
+    def fetcher(self, group: str) -> Conf:
+        """For a consumer that is in no group, and has no callbacks."""
+        return EVERY | READING | {**self.given, "group.id": group}
 
     def producer(self, more: Conf) -> Conf:
         return EVERY | WRITING | {**self.given, **more, "logger": LOGGER}

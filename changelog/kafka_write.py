@@ -12,7 +12,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from samovar.changelog.errors import LogUnavailable
 from samovar.changelog.kafka_errors import failure_of
-from samovar.changelog.kafka_records import place_of
 from samovar.changelog.kafka_settings import Conf, Settings
 from samovar.changelog.log import Append, Headers, TopicPartition
 
@@ -112,4 +111,5 @@ class Writer:
         if error is not None:
             self.failed = self.failed or error
         else:
-            self.ends[place_of(message)] = message.offset() or 0
+            at = TopicPartition(message.topic() or "", message.partition() or 0)
+            self.ends[at] = message.offset() or 0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from samovar.patterns.native import Messages
 
 Int64s: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
 Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 Pair: TypeAlias = tuple[bytes | None, bytes | None]  # key, value; a value of None is a tombstone
 
@@ -87,16 +88,24 @@ class Records(Protocol):
         ...
 
     @property
-    def values(self) -> Messages:
-        """All values in one buffer, for the decoder. A null value is an empty message here: see `value`."""
+    def keys(self) -> Messages:
+        """All keys in one buffer. A record without one has an empty one here: see `key`."""
         ...
+
+    @property
+    def values(self) -> Messages:
+        """All values in one buffer, for the decoder. A null value is an empty message here: see `null`."""
+        ...
+
+    @property
+    def null(self) -> Bools: ...
 
     def __len__(self) -> int: ...
     def value(self, row: int) -> bytes | None: ...
     def key(self, row: int) -> bytes | None: ...
     def headers(self, row: int) -> Headers: ...
     def pairs(self) -> list[Pair]:
-        """Keys and values of all rows, quickly: what a restore reads."""
+        """Keys and values of all rows."""
         ...
 
 

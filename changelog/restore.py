@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import cast
+from itertools import chain
 
 import numpy as np
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Records, Topic, TopicPartition
+from samovar.changelog.newest import Newest
 from samovar.changelog.record import FOLLOWING, INDEXED, Following, deadline_rows, pack_following, unpack_following
 from samovar.state.points import passing
-from samovar.state.store import Change, Readable, TaskStore
+from samovar.state.store import Readable, TaskStore
 
 READ_RECORDS = 50_000
 FLUSH_ROWS = 400_000  # newest values held before they are written
+FLUSH_BYTES = 128 << 20  # and bytes of records, older values among them
 STUCK_S = 120.0  # with no record and no progress for so long, a restore fails loudly
 
 
@@ -108,7 +110,7 @@ class Restore:
         self.records = 0
         self._empty = next(store.range(), None) is None
         self._indexed = store.get(INDEXED) is not None
-        self._latest: dict[bytes, bytes | None] = {}
+        self._latest = Newest()
         self._time_ms = 0
         self._last_progress = time.monotonic()
         self._reader = log.reader({changelog.at: start}) if start < self.end else None
@@ -127,19 +129,16 @@ class Restore:
         self._move(min(self._reader.position(self.changelog.at), self.end))
         if self.next >= self.end:
             self._finish()
-        elif len(self._latest) >= FLUSH_ROWS:
+        elif len(self._latest) >= FLUSH_ROWS or self._latest.bytes >= FLUSH_BYTES:
             self._flush()
         return self.done
 
     def _take(self, records: Records) -> None:
-        pairs = records.pairs()
-        if records.next > self.end:
-            pairs = pairs[: int(np.searchsorted(records.offsets, self.end))]
-        if not pairs:
-            return
-        self._latest.update(cast("list[Change]", pairs))  # a changelog record has a key
-        self._time_ms = int(records.times[len(pairs) - 1])
-        self.records += len(pairs)
+        count = int(np.searchsorted(records.offsets, self.end))
+        if count:
+            self._latest.add(records, count)
+            self._time_ms = int(records.times[count - 1])
+            self.records += count
 
     def _move(self, position: int) -> None:
         if position > self.next:
@@ -157,16 +156,16 @@ class Restore:
         passing("restore.after")
 
     def _flush(self) -> None:
-        latest, self._latest = self._latest, {}
-        follows: Change = (FOLLOWING, pack_following(self._following()))
-        changes: list[Change] = [*latest.items(), follows]
+        latest, self._latest = list(self._latest.changes()), Newest()
+        follows = (FOLLOWING, pack_following(self._following()))
         if self._empty:
-            self.store.ingest(sorted((key, value) for key, value in changes if value is not None))
+            # Its key is before those of all rows that are logged.
+            self.store.ingest(chain([follows], ((key, value) for key, value in latest if value is not None)))
             self._empty = False
             return
         if self._indexed:
-            changes += deadline_rows(latest.items())
-        self.store.write(changes)
+            latest += deadline_rows(latest)
+        self.store.write([*latest, follows])
 
     def _following(self) -> Following:
         topic, at = self.changelog.topic, self.changelog.at

@@ -237,7 +237,7 @@ class ServiceFile(Model):
     max_events: Count = MAX_EVENTS
     max_partials: Count = MAX_PARTIALS
     snapshots: Snapshots = Snapshots.model_validate({})
-    cache_bytes: SizeBytes = Field(256 * 10**6, alias="cache")
+    cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
     _path: Path = PrivateAttr(default=Path("service.yml"))
 
     @property

@@ -108,12 +108,11 @@ def _write_sorted(file: Path, pairs: Iterable[Pair], memory: Memory, where: Path
     count, before = 0, b""
     _do(lambda: writer.open(str(file)), where)
     for key, value in pairs:
-        if key <= before and count:
-            raise out_of_order(count, where)
         try:
-            writer[key] = value
+            writer[key] = value  # refuses a key that is not after the one before
         except Exception as error:
-            raise explained(error, where, "ingest") from error
+            told = out_of_order(count, where) if count and key <= before else explained(error, where, "ingest")
+            raise told from error
         count, before = count + 1, key
     if count:
         _do(writer.finish, where)

@@ -24,12 +24,12 @@ from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task, Upkeep
 
 POLL_RECORDS = 50_000
-POLLS = 3  # a commit, while so much comes: a key that changes often is then written less often
+POLLS = 3  # a commit at most, while so much comes, where many of its events change the same rows
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
 PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
-MEMORY_ROWS = 50_000  # changed by one commit, after which it is looked at too
+MEMORY_ROWS = 20_000  # changed by one commit, after which it is looked at too
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
 ASK_EVERY_S = 0.5  # how often a container that is done looks whether the others are
@@ -73,6 +73,7 @@ class Container:
         self._rejoins = 0
         self._trouble_since_s = 0.0
         self._commits = 0
+        self._polls = POLLS
         self._paused: set[TopicPartition] = set()
         self._asked_at_s = 0.0
         self._held: dict[int, int] = {}  # partition to when its store was first found to be another's
@@ -130,16 +131,17 @@ class Container:
         """Poll, feed, tick, commit, and restore a little."""
         member = self._joined()
         busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
-        taken = self._take(member, 0.0 if busy else POLL_S)
-        for _ in range(POLLS - 1):
+        taken = whole = self._take(member, 0.0 if busy else POLL_S)
+        for _ in range(self._polls - 1):
             if taken < POLL_RECORDS // 2:
                 break
             taken = self._take(member, 0.0)
+            whole += taken
         for task in self._running():
             if task.indexing:
                 task.core.index_some()
         self._tick(member)
-        self._commit(member)
+        self._commit(member, whole)
         self._keep_together(member)
         for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
             self._restore_some(member, task)
@@ -173,7 +175,7 @@ class Container:
         for task in self._running():
             task.tick({at for at in task.inputs if member.at_end(at) and at not in self._paused})
 
-    def _commit(self, member: Member) -> None:
+    def _commit(self, member: Member, taken: int = 0) -> None:
         """Everything that the tasks have, as one transaction; then each store (P3)."""
         dirty = [task for task in self._running() if task.dirty]
         if not dirty:
@@ -188,8 +190,12 @@ class Container:
             task.snapshot_if_due()
         self._rejoins = 0
         self._commits += 1
-        if self._commits % MEMORY_EVERY == 0 or sum(len(each.changes) for each in outcomes) > MEMORY_ROWS:
+        rows = sum(len(each.changes) for each in outcomes)
+        if self._commits % MEMORY_EVERY == 0 or rows > MEMORY_ROWS:
             self._keep_small()
+        if taken >= POLL_RECORDS:
+            # A row that changes often is written less often by large commits; others only fill memory.
+            self._polls = POLLS if rows * 2 < taken else 1
         if self._commits % MEMORY_EVERY == 0:
             gc.collect(1)
 

@@ -57,7 +57,7 @@ class Plan:
     topics: OutputTopics
     max_partials: int = MAX_PARTIALS
     max_events: int = MAX_EVENTS
-    cache_bytes: int = 256 << 20
+    cache_bytes: int = 128 << 20
 
     @property
     def versions(self) -> dict[str, str]:

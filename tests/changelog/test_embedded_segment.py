@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.changelog.embedded_packed import Packed, joined, kept, rows_between
 from samovar.changelog.embedded_segment import (
     SEGMENT_BYTES,
     DamagedSegmentError,
@@ -18,6 +17,7 @@ from samovar.changelog.embedded_segment import (
     unpack,
 )
 from samovar.changelog.log import Headers, Pair
+from samovar.changelog.packed import Packed, joined, kept, rows_between
 
 PAIRS = st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=30)), min_size=1)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=2).map(tuple)

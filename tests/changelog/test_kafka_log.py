@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
@@ -17,9 +17,8 @@ from samovar.changelog import broker, kafka_member
 from samovar.changelog.broker_process import free_port
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka import KafkaLog
-from samovar.changelog.kafka_records import by_partition
 from samovar.changelog.kafka_settings import Settings
-from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Log, Reader, TopicPartition, TopicSpec
 from samovar.state import points
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
@@ -263,12 +262,43 @@ def test_an_address_is_needed() -> None:
 # ---------------------------------------------------------------- records
 
 
-def test_partitions_of_several_topics_are_told_apart() -> None:
-    places = [("a", 0), ("a", 0), ("b", 0), ("a", 0), ("a", 1), ("b", 1)]
-    messages = [Message(topic=topic, partition=number, offset=row) for row, (topic, number) in enumerate(places)]
-    found = by_partition(messages, one_topic=False)
-    rows = {tuple(at): [message.offset() for message in own] for at, own in found.items()}
-    assert rows == {("a", 0): [0, 1, 3], ("b", 0): [2], ("a", 1): [4], ("b", 1): [5]}
+def test_partitions_of_several_topics_are_told_apart(log: Log) -> None:
+    names = unique("a"), unique("b")
+    log.create([TopicSpec(name, 2) for name in names])
+    places = [TopicPartition(name, number) for name in names for number in (0, 1)]
+    for turn in range(3):
+        log.append([Append(at.topic, [(b"k", f"{at} {turn}".encode())], at.partition) for at in places])
+    found: dict[TopicPartition, list[bytes]] = {at: [] for at in places}
+    reader = log.reader(dict.fromkeys(places, 0))
+    until(lambda: _taken(reader, found) == 12)
+    reader.close()
+    assert found == {at: [f"{at} {turn}".encode() for turn in range(3)] for at in places}
+
+
+def _taken(reader: Reader, found: dict[TopicPartition, list[bytes]]) -> int:
+    for records in reader.poll(100, 0.05):
+        found[TopicPartition(records.topic, records.partition)] += [value or b"" for _, value in records.pairs()]
+    return sum(map(len, found.values()))
+
+
+def test_what_a_record_has_comes_back(log: Log) -> None:
+    at = made(log)
+    pairs = [(b"k", b"v"), (None, b"no key"), (b"gone", None), (b"", b""), (b"x" * 5_000, b"y" * 50_000)]
+    headers = [(("a", b"1"), ("b", b"")), (), (("a", "ü".encode()),), (), ()]
+    log.append([Append(at.topic, pairs, 0, headers)])
+    reader = log.reader({at: 0})
+    came: list[tuple[object, ...]] = []
+
+    def take() -> bool:
+        for records in reader.poll(100, 0.05):
+            rows = range(len(records))
+            came.extend((records.key(row), records.value(row), records.headers(row)) for row in rows)
+            assert records.pairs() == [(records.key(row), records.value(row)) for row in rows]
+        return len(came) == len(pairs)
+
+    until(take)
+    reader.close()
+    assert came == [(*pair, own) for pair, own in zip(pairs, headers, strict=True)]
 
 
 def made(log: Log) -> TopicPartition:

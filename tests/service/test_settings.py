@@ -99,7 +99,7 @@ def test_defaults(write: Callable[[str], Path], tmp_path: Path) -> None:
         "fraud-alerts", "fraud-late", "fraud-dead-letters", "fraud-changelog", "fraud-journal",
     ]  # fmt: skip
     assert (settings.delivery, settings.topics, settings.replication) == (Delivery.EXACTLY_ONCE, "create", 1)
-    assert (settings.snapshots.every_ms, settings.snapshots.keep, settings.cache_bytes) == (600_000, 2, 256_000_000)
+    assert (settings.snapshots.every_ms, settings.snapshots.keep, settings.cache_bytes) == (600_000, 2, 128_000_000)
     assert (settings.path, settings.folder) == (tmp_path / "service.yml", tmp_path)
 
 

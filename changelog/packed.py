@@ -8,15 +8,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from samovar.changelog.log import Headers, Int64s, Pair
+from samovar.changelog.log import Bools, Headers, Int64s, Pair
 from samovar.patterns.native import Messages
 
-Bools: TypeAlias = NDArray[np.bool_]
 _U32 = struct.Struct("<I")
 
 
@@ -58,7 +55,7 @@ def objects(messages: Messages, missing: Bools) -> list[bytes | None]:
     base = int(messages.starts[0])
     data = messages.data[base : messages.ends[-1]].tobytes()
     starts, ends = (messages.starts - base).tolist(), (messages.ends - base).tolist()
-    found: list[bytes | None] = [data[start:end] for start, end in zip(starts, ends, strict=True)]
+    found: list[bytes | None] = list(map(data.__getitem__, map(slice, starts, ends)))
     for row in np.flatnonzero(missing).tolist():
         found[row] = None
     return found

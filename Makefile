@@ -36,8 +36,9 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long parts too
 	@$(BIN)/python -m benchmarks all $(ARGS)
 
-chaos: kernel ## kill a service again and again, on both logs: KILLS=500; SAMOVAR_SEED=n repeats a run
-	@SAMOVAR_KILLS=$(or $(KILLS),500) $(BIN)/python -m pytest -q -s tests/faults/test_kills.py $(ARGS)
+chaos: kernel fetcher ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
+	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \
+	  $(BIN)/python -m pytest -q -s tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
 
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)

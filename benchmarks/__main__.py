@@ -2,6 +2,7 @@
 
     python -m benchmarks [matcher] [--events N] [--full] [--json]
     python -m benchmarks service [--events N] [--only PART,...] [--runs N] [--full] [--json]
+    python -m benchmarks scaling [--events N] [--only PART,...] [--full] [--json]
     python -m benchmarks all [options that both have]
 
 `matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
@@ -13,9 +14,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import matcher, service
+from benchmarks import matcher, scaling, service
 
-PARTS = {"matcher": [matcher.main], "service": [service.main], "all": [matcher.main, service.main]}
+PARTS = {
+    "matcher": [matcher.main],
+    "service": [service.main],
+    "scaling": [scaling.main],
+    "all": [matcher.main, service.main],
+}
 
 
 def main(arguments: Sequence[str]) -> int:

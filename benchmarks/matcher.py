@@ -202,8 +202,8 @@ def best(measure: Callable[[], float], times: int = 3) -> float:
 # ---------------------------------------------------------------- the table
 
 
-def show(figures: list[Figure]) -> None:
-    table = Table(title=f"samovar, one core ({machine()})", title_justify="left")
+def show(figures: list[Figure], title: str = "samovar, one core") -> None:
+    table = Table(title=f"{title} ({machine()})", title_justify="left")
     for heading, justify in (("what", "left"), ("measured", "right"), ("", "left"), ("aim", "right"), ("note", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for figure in figures:

@@ -131,8 +131,10 @@ class EmbeddedMember:
     def _give_up(self, partitions: Sequence[int]) -> None:
         if not partitions:
             return
+        points.passing("revoke.before")
         self._joining.on_revoked(self._all_of(partitions))
         self._release(partitions)
+        points.passing("revoke.after")
 
     def _release(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
@@ -158,6 +160,7 @@ class EmbeddedMember:
             self._cursor.places[at] = Place(self._topics[at.topic].number, None)
         self._cursor.look_again()
         self._joining.on_assigned(taken)
+        points.passing("assign.after")
 
     def _all_of(self, partitions: Sequence[int]) -> list[TopicPartition]:
         return [

@@ -90,10 +90,10 @@ def live_slots(group_folder: Path) -> Sequence[int]:
     except FileNotFoundError:
         return []
     slots = [int(name.removeprefix("slot-")) for name in names if _SLOT.fullmatch(name)]
-    return [slot for slot in sorted(slots) if _is_held(group_folder / f"slot-{slot}")]
+    return [slot for slot in sorted(slots) if is_held(group_folder / f"slot-{slot}")]
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """Asked with a shared lock, so that two who ask at once do not take each other for the member."""
     try:
         handle = os.open(path, os.O_RDONLY)

@@ -147,6 +147,7 @@ class Fetcher:
     def __init__(self, settings: Mapping[str, Any], on_error: OnError) -> None:
         """Raises KafkaException where a setting is not accepted."""
         self._library = client()
+        _gathering()  # what it consumes must be let go of, or it could never be closed
 
         def told(_client: int, code: int, reason: bytes, _opaque: int) -> None:
             on_error(KafkaError(code, reason.decode(errors="replace")))

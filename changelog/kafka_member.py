@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -22,12 +23,13 @@ from samovar.changelog.kafka_client import Trouble
 from samovar.changelog.kafka_errors import Failure, error_of, failure_of
 from samovar.changelog.kafka_read import Stream
 from samovar.changelog.kafka_settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Conf, Settings
+from samovar.changelog.kafka_watch import NoAnswerError, watched
 from samovar.changelog.kafka_write import Writer
 from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
 from samovar.state import points
 
 JOIN_S = 30.0  # until a slot's producer must be ready
-OFFSETS_S = 15.0  # until the group's coordinator must have taken the offsets
+OFFSETS_S = 5.0  # until the group's coordinator must have taken the offsets
 COMMIT_S = 30.0  # until a commit must be known to have happened, or not
 ABORT_S = 10.0
 
@@ -45,7 +47,7 @@ class KafkaMember:
         self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
         self._open = False
         self._usable = True
-        self._closed = False
+        self._closed = self._closing = False
         self._broken: Exception | None = None
         self._writer = self._ready_writer()
         member = {
@@ -152,6 +154,8 @@ class KafkaMember:
             raise broken
 
     def _on_assign(self, consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
+        if self._closing:
+            return  # too late; and to ask the client for anything now would be to wait for ever
         consumer.assign([])  # nothing is read before it is sought
         self._membership = consumer.consumer_group_metadata()
         given = partitions_of(places)
@@ -159,14 +163,17 @@ class KafkaMember:
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
+        points.passing("assign.after")
 
     def _on_revoke(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         # First told, then given up: until then the member may still commit what it has done.
+        points.passing("revoke.before")
         try:
             if self._owned:
                 (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
         finally:
             self._let_go(consumer)
+        points.passing("revoke.after")
 
     def _on_lost(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         self._usable = False
@@ -204,16 +211,22 @@ class KafkaMember:
             self._produce(appends)
             points.passing("offsets.before")
             if offsets:
-                places = places_at(offsets)
-                persist(lambda left: producer.send_offsets_to_transaction(places, self._membership, left), OFFSETS_S)
+                watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
             points.passing("offsets.after")
         except KafkaException as error:
             failure = self._failure(error_of(error), "writing")
             self._abort()
             raise failure from None
+        except NoAnswerError as error:
+            self._open = False  # a producer that hangs cannot abort either: the slot's next one does
+            raise LogUnavailable(f"sending offsets as {self._name}: {error}") from None
         points.passing("commit.before")
         self._commit()
         points.passing("commit.after")
+
+    def _send_offsets(self, places: list[KafkaPlace], seconds: float) -> None:
+        producer, membership = self._writer.producer, self._membership
+        persist(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
 
     def _produce(self, appends: Sequence[Append]) -> None:
         points.passing("produce.before")
@@ -301,6 +314,7 @@ class KafkaMember:
             raise self._broken  # not of the client, which has nothing to do with us any more
 
     def _leave(self) -> None:
+        self._closing = True
         if self._usable:
             self._consumer.close()  # calls on_revoked, in which a last commit is still possible
             return

@@ -4,12 +4,13 @@ Dead letters use the names of Kafka Streams (KIP-1034), so that tools for those 
 
     __streams.errors.exception      the class of the fault: NOT_JSON, MISSING_KEY, FROM_THE_FUTURE, ... (docs/errors.md)
     __streams.errors.message        what is wrong, in words, with the place in the message
-    __streams.errors.stacktrace     empty: a message is at fault here, not a program
+    __streams.errors.stacktrace     empty where a message is at fault; of a task's own code (TASK_FAILED), where it was
     __streams.errors.topic          where it came from
     __streams.errors.partition
     __streams.errors.offset
 
-Late events carry the last three, and `samovar.late.ms` (by how much) and `samovar.stream`.
+Late events carry the last three, and `samovar.late.ms` (by how much) and `samovar.stream`. Where not the
+main stage but another one could not take it, `samovar.stage` names that: others that read the stream may have.
 
 A message too large for a letter is cut, so that it cannot stop a service: `samovar.cut.bytes` is the size it had.
 """
@@ -37,19 +38,19 @@ class Origin:
         place = (PREFIX + "topic", topic.encode()), (PREFIX + "partition", str(partition).encode())
         return Origin(*place, ("samovar.stream", stream.encode()))
 
-    def dead(self, offset: int, kind: str, message: str) -> Headers:
-        return (
-            (PREFIX + "exception", kind.encode()),
-            (PREFIX + "message", message.encode()),
-            (PREFIX + "stacktrace", b""),
-            self.topic,
-            self.partition,
-            (PREFIX + "offset", b"%d" % offset),
-        )
+    def dead(self, offset: int, kind: str, message: str, trace: str = "") -> Headers:
+        place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)
+        return (*failure(kind, message, trace), *place)
 
     def late(self, offset: int, late_ms: int) -> Headers:
         place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)
         return (*place, self.stream, ("samovar.late.ms", b"%d" % late_ms))
+
+
+def failure(kind: str, message: str, trace: str = "") -> Headers:
+    """What went wrong, where no record is to blame: a task's timer has none."""
+    said = (PREFIX + "exception", kind.encode()), (PREFIX + "message", message.encode("utf-8", "replace"))
+    return (*said, (PREFIX + "stacktrace", trace.encode("utf-8", "replace")))
 
 
 def fitted(pair: Pair, headers: Headers) -> tuple[Pair, Headers]:

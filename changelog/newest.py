@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -55,14 +55,20 @@ class Newest:
         places = [np.ascontiguousarray(column) for column in columns]
         _library().samovar_newest_add(self._handle, count, *(place.ctypes.data for place in places))
 
-    def changes(self) -> Iterator[Change]:
-        """All of them, in order of keys."""
+    def pack(self) -> None:
+        """Put all in order of keys. Nothing can be added any more."""
         size, out = len(self), (c_void_p * 5)()
         _library().samovar_newest_pack(self._handle, out)
         keys, key_bounds, values, value_bounds, null = out
-        gone = array_at(null, size, BOOL, self)
-        parts = (_messages(keys, key_bounds, size, self), _messages(values, value_bounds, size, self))
-        return zip(objects(parts[0], np.zeros(size, np.bool_)), objects(parts[1], gone), strict=True)  # type: ignore[arg-type]
+        self._keys = _messages(keys, key_bounds, size, self)
+        self._values = _messages(values, value_bounds, size, self)
+        self._gone = array_at(null, size, BOOL, self)
+        self._held.clear()
+
+    def changes(self) -> list[Change]:
+        """All of them, in order of keys, once packed."""
+        keys = objects(self._keys, np.zeros(len(self), np.bool_))
+        return list(zip(keys, objects(self._values, self._gone), strict=True))  # type: ignore[arg-type]
 
 
 def _messages(data: int | None, bounds: int | None, size: int, owner: object) -> Messages:

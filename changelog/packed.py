@@ -55,7 +55,7 @@ def objects(messages: Messages, missing: Bools) -> list[bytes | None]:
     base = int(messages.starts[0])
     data = messages.data[base : messages.ends[-1]].tobytes()
     starts, ends = (messages.starts - base).tolist(), (messages.ends - base).tolist()
-    found: list[bytes | None] = list(map(data.__getitem__, map(slice, starts, ends)))
+    found: list[bytes | None] = [data[start:end] for start, end in zip(starts, ends, strict=True)]
     for row in np.flatnonzero(missing).tolist():
         found[row] = None
     return found

@@ -5,32 +5,68 @@ what it is:
 
     b"r" + row key     a row of a rule's or history function's state; value as in patterns/kernel/rows.cpp
     b"p"               the task's position (`Position`), JSON; the last changelog record of every commit
-    b"u" + ...         a row of a user's store
+    b"u" + ...         a row of a user's store, or one of its task's timers: samovar.state.stack, tasks/user_timers.py
+    b"s" + ...         an alert that must not be published twice after a rewind: samovar.tasks.skipping
 
 Rows that are local to a store and never logged:
 
     b"l"               which changelog this store follows, and up to where (`Following`), JSON
     b"t" + time + key  an index of deadlines: 8 bytes of time that sort as numbers do, then the key's bytes; no value
     b"i"               that index has an entry for every row with a deadline; a small store has no index
+    b"x" + ...         indexes of a user's stores and timers; b"x" alone: a hash of the position that they fit
 
-A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed.
+A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed. A
+position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input; without them it is written as
+format 1.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from samovar.changelog.errors import Refused
 from samovar.state.digest import varint
 from samovar.state.store import Change
 
-FORMAT = 1
+FORMAT = 2
+ROW_FORMAT = 1  # of patterns/kernel/rows.cpp
+LEAST_FORMAT = 1  # of what needs nothing newer, so that an older version can read it
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
+NEWER = ("parts", "joins", "unknown", "forwards")  # of format 2
+UNKNOWN_SINCE = -1
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
+
+
+class Part(NamedTuple):
+    """A source partition of a repartition topic, as a task knows it (samovar.changelog.forwarded)."""
+
+    partition: int
+    largest: int | None  # event time, of a silent one what it told last; None: nothing is known yet
+    silent: bool
+    next: int  # offset of the source: events before it have come
+    since: int  # from where on they came without a break, or UNKNOWN_SINCE
+
+
+class Unknown(NamedTuple):
+    """A schema that nobody knew in a stretch of an input: its messages there were dead letters, and stay that."""
+
+    schema: int
+    since: int  # offset
+    until: int | None  # None: it is not known yet
+
+
+class Told(NamedTuple):
+    """What a task told a repartition topic last, and from which offset of the source on it forwards (or
+    UNKNOWN_SINCE).
+    """
+
+    since: int
+    largest: int | None  # event time; None: nothing yet
+    silent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +76,9 @@ class Input:
     Records before `next` were taken; those from `safe` on are read again after a crash, because some of them wait for
     event time. `largest` is the largest event time before `safe` (None: no event yet); `raises` are later points at
     which it was raised without an event: (offset, largest). `silent`: it holds event time back no more, since no event
-    ever came.
+    ever came. Of a repartition topic, `parts` are its source partitions before `safe`, and `joins` the later points at
+    which a silent one spoke again: (offset, partition, largest). `unknown` are the schemas that nobody knows yet, or
+    did not at some place from `safe` on.
     """
 
     topic: str
@@ -50,17 +88,24 @@ class Input:
     largest: int | None = None
     raises: tuple[tuple[int, int], ...] = ()
     silent: bool = False
+    parts: tuple[Part, ...] = ()
+    joins: tuple[tuple[int, int, int], ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What a task's state stands for: input up to here, event time, rules, and journal entries written so far."""
+    """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
+
+    `forwards` are the repartition topics that the task writes.
+    """
 
     watermark: int | None
     inputs: Mapping[str, Input]  # by stream
     streams: tuple[str, ...]  # in the order of their numbers, which stored states use
     rules: Mapping[str, str]  # id to version
     journal: int = 0
+    forwards: Mapping[str, Told] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +121,45 @@ class Following:
 
 
 def pack_position(position: Position) -> bytes:
-    return _json({"v": FORMAT, **_named(position)})
+    return _json({"v": format_of(position), **_named(position)})
+
+
+def format_of(position: Position) -> int:
+    """The least that a reader must know."""
+    is_newer = position.forwards or any(each.parts or each.unknown for each in position.inputs.values())
+    return FORMAT if is_newer else LEAST_FORMAT
+
+
+def formats_of(position: Position) -> dict[str, int]:
+    """What a snapshot's manifest says about its rows."""
+    return {"row": ROW_FORMAT, "position": format_of(position)}
+
+
+def refuse_newer(formats: Mapping[str, int], what: str) -> None:
+    """Formats as a manifest names them, against those that are known here."""
+    known = {"row": ROW_FORMAT, "position": FORMAT}
+    for name, version in formats.items():
+        if version > known.get(name, 0):
+            raise newer(f"{what} ({name})", version, known.get(name, 0))
 
 
 def unpack_position(data: bytes) -> Position:
     raw = _fields(data, "a task's position")
     inputs = {name: _input(each) for name, each in raw["inputs"].items()}
-    return Position(raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"])
+    forwards = {topic: Told(*each) for topic, each in raw.get("forwards", {}).items()}
+    return Position(raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"], forwards)
 
 
 def _input(raw: dict[str, Any]) -> Input:
-    return Input(**{**raw, "raises": tuple((offset, largest) for offset, largest in raw["raises"])})
+    raises = tuple((offset, largest) for offset, largest in raw["raises"])
+    parts = tuple(Part(*each) for each in raw.get("parts", ()))
+    joins = tuple((offset, partition, largest) for offset, partition, largest in raw.get("joins", ()))
+    unknown = tuple(Unknown(*each) for each in raw.get("unknown", ()))
+    return Input(**{**raw, "raises": raises, "parts": parts, "joins": joins, "unknown": unknown})
 
 
 def pack_following(following: Following) -> bytes:
-    return _json({"v": FORMAT, **_named(following)})
+    return _json({"v": LEAST_FORMAT, **_named(following)})
 
 
 def unpack_following(data: bytes) -> Following:
@@ -101,7 +170,8 @@ def unpack_following(data: bytes) -> Following:
 
 def _named(record: Position | Input | Following) -> dict[str, Any]:
     """Its fields by name, as they are: `asdict` copies them all, and this is done for every commit of every task."""
-    return {name: getattr(record, name) for name in record.__slots__}
+    found = {name: getattr(record, name) for name in record.__slots__}
+    return {name: value for name, value in found.items() if name not in NEWER or value}
 
 
 def _json(data: Mapping[str, Any]) -> bytes:
@@ -117,12 +187,25 @@ def _fields(data: bytes, what: str) -> dict[str, Any]:
             "state-damaged", f"{what} cannot be read", "Run `samovar restore` to rebuild the store.", str(error)
         ) from error
     if version > FORMAT:
-        raise Refused(
-            "format-newer",
-            f"{what} has format {version}, and this version of Samovar reads formats up to {FORMAT}",
-            "Run the version that wrote it, or a newer one.",
-        )
+        raise newer(what, version, FORMAT)
     return raw
+
+
+def newer(what: str, version: int, known: int) -> Refused:
+    """How everything that reads a stored format refuses what a newer version wrote."""
+    return Refused(
+        "format-newer",
+        f"{what} has format {version}, and this version of Samovar reads formats up to {known}",
+        "Run the version that wrote it, or a newer one.",
+    )
+
+
+def unreadable_rows(values: Iterable[bytes]) -> Refused:
+    """Why rows of rules' states could not be read. A row begins with its format, a small number."""
+    found = max((value[0] for value in values if value), default=0)
+    if found > ROW_FORMAT:
+        return newer("a row of a rule's state", found, ROW_FORMAT)
+    return Refused("state-damaged", "the state of a rule cannot be read", "Run `samovar restore` to rebuild the store.")
 
 
 def deadline_rows(changes: Iterable[Change]) -> list[Change]:

@@ -13,18 +13,22 @@ import time
 from dataclasses import dataclass
 from itertools import chain
 
-import numpy as np
-
+from samovar.changelog.ahead import Ahead, Part
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Bounds, Log, Records, Topic, TopicPartition
-from samovar.changelog.newest import Newest
-from samovar.changelog.record import FOLLOWING, INDEXED, Following, deadline_rows, pack_following, unpack_following
+from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
+from samovar.changelog.record import (
+    FOLLOWING,
+    INDEXED,
+    POSITION,
+    Following,
+    deadline_rows,
+    pack_following,
+    unpack_following,
+    unpack_position,
+)
 from samovar.state.points import passing
 from samovar.state.store import Readable, TaskStore
 
-READ_RECORDS = 50_000
-FLUSH_ROWS = 400_000  # newest values held before they are written
-FLUSH_BYTES = 128 << 20  # and bytes of records, older values among them
 STUCK_S = 120.0  # with no record and no progress for so long, a restore fails loudly
 
 
@@ -110,68 +114,61 @@ class Restore:
         self.records = 0
         self._empty = next(store.range(), None) is None
         self._indexed = store.get(INDEXED) is not None
-        self._latest = Newest()
-        self._time_ms = 0
+        following = following_of(store)
+        self._time_ms = 0 if following is None else following.time_ms
+        self._ahead = Ahead(log, changelog.at, start, self.end) if start < self.end else None
         self._last_progress = time.monotonic()
-        self._reader = log.reader({changelog.at: start}) if start < self.end else None
         passing("restore.before")
 
     @property
     def done(self) -> bool:
-        return self._reader is None
+        return self._ahead is None
 
     def advance(self, timeout_s: float = 0.1) -> bool:
-        """Read some more; True when the store is caught up."""
-        if self._reader is None:
+        """Write what was read meanwhile; True when the store is caught up."""
+        if self._ahead is None:
             return True
-        for records in self._reader.poll(READ_RECORDS, timeout_s):
-            self._take(records)
-        self._move(min(self._reader.position(self.changelog.at), self.end))
-        if self.next >= self.end:
-            self._finish()
-        elif len(self._latest) >= FLUSH_ROWS or self._latest.bytes >= FLUSH_BYTES:
-            self._flush()
+        part = self._ahead.take(timeout_s)
+        self._move(self._ahead.position)
+        if part is not None:
+            self._write(part)
+            self.records += part.records
+            if part.next >= self.end:
+                self.close()
+                passing("restore.after")
         return self.done
-
-    def _take(self, records: Records) -> None:
-        count = int(np.searchsorted(records.offsets, self.end))
-        if count:
-            self._latest.add(records, count)
-            self._time_ms = int(records.times[count - 1])
-            self.records += count
 
     def _move(self, position: int) -> None:
         if position > self.next:
             self.next, self._last_progress = position, time.monotonic()
-        elif time.monotonic() - self._last_progress > STUCK_S:
+        elif time.monotonic() - self._last_progress > STUCK_S and position < self.end:
             raise Refused(
                 "restore-stuck",
                 f"no record of {self.changelog.at} came for {STUCK_S:.0f} s, at offset {self.next:,} of {self.end:,}",
                 "A transaction may be open, or records are missing: look at the broker, then run it again.",
             )
 
-    def _finish(self) -> None:
-        self._flush()
-        self.close()
-        passing("restore.after")
-
-    def _flush(self) -> None:
-        latest, self._latest = list(self._latest.changes()), Newest()
-        follows = (FOLLOWING, pack_following(self._following()))
+    def _write(self, part: Part) -> None:
+        rows = part.rows.changes()
+        if rows and rows[0][0] == POSITION and rows[0][1] is not None:
+            unpack_position(rows[0][1])  # of a newer version: refused before anything of it is in the store
+        follows = (FOLLOWING, pack_following(self._following(part)))
         if self._empty:
             # Its key is before those of all rows that are logged.
-            self.store.ingest(chain([follows], ((key, value) for key, value in latest if value is not None)))
+            self.store.ingest(chain([follows], ((key, value) for key, value in rows if value is not None)))
             self._empty = False
             return
         if self._indexed:
-            latest += deadline_rows(latest)
-        self.store.write([*latest, follows])
+            rows += deadline_rows(rows)
+        self.store.write([*rows, follows])
 
-    def _following(self) -> Following:
+    def _following(self, part: Part) -> Following:
         topic, at = self.changelog.topic, self.changelog.at
-        return Following(at.topic, topic.id, at.partition, topic.partitions, self.next, self._time_ms)
+        if part.time_ms is not None:
+            self._time_ms = part.time_ms
+        return Following(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None

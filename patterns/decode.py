@@ -1,12 +1,13 @@
-"""What a message must be, said twice: here in plain Python, and fast in kernel/json.cpp. Tests hold the two equal.
+"""What a message must be, said twice: here in plain Python, and fast in kernel/json_reader.h. Tests hold the two equal.
 
 A message is one JSON object (RFC 8259, strictly) with a time and a type. Each gets one verdict: an `Event`, or `Bad`
 with a code, a sentence and, where it is known, the column. Of equal names in an object the last counts. `a.b` reads
 the nested value first and then a flat field of that name; with more names the shortest first name is tried first at
 every level (for a.b.c: a > b > c, a > b.c, a.b > c, a.b.c), and null counts as absent.
 
-The codes are listed in the order of the kernel's enum. Where a message has several faults, bad UTF-8 comes first, then
-the first fault of structure (NOT_JSON, TOO_DEEP), then the rest as listed.
+The codes are listed in the order of the kernel's enum; the last four are of Avro (samovar.patterns.avro). Where a
+message has several faults, bad UTF-8 comes first, then the first fault of structure (NOT_JSON, TOO_DEEP), then the rest
+as listed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ CODES = (
     "TIME_OUT_OF_RANGE",
     "MISSING_TYPE",
     "TYPE_NOT_TEXT",
+    "NOT_AVRO",
+    "NOT_FRAMED",
+    "UNKNOWN_SCHEMA",
+    "SCHEMA_MISMATCH",
 )
 
 OF_A_VALUE = ("TIME_NOT_A_TIME", "QUOTED_DIGITS", "BAD_TIME", "TIME_OUT_OF_RANGE", "TYPE_NOT_TEXT")
@@ -306,6 +311,10 @@ def sentence(code: str, shown: str, time_field: str, type_field: str) -> str:
         "TIME_OUT_OF_RANGE": f"{time} is {shown}, outside the years 1 to 9999; epoch times are in milliseconds",
         "MISSING_TYPE": f"{kind} is missing: every event needs one",
         "TYPE_NOT_TEXT": f"{kind} is {shown}: it must be text",
+        "NOT_AVRO": f"not Avro: {shown}",
+        "NOT_FRAMED": f"not in the wire format (0, then four bytes with the schema's number): {shown}",
+        "UNKNOWN_SCHEMA": f"its schema is not known: {shown}",
+        "SCHEMA_MISMATCH": f"its schema cannot be read as the stream's: {shown}",
     }[code]
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Any
 from weakref import finalize
 
@@ -34,6 +35,9 @@ NEVER = (1 << 63) - 1
 END_OF_TIME = 1 << 62  # the watermark that closes everything
 DIGEST_ROWS = 20_000  # looked at together
 ALL_ROWS, CHANGED_ROWS, CANONICAL_ROWS = range(3)
+
+
+_SERIALS = count()
 
 
 class _Payload(ctypes.Union):
@@ -58,6 +62,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_lines": (c_void_p, [c_void_p]),
     "samovar_line_ends": (c_void_p, [c_void_p]),
     "samovar_counters": (None, [c_void_p, c_int, c_void_p]),
+    "samovar_tallies": (None, [c_void_p, c_int, c_void_p]),
     "samovar_dropped": (c_int64, [c_void_p]),
     "samovar_live": (c_size_t, [c_void_p]),
     "samovar_line_keys": (c_void_p, [c_void_p]),
@@ -130,6 +135,18 @@ class Counters:
     live_partials: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tallies:
+    """The same without what would have to be counted over all states, and the time that went to the rule alone."""
+
+    matches: int
+    suppressed: int
+    dropped_partials: int
+    dropped_events: int
+    no_key: int
+    ns: int
+
+
 class StateError(ValueError):
     """Stored rows that cannot be read: damaged, or written by a newer format."""
 
@@ -156,6 +173,7 @@ class States:
         if max_partials < 1 or max_events < 1:
             raise ValueError("max_partials and max_events are at least 1")
         library = _library()
+        self.serial = next(_SERIALS)  # no other states of this process have it, also when these are gone
         self.program = program
         self._limits = max_partials, max_events
         self._words = np.array(program.words, np.int64)
@@ -180,6 +198,11 @@ class States:
         out = (c_int64 * 6)()
         _library().samovar_counters(self.handle, rule, out)
         return Counters(*out)
+
+    def tallies(self, rule: int) -> Tallies:
+        out = (c_int64 * 6)()
+        _library().samovar_tallies(self.handle, rule, out)
+        return Tallies(*out)
 
     def dropped(self) -> int:
         """Partial matches and events that limits let go of, of all rules and history functions."""

@@ -6,9 +6,10 @@ The sources are under patterns/kernel; every function of its C interface that is
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from collections.abc import Collection, Sequence
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from mmap import mmap
@@ -53,6 +54,18 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_size_t,
         [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
     ),
+    "samovar_avro_new": (c_void_p, [c_void_p, c_int]),
+    "samovar_avro_free": (None, [c_void_p]),
+    # schemas, number; words, n, blob, size
+    "samovar_avro_add": (None, [c_void_p, c_uint32, c_void_p, c_size_t, c_char_p, c_size_t]),
+    "samovar_avro_drop": (None, [c_void_p, c_uint32]),
+    # as samovar_decode_json, with schemas for fields
+    "samovar_decode_avro": (
+        c_size_t,
+        [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
+    ),
+    # schemas, message, n; size, verdict
+    "samovar_avro_json": (c_void_p, [c_void_p, c_char_p, c_size_t, c_void_p, c_void_p]),
     "samovar_count_lines": (c_size_t, [c_void_p, c_size_t]),
     "samovar_split_lines": (None, [c_void_p, c_size_t, c_void_p, c_void_p]),
 }
@@ -263,10 +276,29 @@ class Decoder:
         verdicts = np.empty(count, VERDICT)
         arrays = messages.data.ctypes.data, starts.ctypes.data, ends.ctypes.data, count
         where = stream, address_of(places[0]), address_of(places[1])
-        kernel().samovar_decode_json(self.handle, batch.handle, *arrays, *where, int(copy), verdicts.ctypes.data)
+        self._into(batch.handle, *arrays, *where, int(copy), verdicts.ctypes.data)
         if not copy:
             batch.buffers.append(messages.data)
         return verdicts
+
+    def _into(self, *arguments: Any) -> None:
+        """The kernel's part, for messages of this format."""
+        kernel().samovar_decode_json(self.handle, *arguments)
+
+    def schemas_in(self, _messages: Messages) -> Sequence[int]:
+        """The numbers of the schemas that messages name; JSON names none."""
+        return ()
+
+    def knows(self, _schema: int) -> bool:
+        return True
+
+    def hide(self, schemas: Collection[int]) -> None:
+        """From here on these are unknown, whoever may know them, and no others are hidden."""
+
+    def whole(self, message: bytes) -> dict[str, Any]:
+        """All that a good message holds."""
+        fields: dict[str, Any] = json.loads(message)
+        return fields
 
     def bad(self, verdict: Any, message: bytes) -> Bad:
         """A verdict that is not OK, in words."""

@@ -3,25 +3,57 @@
     rules = samovar.load_rules("rules/")
     result = rules.run("events.jsonl")
 
+    class Count(samovar.Task):                      # a task of one's own: docs/tasks.md
+        def process(self, event, ctx): ...
+
 The names below are loaded when they are first used, so that importing samovar costs nothing.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samovar.patterns.api import BadEvent, Match, Result, RuleError, Rules, check, load_rules
+    from samovar.tasks.user import (
+        ClosableTask,
+        Context,
+        Event,
+        InitableTask,
+        NamedStore,
+        Task,
+        TimerTask,
+        WindowableTask,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["BadEvent", "Match", "Result", "RuleError", "Rules", "__version__", "check", "load_rules"]
+__all__ = [
+    "BadEvent",
+    "ClosableTask",
+    "Context",
+    "Event",
+    "InitableTask",
+    "Match",
+    "NamedStore",
+    "Result",
+    "RuleError",
+    "Rules",
+    "Task",
+    "TimerTask",
+    "WindowableTask",
+    "__version__",
+    "check",
+    "load_rules",
+]
+_OF_TASKS = {name for name in __all__ if name.endswith("Task")} | {"Context", "Event", "NamedStore"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from samovar.patterns import api  # noqa: PLC0415 - only when it is needed
-
-        return getattr(api, name)
+        # Only when it is needed, and only what is needed.
+        module = import_module("samovar.tasks.user" if name in _OF_TASKS else "samovar.patterns.api")
+        return getattr(module, name)
     raise AttributeError(f"module 'samovar' has no attribute {name!r}")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import typer
 
@@ -12,9 +14,10 @@ REFUSED = 2
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def told(*, as_json: bool = False) -> Iterator[None]:
     """Everything that a command may refuse, written to standard error."""
     from samovar.changelog.errors import LogUnavailable, Refused
+    from samovar.changelog.registry import RegistryUnavailable
     from samovar.service.match import UsageError
     from samovar.state.errors import StoreError
 
@@ -24,9 +27,18 @@ def told() -> Iterator[None]:
         text = str(refused)
     except UsageError as error:
         text = f"samovar: {error}"
+    except RegistryUnavailable as error:
+        text = f"registry-unavailable: {error}\n  see that the registry can be reached from here, and try again"
     except LogUnavailable as error:
         text = f"log-unavailable: {error}\n  see that the log of the service file can be reached, and try again"
     else:
         return
-    print(text, file=sys.stderr)
+    print(_object(text) if as_json else text, file=sys.stderr)
     raise typer.Exit(REFUSED)
+
+
+def _object(text: str) -> str:
+    """As a line of `--log json` is (samovar.service.telling)."""
+    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    code = text.partition(":")[0]
+    return json.dumps({"time": moment, "level": "error", "event": "refused", "text": text, "code": code})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samovar.service.cli_service import Config, Json
-from samovar.service.cli_state import DIFFERENT, Partitions, at_site
+from samovar.service.cli_state import DIFFERENT, Partitions, Stage, at_site
 
 if TYPE_CHECKING:
     from samovar.service.restore_plan import Asked, Planned
@@ -38,6 +38,7 @@ def restore(
     config: Config,
     *,
     partition: Partitions = None,
+    stage: Stage = None,
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="changelog|snapshot|source", help="Otherwise a snapshot where one is valid."),
@@ -58,7 +59,7 @@ def restore(
     if to_offset is not None and to_time is not None:
         raise typer.BadParameter("one moment is enough: leave --to-offset or --to-time out", param_hint="--to-time")
     moment = None if to_time is None else _moment(to_time)
-    asked = Asked(tuple(partition or ()), source, to_offset, moment, out, dry_run)
+    asked = Asked(tuple(partition or ()), source, to_offset, moment, out, dry_run, stage)
     with at_site(config) as site:
         report, is_equal = _run(site, asked, verify=verify, quiet=json)
     if json:
@@ -103,12 +104,12 @@ def _compared(site: Site, plans: list[Planned], screen: Any) -> dict[str, Any]:
     for planned in plans:
         if planned.until is None or planned.moment_ms is not None:
             continue
-        seen = compared(site, planned, lambda _: None)
+        here = site.at(planned.stage)
+        seen = compared(here, planned, lambda _: None)
         rows, states = len(seen.mended), seen.states_differ
-        found.append({"partition": planned.partition, "rows_to_mend": rows, "states_differ": states})
+        found.append({**here.placed(planned.partition), "rows_to_mend": rows, "states_differ": states})
         print(
-            f"partition {planned.partition}: {states:,} states differ from the changelog, of which {rows:,} rows"
-            " would be mended",
+            f"{planned.name}: {states:,} states differ from the changelog, of which {rows:,} rows would be mended",
             file=screen,
         )
     return {"dry_run": True} | ({"differences": found} if found else {})
@@ -133,7 +134,7 @@ def _verified(site: Site, asked: Asked, restored: list[Restored], screen: Any) -
     from samovar.service.verifying import verify as verified
 
     there = at_state(site, asked.out)
-    verdicts = [verified(there, each.partition, _now_ms()) for each in restored]
+    verdicts = [verified(there.at(each.stage), each.partition, _now_ms()) for each in restored]
     for verdict in verdicts:
         print("\n".join(text_of_verdict(verdict)), file=screen)
     return verdicts

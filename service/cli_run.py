@@ -11,6 +11,7 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config
+from samovar.service.processes import nothing_begun, run_processes
 
 RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
 
@@ -33,18 +34,26 @@ def run(
     ] = False,
     slot: Annotated[int, typer.Option(min=0, metavar="S", help="This container's number in the service.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; slot S at the port S above."),
+    ] = None,
+    log: Annotated[str, typer.Option("--log", metavar="text|json", help="How it tells what it does.")] = "text",
 ) -> None:
-    with told():
+    if log not in ("text", "json"):
+        raise typer.BadParameter(f"`{log}`: choose text or json", param_hint="--log")
+    with nothing_begun(), told(as_json=log == "json"):
         if containers > 1:
-            from samovar.service.processes import run_processes
-
-            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up))
+            options = ["--log", log, *(["--metrics", metrics] if metrics is not None else [])]
+            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up, options=options))
         from samovar.service.logs import opened
         from samovar.service.running import run_here
         from samovar.service.settings import load_service
 
         settings = load_service(config)
-        with opened(settings) as log:
-            counts = run_here(settings, log, slot, sys.stderr, until_caught_up=until_caught_up)
+        with opened(settings) as source:
+            counts = run_here(
+                settings, source, slot, sys.stderr, until_caught_up=until_caught_up, form=log, metrics=metrics
+            )
     if json:
         print(jsonlib.dumps(asdict(counts)))

@@ -122,12 +122,18 @@ def topics_check(config: Config, *, json: Json = False) -> None:
     with told():
         from samovar.service import topics_rights
         from samovar.service.logs import opened
+        from samovar.service.placement import misplaced
+        from samovar.service.plans import rule_plans
+        from samovar.service.service_rules import has_rules
         from samovar.service.settings import load_service
-        from samovar.service.topics import bootstrap_of, check, plan
+        from samovar.service.topics import bootstrap_of, check, plan_here
 
         settings = load_service(config)
         with opened(settings) as log:
-            specs = plan(settings, log.topics([spec.name for spec in plan(settings)]))
+            specs = plan_here(log, settings)
             found = check(log, specs, bootstrap_of(settings))
+            if not found and has_rules(settings):
+                partitions = specs[0].partitions
+                found = misplaced(log, settings, rule_plans(settings, partitions), partitions)
         print(topics_rights.check_json(specs, found) if json else topics_rights.check_text(specs, found))
     raise typer.Exit(MISMATCHES if found else 0)

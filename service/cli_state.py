@@ -56,6 +56,9 @@ Rule = Annotated[str | None, typer.Option(metavar="R", help="Only this rule.", s
 Partitions = Annotated[
     list[int] | None, typer.Option("--partition", min=0, metavar="P", help="Only this partition; may be repeated.")
 ]
+Stage = Annotated[
+    str | None, typer.Option(metavar="S", help="Only this stage: main, by-..., or a task's name.", show_default=False)
+]
 Folder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Another state, as `restore --out` makes it.")
 ]
@@ -84,11 +87,13 @@ def at_site(config: Path, state: Path | None = None) -> Iterator[Site]:
             yield site_of(settings, log, state)
 
 
-def state_get(config: Config, key: Key, *, rule: Rule = None, store: Folder = None, json: Json = False) -> None:
+def state_get(
+    config: Config, key: Key, *, rule: Rule = None, stage: Stage = None, store: Folder = None, json: Json = False
+) -> None:
     from samovar.service.state_commands import get
 
     with at_site(config, store) as site:
-        found = get(site, key, rule)
+        found = get(site, key, rule, stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
             print(line)
     raise typer.Exit(0 if found.data else NOTHING)
@@ -99,6 +104,7 @@ def state_scan(
     *,
     rule: Rule = None,
     partition: Partitions = None,
+    stage: Stage = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many keys.")] = 100,
     store: Folder = None,
     json: Json = False,
@@ -106,28 +112,36 @@ def state_scan(
     from samovar.service.state_commands import scan
 
     with at_site(config, store) as site:
-        found = scan(site, rule, partition or (), limit)
+        found = scan(site, rule, partition or (), limit, stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
             print(line)
 
 
 def state_history(
-    config: Config, key: Key, *, rule: Rule = None, partition: Partitions = None, json: Json = False
+    config: Config,
+    key: Key,
+    *,
+    rule: Rule = None,
+    partition: Partitions = None,
+    stage: Stage = None,
+    json: Json = False,
 ) -> None:
     from samovar.service.state_commands import history
 
     with at_site(config) as site:
-        found = history(site, key, rule, partition or ())
+        found = history(site, key, rule, partition or (), stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
             print(line)
     raise typer.Exit(0 if found.data else NOTHING)
 
 
-def state_digest(config: Config, *, partition: Partitions = None, store: Folder = None, json: Json = False) -> None:
+def state_digest(
+    config: Config, *, partition: Partitions = None, stage: Stage = None, store: Folder = None, json: Json = False
+) -> None:
     from samovar.service.state_commands import digests
 
     with at_site(config, store) as site:
-        found = digests(site, partition or ())
+        found = digests(site, partition or (), stage)
         for line in [jsonlib.dumps(found.data)] if json else found.lines:
             print(line)
 
@@ -149,7 +163,7 @@ def state_diff(
     raise typer.Exit(DIFFERENT if found.data else 0)
 
 
-def verify(config: Config, *, partition: Partitions = None, json: Json = False) -> None:
+def verify(config: Config, *, partition: Partitions = None, stage: Stage = None, json: Json = False) -> None:
     import time
 
     from samovar.service.progress import Progress
@@ -159,14 +173,18 @@ def verify(config: Config, *, partition: Partitions = None, json: Json = False) 
     with at_site(config) as site:
         verdicts = []
         progress = Progress(sys.stderr, quiet=json)
-        for each in site.present(partition or ()):
-            verdicts.append(verified(site, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None)))
+        found = site.found(partition or (), stage)
+        for here, each in found:
+            verdicts.append(verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None)))
             progress.clear()
             if not json:
                 print("\n".join(text_of_verdict(verdicts[-1])), flush=True)
-        missing = sorted(set(site.chosen(partition or ())) - {each.partition for each in verdicts})
-        if missing and not json:
-            print(f"no store on this machine: partition {', '.join(map(str, missing))}", file=sys.stderr)
+        there = {(here.stage, each) for here, each in found}
+        for here in site.stages(stage):
+            missing = [each for each in here.chosen(partition or ()) if (here.stage, each) not in there]
+            if missing and not json:
+                more = f" of {here.stage}" if here.stage else ""
+                print(f"no store on this machine: partition {', '.join(map(str, missing))}{more}", file=sys.stderr)
     if json:
         print(jsonlib.dumps([each.data() for each in verdicts], ensure_ascii=False))
     if not all(each.is_equal for each in verdicts):

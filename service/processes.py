@@ -1,43 +1,85 @@
-"""Several containers of a service, a process each. Imports nothing heavy: the children do the work."""
+"""Several containers of a service, a process each. Imports nothing heavy: the children do the work.
+
+A child that was killed (by the system that ran out of memory, say) is started again in its slot at once: there its
+partitions and its store still wait for it, and nobody else has to take them over. A child that ends with a refusal
+ends the others too, so that whoever watches them sees it.
+"""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+LOOK_S = 0.05
+RESTARTS_MOST = 5  # of children that were killed, in RESTARTS_S: more than that is no accident
+RESTARTS_S = 60.0
 
-def run_processes(config: Path, containers: int, *, until_caught_up: bool) -> int:
-    """Several containers, a process each. Ends when all have; one that fails ends the others."""
+
+def run_processes(config: Path, containers: int, *, until_caught_up: bool, options: Sequence[str] = ()) -> int:
+    """Several containers, a process each. Ends when all have; the exit code of the first one that failed."""
     command = [sys.executable, "-m", "samovar.service.cli", "run", str(config)]
-    more = ["--until-caught-up"] if until_caught_up else []
-    started = [subprocess.Popen([*command, "--slot", str(slot), *more]) for slot in range(containers)]
+    more = [*options, *(["--until-caught-up"] if until_caught_up else [])]
+    children = Children(lambda slot: [*command, "--slot", str(slot), *more])
+    with stopping(children.stop):
+        return children.run(containers)
 
-    def stop() -> None:
-        for process in started:
+
+class Children:
+    """The source of truth for which containers run, and whether they were asked to stop."""
+
+    def __init__(self, command: Callable[[int], list[str]]) -> None:
+        self._command = command
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopping = False
+        self._restarts: list[float] = []
+
+    def run(self, containers: int) -> int:
+        for slot in range(containers):
+            if not self._stopping:
+                self._start(slot)
+        worst = 0
+        while self._running:
+            for slot in list(self._running):
+                code = self._running[slot].poll()
+                if code is not None:
+                    del self._running[slot]
+                    worst = worst or self._ended(slot, code)
+            time.sleep(LOOK_S)
+        return worst
+
+    def stop(self) -> None:
+        self._stopping = True
+        for process in list(self._running.values()):
             process.terminate()
 
-    with stopping(stop):
-        return _wait(started, stop)
+    def _start(self, slot: int) -> None:
+        self._running[slot] = subprocess.Popen(self._command(slot))
+        if self._stopping:  # it was asked for while the process was being made
+            self._running[slot].terminate()
 
+    def _ended(self, slot: int, code: int) -> int:
+        """The exit code that this end makes, 0 where it is none."""
+        if code == -signal.SIGTERM and self._stopping:
+            return 0  # so early that it had not begun
+        if code < 0 and not self._stopping and self._may_restart():
+            name = signal.Signals(-code).name
+            sys.stderr.write(f"container {slot} was ended by {name}; it is started again\n")
+            sys.stderr.flush()
+            self._start(slot)
+            return 0
+        if code:
+            self.stop()
+        return code if code >= 0 else 128 - code
 
-def _wait(started: list[subprocess.Popen[bytes]], stop: Callable[[], None]) -> int:
-    worst = 0
-    left = list(started)
-    while left:
-        for process in list(left):
-            try:
-                code = process.wait(timeout=0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            left.remove(process)
-            if code and not worst:
-                worst = code if code > 0 else 128 - code
-                stop()
-    return worst
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        self._restarts = [at for at in self._restarts if now - at < RESTARTS_S] + [now]
+        return len(self._restarts) <= RESTARTS_MOST
 
 
 @contextmanager
@@ -49,3 +91,17 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def nothing_begun() -> Iterator[None]:
+    """While this lasts there is nothing to be finished: SIGTERM is an end at once, and a good one."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)

@@ -1,5 +1,7 @@
 """`samovar produce CONFIG STREAM FILE`: JSON lines to a stream's topic, keyed by the text of the stream's key field.
 
+To a stream in Avro they are written as Avro.
+
 Exit codes: 0 fine, 2 wrong usage or refused, 3 stopped at a bad line. What stands before that line is written.
 """
 
@@ -7,26 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from samovar.changelog.errors import Refused
+from samovar.changelog.keytexts import key_texts
 from samovar.changelog.log import Append, Log
+from samovar.patterns.avro_write import AvroValueError, Encoder
+from samovar.patterns.decode import Bad
 from samovar.patterns.native import (
-    TEXT,
-    VALUE,
-    Batch,
     Decoder,
     Int64s,
-    Other,
-    array_at,
-    data_of,
-    kernel,
     lines_of,
 )
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
+from samovar.service.avro_streams import writing_of
 from samovar.service.logs import opened
 from samovar.service.match import Source, counted, open_events
 from samovar.service.progress import Progress
@@ -45,8 +44,17 @@ def produce(settings: ServiceFile, stream: str, file: str, err: IO[str], *, skip
         tip = did_you_mean(stream, settings.streams) or f"streams are {streams}"
         raise Refused("unknown-stream", f"{settings.path} has no stream `{stream}`", tip)
     with open_events(file, live=file == "-") as source, opened(settings) as log:
-        ensure(log, settings)
-        return Run(log, settings.streams[stream], stream, source, err, skip_bad, quiet).run()
+        ensure(log, settings, stages=False)
+        encoder = encoder_of(settings.streams[stream])
+        return Run(log, settings.streams[stream], stream, source, err, skip_bad, quiet, encoder).run()
+
+
+def encoder_of(stream: Stream) -> Encoder | None:
+    """What writes a stream's values; None where they are the lines themselves."""
+    if stream.format == "json":
+        return None
+    writing = writing_of(stream)
+    return Encoder(writing.schema, writing.number)
 
 
 @dataclass
@@ -60,6 +68,7 @@ class Run:
     err: IO[str]
     skip_bad: bool
     quiet: bool
+    encoder: Encoder | None = None
     lines: int = 0
     written: int = 0
     bad: int = 0
@@ -85,22 +94,36 @@ class Run:
         messages = lines_of(block)
         batch = decoder.batch()
         verdicts = decoder.decode(batch, messages)
+        rows = np.flatnonzero(verdicts["code"] == 0)
+        values = slices(block, messages.starts[rows], messages.ends[rows])
+        unfit = self._encode(rows.tolist(), values)
         bad = [row for row in np.flatnonzero(verdicts["code"]).tolist() if messages[row].strip()]
+        bad = sorted([*bad, *unfit])
         stop = bad[0] if bad and not self.skip_bad else len(messages)
-        good = np.flatnonzero(verdicts["code"][:stop] == 0)
-        values = slices(block, messages.starts[good], messages.ends[good])
-        pairs = list(zip(key_texts(batch, block)[: len(good)], values, strict=True))
+        whole = zip(rows.tolist(), key_texts(batch, 0, messages), values, strict=True)
+        pairs = [(key, value) for row, key, value in whole if row < stop and row not in unfit]
         if pairs:
             self.written += self.log.append([Append(self.stream.topic, pairs)])
         for row in bad if self.skip_bad else bad[:1]:
-            self._tell(self.lines + row + 1, decoder, verdicts[row], messages[row])
+            self._tell(self.lines + row + 1, unfit.get(row) or decoder.bad(verdicts[row], messages[row]))
         self.lines += len(messages)
         return stop == len(messages)
 
-    def _tell(self, number: int, decoder: Decoder, verdict: Any, message: bytes) -> None:
+    def _encode(self, rows: list[int], values: list[bytes]) -> dict[int, Bad]:
+        """Write values in the stream's format, in place; what it cannot hold, by row."""
+        unfit: dict[int, Bad] = {}
+        if self.encoder is None:
+            return unfit
+        for place, row in enumerate(rows):
+            try:
+                values[place] = self.encoder.encode(values[place])
+            except AvroValueError as error:
+                unfit[row] = Bad("NOT_AVRO", str(error), None)
+        return unfit
+
+    def _tell(self, number: int, fault: Bad) -> None:
         self.bad += 1
         if self.bad <= SHOWN_BAD:
-            fault = decoder.bad(verdict, message)
             where = f"{number}" if fault.column is None else f"{number}:{fault.column}"
             self.err.write(f"{self.source.name}:{where}: {fault.reason}\n")
 
@@ -139,32 +162,3 @@ def whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def slices(data: bytes, starts: Int64s, ends: Int64s) -> list[bytes]:
     return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-
-# ---------------------------------------------------------------- keys
-
-
-def key_texts(batch: Batch, block: bytes) -> list[bytes | None]:
-    """The record key of each row: the text of the key field, so that equal keys are equal bytes. Null has none."""
-    column = array_at(kernel().samovar_batch_column(batch.handle, 0), len(batch), VALUE, batch)
-    # Nearly always all keys are texts without escapes, which the kernel leaves where they lie in the block.
-    starts = column["bits"] - data_of(block).ctypes.data
-    ends = starts + column["size"]
-    if ((column["tag"] == TEXT) & (starts >= 0) & (ends <= len(block))).all():
-        return list(slices(block, starts, ends))
-    return [key_text(value) for value in batch.values(0)]
-
-
-def key_text(value: Any) -> bytes | None:
-    """The bytes of a key. 7 and 7.0 are one, for rules hold them equal.
-
-    >>> [key_text(value) for value in ("c1", 7, 7.0, 0.5, True, None)]
-    [b'c1', b'7', b'7', b'0.5', b'true', None]
-    """
-    if value is None:
-        return None
-    if isinstance(value, Other):
-        return value.json.encode()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()

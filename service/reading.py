@@ -4,6 +4,9 @@ A line is `partition/offset  time  key  value  {headers}`. With `--json` it is a
 
     {"topic", "partition", "offset", "time": epoch ms, "key": text | null, "value": JSON | text | null, "headers": {}}
 
+Values of streams in Avro are shown as the JSON objects that rules see, also among late events and dead letters. What is
+no Avro is shown as bytes are.
+
 A key or value that is no text stands under `key_base64` or `value_base64` instead. Of a header that is there several
 times, `headers` holds a list.
 """
@@ -14,18 +17,21 @@ import base64
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
 from samovar.changelog.errors import Refused
+from samovar.changelog.letters import PREFIX
 from samovar.changelog.log import Bounds, Headers, Log, Reader, Records, TopicPartition
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.patterns.findings import visible
 from samovar.patterns.nearest import did_you_mean
+from samovar.service.avro_streams import avro_of
 from samovar.service.settings_check import topics_by_place
 from samovar.service.settings_models import TOPICS_OF_A_SERVICE, ServiceFile
+from samovar.service.settings_tasks_check import emit_topics
 
 MAX_RECORDS = 5_000
 POLL_S = 0.2
@@ -63,9 +69,10 @@ def read(log: Log, settings: ServiceFile, name: str, options: Options, out: IO[s
     """Writes records until the end that the topic had at the beginning; with `follow`, for ever."""
     topic = topic_of(log, settings, name)
     line = as_json if options.json else as_text
+    readable = readable_by(settings)
     records = follow(log, topic, options) if options.follow else bounded(log, topic, options)
     for number, record in enumerate(records, 1):
-        out.write(line(record) + "\n")
+        out.write(line(readable(record)) + "\n")
         if options.follow:
             out.flush()
         if number == options.limit:
@@ -77,6 +84,7 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
     if name in settings.streams:
         return settings.streams[name].topic
     words = {word: getattr(settings, key).topic for key, word in TOPICS_OF_A_SERVICE.items()}
+    words |= {to: topic for own in emit_topics(settings).values() for to, topic in own.items()}
     topic = str(words.get(name, name))
     if topic in topics_by_place(settings).values() or log.topics([topic]):
         return topic
@@ -178,6 +186,20 @@ def rows(records: Records) -> Iterator[Record]:
 
 
 # ---------------------------------------------------------------- showing one
+
+
+def readable_by(settings: ServiceFile) -> Callable[[Record], Record]:
+    """What makes a record readable, by the stream that it is of or, as a letter, that it came from."""
+    streams = [stream for stream in settings.streams.values() if stream.format == "avro"]
+    decoders = {stream.topic: avro_of(stream).decoder((), stream.time, stream.type) for stream in streams}
+
+    def readable(record: Record) -> Record:
+        origin = dict(record.headers).get(PREFIX + "topic", record.at.topic.encode())
+        decoder = decoders.get(origin.decode("utf-8", "replace"))
+        text = None if decoder is None or record.value is None else decoder.json(record.value)
+        return replace(record, value=text.encode()) if isinstance(text, str) else record
+
+    return readable
 
 
 def as_text(record: Record) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from samovar.patterns.follow import iso_time
 from samovar.service.stores import Site, Standing, look_at
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
+from samovar.tasks.plan import MAIN
 from samovar.tasks.rebuild import Until, journal_of, rebuild
 from samovar.tasks.restoring import source_until
+from samovar.tasks.task import name_of
 
 SAMPLE_RECORDS = 20_000  # read to know how quick this machine is
 ENOUGH = 1_000  # records that a rate can be told from
@@ -27,7 +29,7 @@ SOURCES = ("changelog", "snapshot", "source")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person wants restored."""
+    """What a person wants restored. Without a stage, all of them."""
 
     partitions: Sequence[int] = ()
     source: str | None = None
@@ -35,6 +37,7 @@ class Asked:
     to_time_ms: int | None = None
     out: Path | None = None
     dry_run: bool = False
+    stage: str | None = None
 
     @property
     def is_past(self) -> bool:
@@ -56,6 +59,11 @@ class Planned:
     moment_ms: int | None = None
     notes: tuple[str, ...] = ()
     is_behind: bool = False  # event time has not reached the moment
+    stage: str = MAIN
+
+    @property
+    def name(self) -> str:
+        return name_of(self.stage, self.partition)
 
     @property
     def todo(self) -> int:
@@ -63,7 +71,8 @@ class Planned:
         return max(self.end - self.start, 0)
 
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"partition": self.partition, "now": self.now.text, "from": self.source}
+        stage = {} if self.stage == MAIN else {"stage": self.stage}
+        found: dict[str, Any] = {"partition": self.partition, **stage, "now": self.now.text, "from": self.source}
         found |= {"records": self.todo, "notes": list(self.notes)}
         if self.source != "source":
             found |= {"start": self.start, "end": self.end}
@@ -74,7 +83,7 @@ class Planned:
         return found
 
 
-def refuse_odd(asked: Asked, partitions: int) -> None:
+def refuse_odd(asked: Asked, partitions: int, stages: int) -> None:
     """Options that do not go together."""
     if asked.is_past and asked.out is None:
         raise Refused(
@@ -94,6 +103,8 @@ def refuse_odd(asked: Asked, partitions: int) -> None:
         )
     if partitions > 1 and len(asked.partitions) != 1:
         raise Refused("partition-missing", "an offset is one of a single partition's changelog", "Add `--partition P`.")
+    if stages > 1:
+        raise Refused("stage-missing", "an offset is one of a single stage's changelog", "Add `--stage S`.")
 
 
 # ---------------------------------------------------------------- planning
@@ -101,17 +112,29 @@ def refuse_odd(asked: Asked, partitions: int) -> None:
 
 def plan_restore(site: Site, asked: Asked, now_ms: int) -> list[Planned]:
     """Nothing is changed. Refused where a partition cannot be restored this way (P4)."""
-    refuse_odd(asked, site.partitions)
-    plans = [_planned(site, asked, partition, now_ms) for partition in site.chosen(asked.partitions)]
+    sites = site.stages(asked.stage)
+    refuse_odd(asked, site.partitions, len(sites))
+    plans = [
+        replace(_planned(here, asked, partition, now_ms), stage=here.stage)
+        for here in sites
+        for partition in here.chosen(asked.partitions)
+        if here.stage == MAIN or _ever_ran(here, partition)
+    ]
     moment = asked.to_time_ms
     if moment is not None and all(each.is_behind for each in plans):
         raise Refused(
             "as-of-future",
             f"no partition's event time has reached {iso_time(moment)}",
             "With `--from source` T is event time: name a time before that.",
-            "; ".join(f"partition {each.partition}: {each.notes[-1]}" for each in plans if each.notes),
+            "; ".join(f"{each.name}: {each.notes[-1]}" for each in plans if each.notes),
         )
     return plans
+
+
+def _ever_ran(site: Site, partition: int) -> bool:
+    """Whether a further stage has anything to restore: it may be new in the service file."""
+    at = TopicPartition(site.plan.topics.journal, partition)
+    return bool(site.log.topics([at.topic])) and site.log.bounds([at])[at].end > 0
 
 
 def _planned(site: Site, asked: Asked, partition: int, now_ms: int) -> Planned:
@@ -202,7 +225,7 @@ def _from_source(site: Site, asked: Asked, partition: int, now: Standing) -> Pla
     is_there = bool(log.topics([plan.topics.changelog]))
     changelog = site.changelog(partition) if is_there else None
     position = None if changelog is None else last_position(log, changelog)
-    until = source_until(log, plan, partition, settings.service, position, settings.delivery)
+    until = source_until(log, plan, partition, settings.service, position, settings.delivery, site.shared_topics())
     notes = [] if position is not None else ["the changelog is empty: the group's offsets say how far to go"]
     moment = asked.to_time_ms
     watermark = None if position is None else position.watermark
@@ -240,7 +263,7 @@ def measured_rate(site: Site, plans: Sequence[Planned]) -> float | None:
     if first is None or not first.todo:
         return None
     begun = time.monotonic()
-    records = _sample(site, first)
+    records = _sample(site.at(first.stage), first)
     return records / max(time.monotonic() - begun, 1e-6) if records >= ENOUGH else None
 
 
@@ -260,7 +283,7 @@ def plan_lines(plans: Sequence[Planned], rate: float | None, asked: Asked) -> li
     """The plan for people."""
     lines = []
     for each in plans:
-        lines.append(f"partition {each.partition}: {each.now.text}; {_what(each, asked)}")
+        lines.append(f"{each.name}: {each.now.text}; {_what(each, asked)}")
         lines += [f"  {note}" for note in each.notes]
     total = sum(each.todo for each in plans)
     if rate is None:
@@ -272,7 +295,7 @@ def plan_lines(plans: Sequence[Planned], rate: float | None, asked: Asked) -> li
 
 def _what(planned: Planned, asked: Asked) -> str:
     own = "build one" if planned.now.condition == "missing" else "replace it"
-    target = own if asked.out is None else f"write {asked.out / str(planned.partition)}"
+    target = own if asked.out is None else f"write {asked.out / planned.stage / str(planned.partition)}"
     if planned.until is not None:
         places = ", ".join(f"{name} up to {offset:,}" for name, offset in planned.until.inputs.items())
         moment = "" if planned.moment_ms is None else f", to event time {iso_time(planned.moment_ms)}"

@@ -10,6 +10,7 @@ from typing import IO, Any
 from samovar.patterns.follow import iso_time
 from samovar.service.restore_plan import Planned
 from samovar.service.restoring import Restored
+from samovar.tasks.task import name_of
 
 EVERY_S = 5.0
 
@@ -19,11 +20,11 @@ class Bars:
 
     def __init__(self, plans: Sequence[Planned], err: IO[str], *, quiet: bool = False) -> None:
         self._err, self._quiet = err, quiet
-        self._begun: dict[int, float] = {}
+        self._begun: dict[str, float] = {}
         self._told = time.monotonic()
         self._progress = self._bars() if err.isatty() and not quiet else None
         self._numbers = {
-            each.partition: self._progress.add_task(f"partition {each.partition}", total=max(each.todo, 1), rate="0")
+            each.name: self._progress.add_task(each.name, total=max(each.todo, 1), rate="0")
             for each in plans
             if self._progress is not None
         }
@@ -49,18 +50,18 @@ class Bars:
 
     def moved(self, planned: Planned, done: int) -> None:
         now = time.monotonic()
-        rate = done / max(now - self._begun.setdefault(planned.partition, now), 1e-3)
+        rate = done / max(now - self._begun.setdefault(planned.name, now), 1e-3)
         if self._progress is not None:
-            self._progress.update(self._numbers[planned.partition], completed=done, rate=f"{rate:,.0f}")
+            self._progress.update(self._numbers[planned.name], completed=done, rate=f"{rate:,.0f}")
         elif not self._quiet and now - self._told >= EVERY_S:
             self._told = now
             left = f", {(planned.todo - done) / rate:,.0f} s left" if rate > 0 else ""
-            self._say(f"partition {planned.partition}: {done:,} of {planned.todo:,} records, {rate:,.0f}/s{left}")
+            self._say(f"{planned.name}: {done:,} of {planned.todo:,} records, {rate:,.0f}/s{left}")
 
     def done(self, planned: Planned, restored: Restored) -> None:
         if self._progress is not None:
             rate = f"{restored.records / max(restored.seconds, 1e-3):,.0f}"
-            self._progress.update(self._numbers[planned.partition], completed=max(planned.todo, 1), rate=rate)
+            self._progress.update(self._numbers[planned.name], completed=max(planned.todo, 1), rate=rate)
 
     def _say(self, text: str) -> None:
         print(text, file=self._err, flush=True)
@@ -73,9 +74,10 @@ def restored_line(restored: Restored) -> str:
         "no event time yet" if known is None or known.watermark is None else f"event time {iso_time(known.watermark)}"
     )
     offset = "" if restored.offset is None else f", changelog offset {restored.offset:,}"
+    name = name_of(restored.stage, restored.partition)
     text = (
-        f"partition {restored.partition}: restored from {restored.source}, {restored.records:,} records in"
-        f" {restored.seconds:.1f} s, {moment}{offset}"
+        f"{name}: restored from {restored.source}, {restored.records:,} records in {restored.seconds:.1f} s,"
+        f" {moment}{offset}"
     )
     if restored.rows_to_mend:
         text += (

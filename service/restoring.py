@@ -4,6 +4,8 @@
     STATE/<partition>/restore-<from>.part  being built; of a changelog or snapshot, a later run goes on with it
     STATE/<partition>/store                replaced by a rename, while its RocksDB lock is held
 
+A further stage's stores lie in the same way under STATE/<stage>.
+
 A kill at any moment leaves the old store, or none and a finished one beside it; the next run ends what was begun.
 """
 
@@ -14,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,12 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery
 from samovar.changelog.record import (
     FOLLOWING,
+    POSITION,
     ROW,
+    UNKNOWN_SINCE,
     Following,
     Position,
+    Told,
     pack_following,
     pack_position,
     row_parts,
@@ -45,8 +50,10 @@ from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.tasks.moment import rebuild_at
 from samovar.tasks.opening import check_against_offsets
+from samovar.tasks.plan import MAIN
 from samovar.tasks.rebuild import rebuild
-from samovar.tasks.restoring import Mender, Mending, changes_between, shared_out, stands_alike
+from samovar.tasks.restoring import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.skipping import skips_of
 
 OnProgress = Callable[[int], None]
 
@@ -64,11 +71,13 @@ class Restored:
     seconds: float
     rows_to_mend: int | None = None  # of the changelog, where it was made to agree
     states_differ: int | None = None  # states that the changelog has otherwise, as a digest sees them
+    stage: str = MAIN
 
     def data(self) -> dict[str, Any]:
         known = self.position
         found = {
             "partition": self.partition,
+            **({} if self.stage == MAIN else {"stage": self.stage}),
             "from": self.source,
             "digest": self.digest,
             "watermark": None if known is None else known.watermark,
@@ -125,20 +134,23 @@ def restore_all(
         if asked.out is None:
             refuse_running(site)
             for planned in plans:
-                stack.enter_context(holding(site.store(planned.partition)))
+                stack.enter_context(holding(site.at(planned.stage).store(planned.partition)))
         if asked.source == "source" and asked.out is None:
             settings = site.settings
             wanted = [planned.partition for planned in plans]
-            mender = Mender(site.log, site.plan, settings.service, settings.delivery, wanted)
+            topics = list(dict.fromkeys(spec.topic for plan in site.plans for spec in plan.inputs))
+            mender = Mender(site.log, topics, settings.service, settings.delivery, wanted)
             stack.callback(mender.close)
         for planned in plans:
-            yield _restore(site, asked, planned, mender, partial(on_progress, planned))
+            here = site.at(planned.stage)
+            restored = _restore(here, asked, planned, mender, partial(on_progress, planned))
+            yield replace(restored, stage=planned.stage)
 
 
 def _restore(site: Site, asked: Asked, planned: Planned, mender: Mender | None, on_progress: OnProgress) -> Restored:
     begun = time.monotonic()
     if asked.out is not None:
-        part = asked.out / str(planned.partition) / f"store{PART}"
+        part = asked.out / planned.stage / str(planned.partition) / f"store{PART}"
         target = part.with_name("store")
         shutil.rmtree(part, ignore_errors=True)
     else:
@@ -152,7 +164,7 @@ def _restore(site: Site, asked: Asked, planned: Planned, mender: Mender | None, 
         store.flush()
     finally:
         store.close()
-    _put_in_place(part, target)
+    put_in_place(part, target)
     return restored
 
 
@@ -185,7 +197,7 @@ def _goes_on(planned: Planned, part: Path) -> bool:
         store.close()
 
 
-def _put_in_place(part: Path, target: Path) -> None:
+def put_in_place(part: Path, target: Path) -> None:
     remove(target)
     try:
         reveal(part, target)
@@ -255,7 +267,9 @@ def _check(site: Site, planned: Planned, position: Position | None) -> None:
     committed = site.log.committed(settings.service, inputs_of(site, planned.partition))
     runs = bool(site.log.members(settings.service))
     delivery = Delivery.AT_LEAST_ONCE if runs else settings.delivery
-    check_against_offsets(position, committed, planned.partition, delivery)
+    shared = site.shared_topics()
+    own = {at: offset for at, offset in committed.items() if at.topic not in shared}
+    check_against_offsets(position, own, planned.partition, delivery)
 
 
 # ---------------------------------------------------------------- the changelog follows the source
@@ -284,16 +298,30 @@ def compare(site: Site, partition: int, store: RocksStore, image: MemoryStore) -
 def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Compared:
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
-    found = compare(site, planned.partition, store, image_at(site.log, changelog, end))
-    store.write(found.adopted)
+    image = image_at(site.log, changelog, end)
+    _keep_told(site, store, image)
+    found = compare(site, planned.partition, store, image)
+    store.write([*found.adopted, *skips_of(image)])
     position = position_of(store)
     assert position is not None, "a rebuild ends with its position"
     if found.mended:
-        end = mender.mend(Mending(planned.partition, found.mended, position, pack_position(position)))
+        service, shared = site.settings.service, site.shared_topics()
+        offsets = mended_offsets(site.log, service, position, planned.partition, shared)
+        end = mender.mend(Mending(changelog.at, found.mended, pack_position(position), offsets))
     topic, at = changelog.topic, changelog.at
     following = Following(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
     store.put(FOLLOWING, pack_following(following))
     return found
+
+
+def _keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
+    """What was told to repartition topics is not in the source: it is taken from the changelog, or is unknown."""
+    position, before = position_of(store), position_of(image)
+    if position is None or not site.plan.forwards:
+        return
+    unknown = {each.topic: Told(UNKNOWN_SINCE, None, False) for each in site.plan.forwards}
+    told = {**unknown, **({} if before is None else before.forwards)}
+    store.put(POSITION, pack_position(replace(position, forwards=told)))
 
 
 def compared(site: Site, planned: Planned, on_progress: OnProgress) -> Compared:

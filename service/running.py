@@ -1,76 +1,31 @@
-"""A service at work: its plan from the service file, and one container, or several processes that share the work."""
+"""A service at work: one container, or several processes that share the work."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
 from typing import IO
 
+from samovar import __version__
 from samovar.changelog.log import Log
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.loading import RuleSet
-from samovar.patterns.schema import Schema
+from samovar.service.placement import refuse_misplaced
+from samovar.service.plans import input_of, plan_of, plans_of
 from samovar.service.processes import stopping
-from samovar.service.service_rules import rules_of
-from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.reports import reported
+from samovar.service.settings_models import ServiceFile
+from samovar.service.telling import logging_told, teller
 from samovar.service.topics import ensure
 from samovar.state.rocks import Memory
 from samovar.tasks.clock import Clock, SystemClock
 from samovar.tasks.container import Container, Status
 from samovar.tasks.core import Counts
-from samovar.tasks.plan import InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.notes import Note
 from samovar.tasks.task import Upkeep
 
+__all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
 STATUS_EVERY_S = 5.0
-
-
-def plan_of(settings: ServiceFile, partitions: int) -> Plan:
-    """What the tasks of a service are to do."""
-    rules = rules_of(settings, partitions)
-    program = compile_rules(rules.rules)
-    topics = OutputTopics(
-        settings.alerts.topic,
-        settings.late.topic,
-        settings.dead_letters.topic,
-        settings.changelog.topic,
-        settings.journal.topic,
-    )
-    return Plan(
-        settings.service,
-        tuple(input_of(name, stream) for name, stream in settings.streams.items()),
-        program,
-        _texts(settings, rules, [plan.version for plan in program.rules]),
-        topics,
-        settings.max_partials,
-        settings.max_events,
-        settings.cache_bytes,
-    )
-
-
-def input_of(name: str, stream: Stream) -> InputSpec:
-    kinds: dict[str, str] = {}
-    if stream.fields is not None and stream.type is None:
-        kinds = dict(Schema.of({name: stream.fields}).types[name])
-    return InputSpec(
-        name,
-        stream.topic,
-        stream.key,
-        stream.time,
-        stream.type,
-        stream.slack_ms,
-        stream.idle_ms,
-        stream.max_future_skew_ms,
-        kinds,
-    )
-
-
-def _texts(settings: ServiceFile, rules: RuleSet, versions: Sequence[str]) -> tuple[RuleText, ...]:
-    found = []
-    for rule, version in zip(rules.rules, versions, strict=True):
-        params = {name: value for name, value in settings.params.items() if name in rule.params}
-        lists = {name: value for name, value in settings.lists.items() if name in rule.lists}
-        found.append(RuleText(rule.id, version, rule.text, params, lists))
-    return tuple(found)
 
 
 def upkeep_of(settings: ServiceFile) -> Upkeep:
@@ -90,20 +45,39 @@ def container_of(
 ) -> Container:
     """A container of the service; its topics are made or checked first."""
     partitions = ensure(log, settings)[0].partitions
-    return Container(plan_of(settings, partitions), log, slot, upkeep_of(settings), clock or SystemClock(), tell)
+    plans = plans_of(settings, partitions)
+    refuse_misplaced(log, settings, plans, partitions)
+    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell)
 
 
-def run_here(settings: ServiceFile, log: Log, slot: int, out: IO[str], *, until_caught_up: bool) -> Counts:
+def run_here(
+    settings: ServiceFile,
+    log: Log,
+    slot: int,
+    out: IO[str],
+    *,
+    until_caught_up: bool,
+    form: str = "text",
+    metrics: str | None = None,
+) -> Counts:
     """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand."""
-
-    def tell(text: str) -> None:
-        print(text, file=out, flush=True)
-
+    tell = teller(form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
-    tell(f"container {slot} of {settings.service}: {len(container.plan.rules)} rules, {settings.delivery.value}")
-    with stopping(container.stop):
-        counts = container.run(until_caught_up=until_caught_up, on_cycle=Shown(tell))
-    tell(f"container {slot} stopped: {summary(counts)}")
+    rules = sum(len(plan.rules) for plan in container.plans.values())
+    stages = [stage for stage in container.plans if stage]
+    more = f", stages {', '.join(stages)}" if stages else ""
+    text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
+    tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
+    shown = Shown(tell)
+    client_told = logging_told(tell) if form == "json" else nullcontext()
+    with stopping(container.stop), client_told, reported(container, log, settings.service, metrics) as look:
+
+        def after_cycle(status: Status) -> None:
+            shown(status)
+            look()
+
+        counts = container.run(until_caught_up=until_caught_up, on_cycle=after_cycle)
+    tell(Note(f"container {slot} stopped: {summary(counts)}", "stopped", **asdict(counts)))
     return counts
 
 
@@ -124,7 +98,8 @@ class Shown:
             self._tell_tasks(status)
         elif now - self.at >= STATUS_EVERY_S and status.counts.events > self.events:
             rate = (status.counts.events - self.events) / (now - self.at)
-            self.tell(f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s")
+            text = f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s"
+            self.tell(Note(text, "progress", events_per_s=round(rate), **asdict(status.counts)))
         elif now - self.at >= STATUS_EVERY_S and status.restoring:
             self._tell_tasks(status)
         else:
@@ -137,9 +112,11 @@ class Shown:
             f"{number} ({done:,} of {todo:,})" for number, (done, todo) in sorted(status.restoring.items())
         )
         more = f"; restoring {restoring}" if restoring else ""
-        self.tell(f"container {status.slot}: running partitions {running}{more}")
+        text = f"container {status.slot}: running partitions {running}{more}"
+        self.tell(Note(text, "tasks", running=list(status.running), restoring=restoring or None))
 
 
 def summary(counts: Counts) -> str:
-    dropped = f", {counts.dropped:,} dropped by limits" if counts.dropped else ""
-    return f"{counts.events:,} events, {counts.matches:,} alerts, {counts.late:,} late, {counts.dead:,} dead{dropped}"
+    more = f", {counts.emitted:,} emitted" if counts.emitted else ""
+    more += f", {counts.dropped:,} dropped by limits" if counts.dropped else ""
+    return f"{counts.events:,} events, {counts.matches:,} alerts, {counts.late:,} late, {counts.dead:,} dead{more}"

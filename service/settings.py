@@ -1,7 +1,8 @@
 """Reads a service file: YAML to a `ServiceFile`, with every error of the file at once, each with its line and a caret.
 
-`${NAME}` in a value under `log` is the environment variable NAME, so that a file holds no secrets; `$${` is `${`.
-What came from the environment, and what is named as a secret, is hidden in every text that this program writes.
+`${NAME}` in a value under `log` or `registry` is the environment variable NAME, so that a file holds no secrets, and
+`$${` is `${`. What came from the environment, and what is named as a secret, is hidden in every text that this program
+writes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ MAX_FILE_BYTES = 1_000_000
 _START = Span(1, 1, 1, 1)
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PASSWORD = re.compile(r"://[^/]*@")  # in an address
 
 
 @dataclass
@@ -65,11 +67,11 @@ def load_service(
         for fault in error.errors(include_url=False, include_input=False):
             _report(fault, node, report)
         _refuse(report, _masked(text, node))
+    settings._path = path.absolute()
     for place, message, expected, hint in faults(settings):
         report.error("service-file", message, place_of(node, place).span, expected=expected, hint=hint)
     if report.failed:
         _refuse(report, _masked(text, node))
-    settings._path = path.absolute()
     return settings
 
 
@@ -102,21 +104,22 @@ def _refuse(report: Report, text: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Turns nodes into plain data. Under `log` variables are replaced, and what they gave becomes a secret."""
+    """Turns nodes into plain data. Where there may be secrets variables are replaced, and what they gave is one."""
 
     report: Report
     environment: Mapping[str, str]
     lenient: bool
 
     def data(self, node: Map) -> dict[str, Any]:
-        return {key.text: self._value(value, inside_log=key.text == "log") for key, value in node.entries}
+        return {key.text: self._value(value, secret=key.text == "log") for key, value in node.entries}
 
-    def _value(self, node: Node, *, inside_log: bool) -> Any:
+    def _value(self, node: Node, *, secret: bool) -> Any:
         if isinstance(node, Map):
-            return {key.text: self._value(value, inside_log=inside_log) for key, value in node.entries}
+            inside = [(key.text, value, secret or key.text == "registry") for key, value in node.entries]
+            return {name: self._value(value, secret=hidden) for name, value, hidden in inside}
         if isinstance(node, List):
-            return [self._value(item, inside_log=inside_log) for item in node.items]
-        if inside_log and "${" in node.text:
+            return [self._value(item, secret=secret) for item in node.items]
+        if secret and "${" in node.text:
             return self._replaced(node)
         return node.value
 
@@ -177,7 +180,8 @@ def _masked(text: str, node: Node) -> str:
     """The file's text for showing: values of secret settings become stars, and every column stays where it was."""
     if isinstance(node, Map):
         for key, value in node.entries:
-            if is_secret(key.text) and isinstance(value, Text) and value.text and "${" not in value.text:
+            hidden = isinstance(value, Text) and (is_secret(key.text) or _PASSWORD.search(value.text))
+            if hidden and isinstance(value, Text) and value.text and "${" not in value.text:
                 start, end = value.fragment.places[0], value.fragment.places[-1]
                 text = text[:start] + "*" * (end - start) + text[end:]
             else:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import TYPES, Schema
+from samovar.service.settings_avro_check import avro_faults, emit_faults
 from samovar.service.settings_models import TOPICS_OF_A_SERVICE, ServiceFile, Stream
+from samovar.service.settings_tasks_check import emit_topics, task_faults
 
 
 class Fault(NamedTuple):
@@ -27,8 +29,12 @@ def faults(settings: ServiceFile) -> Iterator[Fault]:
         yield from _stream_faults(name, stream)
     yield from _shared_topics(settings)
     yield from _partitions(settings)
+    for found in task_faults(settings):
+        yield Fault(*found)
+    for fault in emit_faults(settings):
+        yield Fault(*fault)
     for path in settings.rules:
-        if not path.exists():
+        if not path.exists() and not (settings.tasks and path == settings.folder / "rules"):
             yield Fault(("rules",), f"there is no {path}", "a folder of rule files, a rule file, or a list of them")
     if settings.log.embedded is not None and settings.replication != 1:
         yield Fault(("replication",), "the embedded log has no replicas", "replication: 1")
@@ -36,8 +42,12 @@ def faults(settings: ServiceFile) -> Iterator[Fault]:
 
 def topics_by_place(settings: ServiceFile) -> dict[tuple[str, ...], str]:
     """Every topic that the file names or leads to, by the setting that does."""
-    topics = {("streams", name, "topic"): stream.topic for name, stream in settings.streams.items()}
-    return topics | {(key, "topic"): getattr(settings, key).topic for key in TOPICS_OF_A_SERVICE}
+    topics: dict[tuple[str, ...], str] = {}
+    topics |= {("streams", name, "topic"): stream.topic for name, stream in settings.streams.items()}
+    topics |= {(key, "topic"): getattr(settings, key).topic for key in TOPICS_OF_A_SERVICE}
+    for task, own in emit_topics(settings).items():
+        topics |= {("tasks", task, "emits", name): topic for name, topic in own.items()}
+    return topics
 
 
 def _shared_topics(settings: ServiceFile) -> Iterator[Fault]:
@@ -62,6 +72,8 @@ def _partitions(settings: ServiceFile) -> Iterator[Fault]:
 
 
 def _stream_faults(name: str, stream: Stream) -> Iterator[Fault]:
+    for found in avro_faults(stream):
+        yield Fault(("streams", name, *found.place), found.message, found.expected, found.hint)
     if stream.fields is None:
         return
     place = ("streams", name, "schema")

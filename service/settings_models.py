@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -17,6 +17,8 @@ from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
+from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.settings_tasks import TaskName, TaskSettings
 from samovar.service.settings_types import (
     Count,
     DeliveryName,
@@ -33,12 +35,14 @@ from samovar.service.settings_types import (
     is_service_name,
     read_choice,
     read_client_value,
+    read_flag,
     read_path,
     revealed,
     shown,
     wrong,
 )
 
+Format: TypeAlias = Literal["json", "avro"]
 STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,199}\Z")
 S, H, D = 1_000, 3_600_000, 86_400_000
 
@@ -133,8 +137,10 @@ def read_lists(value: Any) -> Mapping[str, Any]:
     return dict(value)
 
 
-def read_schema(value: Any, info: ValidationInfo) -> Mapping[str, Any]:
-    """Fields and their types, here or in a file of YAML or JSON."""
+def read_schema(value: Any, info: ValidationInfo) -> Mapping[str, Any] | None:
+    """Fields and their types, here or in a file of YAML or JSON. An Avro schema says them too."""
+    if info.data.get("format") == "avro":
+        return fields_of(info.data.get("avro"), info.data.get("type"))
     if not isinstance(value, str):
         return read_map(value)
     path = read_path(value, info)
@@ -160,15 +166,19 @@ class Stream(Model):
     """One input: a topic of events and how to read them. Without `type` the stream's name is every event's type."""
 
     topic: TopicName
-    format: Annotated[Literal["json"], BeforeValidator(lambda value: read_choice(value, ("json",)))] = "json"
+    format: Annotated[Format, BeforeValidator(lambda value: read_choice(value, get_args(Format)))] = "json"
     key: FieldName
     time: FieldName = "ts"
     type: FieldName | None = None
-    fields: Annotated[Mapping[str, Any], BeforeValidator(read_schema)] | None = Field(None, alias="schema")
+    avro: AvroSchema = Field(None, alias="schema")  # both are read from `schema`
+    fields: Annotated[Mapping[str, Any] | None, BeforeValidator(read_schema)] = Field(None, alias="schema")
+    schemas: AvroSchemas | None = None
+    registry: RegistrySettings | None = None
     slack_ms: DurationMs = Field(0, alias="slack")
     idle_ms: DurationMs = Field(5 * S, alias="idle")
     max_future_skew_ms: DurationMs = Field(24 * H, alias="max_future_skew")
     partitions: Count | None = None
+    repartition: Annotated[bool, BeforeValidator(read_flag)] | None = None  # None: where rules need it; and checked
     retention_ms: RetentionMs = Field(7 * D, alias="retention")
 
 
@@ -225,6 +235,7 @@ class ServiceFile(Model):
     rules: RelativePaths
     params: Annotated[Mapping[str, Any], BeforeValidator(read_map)] = {}
     lists: Annotated[Mapping[str, Any], BeforeValidator(read_lists)] = {}
+    tasks: Mapping[TaskName, TaskSettings] = {}
     alerts: AlertsTopic
     late: OutputTopic
     dead_letters: DeadLettersTopic

@@ -22,7 +22,7 @@ _SERVICE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
 _SIZE = re.compile(r"(\d{1,12}) ?(B|kB|KB|MB|GB|KiB|MiB|GiB)\Z")
 _UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # Wide enough for a slip: what is shown for want of a letter is shown for ever.
-_SECRET = re.compile(r"pas+w|passphrase|secret|token|oauthbearer|pem|jaas|private|credential", re.IGNORECASE)
+_SECRET = re.compile(r"pas+w|passphrase|secret|token|oauthbearer|pem|jaas|private|credential|user\.info", re.IGNORECASE)
 
 
 class Model(BaseModel):
@@ -133,6 +133,12 @@ def read_choice(value: Any, choices: tuple[str, ...]) -> str:
         return str(value)
     tip = did_you_mean(str(value).replace("-", "_"), choices)
     wrong(f"{shown(value)} is none of the choices", expected=" or ".join(choices), hint=tip)
+
+
+def read_flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    wrong(f"{shown(value)} is neither", expected="true or false")
 
 
 def read_delivery(value: Any) -> Delivery:

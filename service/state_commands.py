@@ -12,17 +12,21 @@ from typing import Any
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Records, TopicPartition
-from samovar.changelog.record import POSITION, ROW, Position, key_prefix, row_parts, unpack_position
+from samovar.changelog.record import POSITION, ROW, USER, Position, key_prefix, row_parts, unpack_position
 from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.syntax import Scalar
 from samovar.service.reading import unpacked
 from samovar.service.state_rows import UnreadableError, head_of
+from samovar.service.state_tasks import held_of, history_of, named, scanned
 from samovar.service.state_view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of
 from samovar.service.stores import ROWS_END, Site, digest_of, is_store, plan_for, position_of, reading, watermark_of
 from samovar.service.verifying import canonical, differences, rule_name
+from samovar.state.prefixed import after
 from samovar.state.store import Readable
 from samovar.tasks.plan import Plan
+from samovar.tasks.task import name_of
 
 
 @dataclass(frozen=True)
@@ -33,44 +37,50 @@ class Found:
     lines: Sequence[str]
 
 
-def refuse_unknown_rule(plan: Plan, rule: str | None) -> None:
-    known = [each.rule.id for each in plan.program.rules]
+def refuse_unknown_rule(site: Site, rule: str | None) -> None:
+    known = [each.rule.id for plan in site.plans for each in plan.program.rules]
     if rule is not None and rule not in known:
         hint = did_you_mean(rule, known) or f"The rules are: {', '.join(known)}."
         raise Refused("unknown-rule", f"there is no rule `{rule}`", hint)
 
 
-def _refuse_no_key(plan: Plan, text: str) -> None:
-    names = sorted({", ".join(key.name for key in each.rule.form.by) for each in plan.program.rules})
+def _refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None) -> None:
+    """Refuse a text that is no key of any rule, in any stage."""
+    plans = [each.plan for each in site.stages(stage)]
+    if any(plan.task is not None or keys_meant(plan, text, rule) for plan in plans):
+        return
+    rules = (each.rule for plan in plans for each in plan.program.rules)
+    names = sorted({", ".join(key.name for key in each.form.by) for each in rules} - {""})
     raise Refused("bad-key", f"`{text}` fits no rule's key", f"Rules are by {'; '.join(names)}.")
 
 
 # ---------------------------------------------------------------- get
 
 
-def get(site: Site, text: str, rule: str | None) -> Found:
-    """All that is held of a key, over all partitions on this machine."""
+def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Found:
+    """All that is held of a key, over all stages and partitions on this machine."""
     found: list[dict[str, Any]] = []
     lines: list[str] = []
-    refuse_unknown_rule(site.plan, rule)
-    if not keys_meant(site.plan, text, rule):
-        _refuse_no_key(site.plan, text)
-    for partition in site.present():
-        with reading(site.store(partition)) as store:
+    refuse_unknown_rule(site, rule)
+    _refuse_no_key(site, text, rule, stage)
+    for here, partition in site.found(stage=stage):
+        with reading(here.store(partition)) as store:
             position = position_of(store)
-            plan = plan_for(site, partition, position)
+            plan = plan_for(here, partition, position)
+            if plan.task is not None and rule is None and not (held := held_of(plan, store, text)).is_empty:
+                found.append({**here.placed(partition), "watermark": _moment(position), **held.data()})
+                lines += [_heading((text,), here, partition, position), *held.lines()]
             for key in keys_meant(plan, text, rule):
                 state = look_up(plan, store, key, rule)
                 if not state.is_empty:
-                    state = replace(state, rules=[_with_events(site, position, rule) for rule in state.rules])
-                    found.append(_placed(state, partition, position))
-                    lines += [_heading(state, partition, position), *text_of(state)]
+                    state = replace(state, rules=[_with_events(here, position, rule) for rule in state.rules])
+                    found.append({**here.placed(partition), "watermark": _moment(position), **state.data()})
+                    lines += [_heading(state.key, here, partition, position), *text_of(state)]
     return Found(found, lines or [f"nothing is held of {text}"])
 
 
-def _placed(state: KeyState, partition: int, position: Position | None) -> dict[str, Any]:
-    moment = None if position is None else position.watermark
-    return {"partition": partition, "watermark": moment, **state.data()}
+def _moment(position: Position | None) -> int | None:
+    return None if position is None else position.watermark
 
 
 def _with_events(site: Site, position: Position | None, rule: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -86,7 +96,8 @@ def _with_events(site: Site, position: Position | None, rule: Mapping[str, Any])
 
 def _event(site: Site, position: Position, bound: Mapping[str, Any]) -> dict[str, Any]:
     stream = position.streams[bound["stream"]]
-    at = TopicPartition(position.inputs[stream].topic, bound["partition"])
+    specs = {spec.stream: spec.origin for spec in (*site.plan.inputs, *site.plan.others)}
+    at = TopicPartition(specs.get(stream) or position.inputs[stream].topic, bound["partition"])
     begin, end = site.log.bounds([at])[at]
     found = {**bound, "stream": stream}
     if not begin <= bound["offset"] < end:
@@ -100,8 +111,8 @@ def _event(site: Site, position: Position, bound: Mapping[str, Any]) -> dict[str
     return found if value is None else {**found, "event": unpacked(value.decode("utf-8", "replace"))}
 
 
-def _heading(state: KeyState, partition: int, position: Position | None) -> str:
-    return f"{key_text(state.key)}  (partition {partition}, {_event_time(position)})"
+def _heading(key: Sequence[Scalar], site: Site, partition: int, position: Position | None) -> str:
+    return f"{key_text(key)}  ({name_of(site.stage, partition)}, {_event_time(position)})"
 
 
 def _event_time(position: Position | None) -> str:
@@ -112,34 +123,29 @@ def _event_time(position: Position | None) -> str:
 # ---------------------------------------------------------------- scan
 
 
-def scan(site: Site, rule: str | None, partitions: Sequence[int], limit: int) -> Found:
+def scan(site: Site, rule: str | None, partitions: Sequence[int], limit: int, stage: str | None = None) -> Found:
     """Keys that have state, in the order of their bytes."""
-    refuse_unknown_rule(site.plan, rule)
+    refuse_unknown_rule(site, rule)
     found: list[dict[str, Any]] = []
-    for partition in site.present(partitions):
-        with reading(site.store(partition)) as store:
-            plan = plan_for(site, partition, position_of(store))
-            keys = (each for each in _scanned(plan, store, partition) if rule is None or rule in each["rules"])
+    for here, partition in site.found(partitions, stage):
+        with reading(here.store(partition)) as store:
+            plan = plan_for(here, partition, position_of(store))
+            states = _scanned(plan, store) if plan.task is None else scanned(store)
+            placed = ({**here.placed(partition), **each} for each in states)
+            keys = (each for each in placed if rule is None or rule in each["rules"])
             found += islice(keys, limit + 1 - len(found))
     more = ["(more: raise --limit)"] if len(found) > limit else []
     found = found[:limit]
     return Found(found, [_scan_line(each) for each in found] + more or ["no key has state"])
 
 
-def _scanned(plan: Plan, store: Readable, partition: int) -> Iterator[dict[str, Any]]:
+def _scanned(plan: Plan, store: Readable) -> Iterator[dict[str, Any]]:
     for key, group in groupby(store.range(ROW, ROWS_END), key=lambda pair: row_parts(pair[0])[0]):
         rows = list(group)
         names = dict.fromkeys(row_parts(row)[1] for row, _ in rows)
         size = sum(len(row) + len(value) for row, value in rows)
         listed = list(dict.fromkeys(rule_name(plan, name) for name in names))
-        entry = {
-            "partition": partition,
-            "key": list(decode_key(key)),
-            "rules": listed,
-            "rows": len(rows),
-            "bytes": size,
-        }
-        yield entry | _due(rows)
+        yield {"key": list(decode_key(key)), "rules": listed, "rows": len(rows), "bytes": size} | _due(rows)
 
 
 def _due(rows: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
@@ -160,28 +166,37 @@ def _due(rows: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
 def _scan_line(entry: Mapping[str, Any]) -> str:
     due = f"  due {iso_time(entry['due'])}" if "due" in entry else ""
     key, rules = key_text(entry["key"]), ", ".join(entry["rules"])
-    return f"{entry['partition']}  {key}  {rules}  {entry['rows']} rows, {entry['bytes']:,} bytes{due}"
+    return f"{_place(entry)}  {key}  {rules}  {entry['rows']} rows, {entry['bytes']:,} bytes{due}"
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    return f"{entry['stage']}/{entry['partition']}" if "stage" in entry else str(entry["partition"])
 
 
 # ---------------------------------------------------------------- history
 
 
-def history(site: Site, text: str, rule: str | None, partitions: Sequence[int]) -> Found:
-    """Every change of a key that the changelog has, commit by commit."""
-    refuse_unknown_rule(site.plan, rule)
-    keys = keys_meant(site.plan, text, rule)
-    if not keys:
-        _refuse_no_key(site.plan, text)
+def history(site: Site, text: str, rule: str | None, partitions: Sequence[int], stage: str | None = None) -> Found:
+    """Every change of a key that the changelogs have, commit by commit."""
+    refuse_unknown_rule(site, rule)
+    _refuse_no_key(site, text, rule, stage)
     data: list[dict[str, Any]] = []
     lines: list[str] = []
-    for partition in site.chosen(partitions):
-        changelog = site.changelog(partition)
-        for key in keys:
-            for change in _changes(site, changelog.at, changelog.bounds, key, rule):
+    for here, partition in [(each, one) for each in site.stages(stage) for one in each.chosen(partitions)]:
+        changelog, before = here.changelog(partition), len(data)
+        for key in keys_meant(here.plan, text, rule):
+            for change in _changes(here, changelog.at, changelog.bounds, key, rule):
                 data.append(change.data())
                 lines += change.lines()
-        if changelog.bounds.begin > 0 and data:
-            lines.append(f"(the changelog of partition {partition} begins at offset {changelog.bounds.begin:,})")
+        if here.plan.task is not None and rule is None:
+            records = _records(here, changelog.at, changelog.bounds)
+            for offset, time_ms, held in history_of(here.plan, records, text):
+                data.append({**here.placed(partition), "offset": offset, "time": time_ms, **held.data()})
+                head = f"{here.short(partition)}/{offset}  {iso_time(time_ms)}  {text}"
+                lines += [f"{head}: gone"] if held.is_empty else [head, *held.lines()]
+        if changelog.bounds.begin > 0 and len(data) > before:
+            name = name_of(here.stage, partition)
+            lines.append(f"(the changelog of {name} begins at offset {changelog.bounds.begin:,})")
     return Found(data, lines or [f"the changelog has no change of {text}"])
 
 
@@ -189,17 +204,19 @@ def history(site: Site, text: str, rule: str | None, partitions: Sequence[int]) 
 class Changed:
     """A key after one commit."""
 
+    site: Site
     at: TopicPartition
     offset: int
     time_ms: int
     state: KeyState
 
     def data(self) -> dict[str, Any]:
-        place = {"partition": self.at.partition, "offset": self.offset, "time": self.time_ms}
+        place = {**self.site.placed(self.at.partition), "offset": self.offset, "time": self.time_ms}
         return {**place, "gone": self.state.is_empty, **self.state.data()}
 
     def lines(self) -> list[str]:
-        head = f"{self.at.partition}/{self.offset}  {iso_time(self.time_ms)}  {key_text(self.state.key)}"
+        place = self.site.short(self.at.partition)
+        head = f"{place}/{self.offset}  {iso_time(self.time_ms)}  {key_text(self.state.key)}"
         return [f"{head}: gone"] if self.state.is_empty else [head, *text_of(self.state)]
 
 
@@ -220,10 +237,10 @@ def _changes(
             position = None if value is None else unpack_position(value)
             if position is not None and position.rules != rules:
                 plan, rules = plan_for(site, at.partition, position), dict(position.rules)
-            yield Changed(at, *touched, described(plan, key, rows, rule))
+            yield Changed(site, at, *touched, described(plan, key, rows, rule))
             touched = None
     if touched:
-        yield Changed(at, *touched, described(plan, key, rows, rule))
+        yield Changed(site, at, *touched, described(plan, key, rows, rule))
 
 
 def _records(site: Site, at: TopicPartition, bounds: tuple[int, int]) -> Iterator[tuple[int, int, bytes, bytes | None]]:
@@ -243,19 +260,19 @@ def _rows(records: Records) -> Iterator[tuple[int, int, bytes, bytes | None]]:
 # ---------------------------------------------------------------- digest, diff
 
 
-def digests(site: Site, partitions: Sequence[int]) -> Found:
-    """The digest of each partition here, at the store's own event time."""
+def digests(site: Site, partitions: Sequence[int], stage: str | None = None) -> Found:
+    """The digest of each task's state here, at the store's own event time."""
     found: list[dict[str, Any]] = []
     lines: list[str] = []
-    for partition in site.present(partitions):
-        with reading(site.store(partition)) as store:
+    for here, partition in site.found(partitions, stage):
+        with reading(here.store(partition)) as store:
             position = position_of(store)
-            digest = digest_of(plan_for(site, partition, position), store)
+            digest = digest_of(plan_for(here, partition, position), store)
         inputs = {} if position is None else {name: each.next for name, each in position.inputs.items()}
-        moment = None if position is None else position.watermark
-        found.append({"partition": partition, "digest": digest, "watermark": moment, "inputs": inputs})
+        told = {"digest": digest, "watermark": _moment(position), "inputs": inputs}
+        found.append({**here.placed(partition), **told})
         places = ", ".join(f"{name} up to {offset:,}" for name, offset in inputs.items())
-        lines.append(f"{partition}  {digest}  {_event_time(position)}{', ' + places if places else ''}")
+        lines.append(f"{here.short(partition)}  {digest}  {_event_time(position)}{', ' + places if places else ''}")
     return Found(found, lines)
 
 
@@ -263,9 +280,9 @@ def diff(site: Site, left: Path, right: Path, limit: int) -> Found:
     """Keys whose state is not the same in two folders, each at its own event time."""
     sides = [replace(site, state=left), replace(site, state=right)]
     found: list[dict[str, Any]] = []
-    for partition in sorted({each for side in sides for each in side.present()}):
-        found += _differing(sides[0], sides[1], partition)
-    lines = [f"{each['partition']}  {key_text(each['key'])}  {each['rule']}  {each['how']}" for each in found[:limit]]
+    for stage, partition in sorted({(each.stage, one) for side in sides for each, one in side.found()}):
+        found += _differing(sides[0].at(stage), sides[1].at(stage), partition)
+    lines = [f"{_place(each)}  {key_text(each['key'])}  {each['rule']}  {each['how']}" for each in found[:limit]]
     more = [f"({len(found) - limit:,} more)"] if len(found) > limit else []
     return Found(found, [*lines, *more] or ["equal"])
 
@@ -277,10 +294,13 @@ def _differing(left: Site, right: Site, partition: int) -> Iterator[dict[str, An
         plans.append(plan)
         rows.append(states)
     for row, one, other in differences(*rows):
-        key, name, _, _ = row_parts(ROW + row)
         how = "only in the first" if other is None else "only in the second" if one is None else "differs"
-        rule = rule_name(plans[0], name)
-        yield {"partition": partition, "key": list(decode_key(key)), "rule": rule, "how": how}
+        if row[:1] == USER and left.plan.task is not None:
+            rule, text = named(row)
+            yield {**left.placed(partition), "key": [text], "rule": rule, "how": how}
+            continue
+        key, name, _, _ = row_parts(ROW + row)
+        yield {**left.placed(partition), "key": list(decode_key(key)), "rule": rule_name(plans[0], name), "how": how}
 
 
 def _states(side: Site, partition: int) -> tuple[Plan, list[tuple[bytes, bytes]]]:
@@ -289,4 +309,6 @@ def _states(side: Site, partition: int) -> tuple[Plan, list[tuple[bytes, bytes]]
     with reading(side.store(partition)) as store:
         position = position_of(store)
         plan = plan_for(side, partition, position)
+        if plan.task is not None:
+            return plan, list(store.range(USER, after(USER)))
         return plan, canonical(plan, store, watermark_of(position))

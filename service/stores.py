@@ -1,4 +1,4 @@
-"""The stores of a service on this machine, to look at: a folder a partition, also while a container has it open."""
+"""The stores of a service on this machine, to look at: a folder a task, also while a container has it open."""
 
 from __future__ import annotations
 
@@ -12,32 +12,66 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.record import POSITION, ROW, Following, Position, unpack_position
 from samovar.changelog.restore import Changelog, following_of
 from samovar.patterns.matcher import digest_of_rows
+from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.order import NO_TIME
-from samovar.service.running import plan_of
+from samovar.service.plans import plans_of
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import partitions_of, plan
+from samovar.service.topics import partitions_of
 from samovar.state.errors import StoreError, StoreMissing
 from samovar.state.secondary import SecondaryStore
 from samovar.state.store import Readable
-from samovar.tasks.plan import Plan
+from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.restoring import plan_of_position
 from samovar.tasks.task import task_folder
+from samovar.tasks.user_state import digest_of_task
 
 ROWS_END = bytes([ROW[0] + 1])
+MAIN_NAME = "main"  # as people name the stage that has no name
 
 
 @dataclass(frozen=True)
 class Site:
-    """A service, its log, and where its stores lie."""
+    """One stage of a service, its log, and where its stores lie. `plans` are those of all stages."""
 
     settings: ServiceFile
     log: Log
     plan: Plan
     partitions: int
     state: Path
+    plans: tuple[Plan, ...] = ()
+
+    @property
+    def stage(self) -> str:
+        return self.plan.stage
+
+    def at(self, stage: str) -> Site:
+        """The same for another stage."""
+        return replace(self, plan=next(plan for plan in self.plans if plan.stage == stage))
+
+    def stages(self, wanted: str | None = None) -> list[Site]:
+        """All stages, or the one that was asked for. `main` is the first."""
+        names = [plan.stage or MAIN_NAME for plan in self.plans]
+        if wanted is not None and wanted not in names:
+            hint = did_you_mean(wanted, names) or f"Stages are {', '.join(names)}."
+            raise Refused("unknown-stage", f"the service has no stage `{wanted}`", hint)
+        found = [self.at(plan.stage) for plan in self.plans]
+        return [each for each in found if wanted is None or (each.stage or MAIN_NAME) == wanted]
+
+    def shared_topics(self) -> set[str]:
+        """Inputs that several stages read: the group's offset is that of the one furthest behind."""
+        topics = [spec.topic for plan in self.plans for spec in plan.inputs]
+        return {topic for topic in topics if topics.count(topic) > 1}
 
     def folder(self, partition: int) -> Path:
-        return task_folder(self.state, partition)
+        return task_folder(self.state, partition, self.stage)
+
+    def placed(self, partition: int) -> dict[str, str | int]:
+        """Where something is, for programs: the main stage goes without saying."""
+        return {"partition": partition} | ({} if self.stage == MAIN else {"stage": self.stage})
+
+    def short(self, partition: int) -> str:
+        """Where something is, at the beginning of a line."""
+        return str(partition) if self.stage == MAIN else f"{self.stage}/{partition}"
 
     def store(self, partition: int) -> Path:
         """The folder of a partition's store. A single store, given by `--store`, is its own folder."""
@@ -56,31 +90,39 @@ class Site:
         return sorted(set(partitions)) or list(range(self.partitions))
 
     def present(self, partitions: Sequence[int] = ()) -> list[int]:
-        """Partitions whose store is on this machine; refused where there is none."""
+        """Partitions of this stage whose store is on this machine."""
+        return [each for each in self.chosen(partitions) if is_store(self.store(each))]
+
+    def found(self, partitions: Sequence[int] = (), stage: str | None = None) -> list[tuple[Site, int]]:
+        """All stores on this machine, of all stages or of one; refused where there is none."""
         if is_store(self.state):
-            return [_own_partition(self.state)]
-        found = [each for each in self.chosen(partitions) if is_store(self.store(each))]
+            return [self._of_store()]
+        found = [(site, each) for site in self.stages(stage) for each in site.present(partitions)]
         if not found:
             hint = "`samovar run` makes stores, `samovar restore` brings them back; `--store DIR` reads others."
             raise StoreMissing("there is no store here", self.state, hint)
         return found
 
+    def _of_store(self) -> tuple[Site, int]:
+        """Of a single store: which changelog it follows says whose it is."""
+        with reading(self.state) as store:
+            following = following_of(store)
+        if following is None:
+            return self, 0
+        own = [plan.stage for plan in self.plans if plan.topics.changelog == following.topic]
+        return self.at(own[0] if own else MAIN), following.partition
+
 
 def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> Site:
     """Nothing is made or changed: topics that are missing stay so."""
-    existing = log.topics([spec.name for spec in plan(settings)])
+    existing = log.topics([stream.topic for stream in settings.streams.values()])
     partitions = partitions_of(settings, existing)
-    return Site(settings, log, plan_of(settings, partitions), partitions, state or settings.state)
+    plans = tuple(plans_of(settings, partitions))
+    return Site(settings, log, plans[0], partitions, state or settings.state, plans)
 
 
 def is_store(folder: Path) -> bool:
     return (folder / "CURRENT").exists()
-
-
-def _own_partition(folder: Path) -> int:
-    with reading(folder) as store:
-        following = following_of(store)
-    return 0 if following is None else following.partition
 
 
 @contextmanager
@@ -151,6 +193,8 @@ def limits_of(plan: Plan) -> tuple[int, int]:
 
 def digest_of(plan: Plan, store: Readable) -> str:
     """The digest of a partition's state at its own watermark. The plan has the rules that made it."""
+    if plan.task is not None:
+        return digest_of_task(store)
     return digest_of_rows(plan.program, rows_of(store), watermark_of(position_of(store)), limits_of(plan))
 
 

@@ -11,12 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from samovar.changelog import presence
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, Topic, TopicSpec
-from samovar.service.service_rules import wanted_partitions
+from samovar.service.plans import rule_plans
+from samovar.service.service_rules import has_rules, wanted_partitions
 from samovar.service.settings_models import ServiceFile
+from samovar.service.settings_tasks_check import emitted_topics
+from samovar.tasks.plan import Forward
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
+MAX_HEAD_BYTES = 1_024  # what a forwarded event has before it, and its key's growth
 MAX_LETTER_BYTES = 4 * 1_048_576  # the largest usual message and what is said about it
 
 
@@ -27,10 +32,13 @@ class Role(StrEnum):
     DEAD_LETTERS = "dead letters"
     CHANGELOG = "changelog"
     JOURNAL = "journal"
+    REPARTITION = "repartition"
+    EMITTED = "emitted"
+    CONTAINERS = "containers"
 
 
 # One partition of these is one partition of the input.
-TASK_ROLES = (Role.INPUT, Role.CHANGELOG, Role.JOURNAL)
+TASK_ROLES = (Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.REPARTITION)
 
 # What a topic has where a setting is not given.
 KAFKA_DEFAULTS = {
@@ -64,39 +72,76 @@ class Mismatch:
 # ---------------------------------------------------------------- as it should be
 
 
-def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None) -> list[Planned]:
-    """All topics of a service. Where the file gives no partition count, that of existing inputs counts."""
-    partitions = partitions_of(settings, existing or {})
-    replicated = {"min.insync.replicas": "2"} if settings.replication >= 3 else {}
+def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, stages: bool = True) -> list[Planned]:
+    """All topics of a service. Where the file gives no partition count, that of existing inputs counts.
 
-    def planned(name: str, role: Role, **given: str | int) -> Planned:
-        own = {key.replace("_", "."): str(value) for key, value in given.items()}
-        return Planned(name, partitions, own | replicated, settings.replication, role)
-
-    def kept(name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
-        return planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
-
-    changelog = settings.changelog
+    Which further stages there are is told by the rules, which are loaded for it; not without `stages`.
+    """
+    existing = existing or {}
+    partitions = partitions_of(settings, existing)
+    make = _Making(settings, partitions, existing)
+    plans = rule_plans(settings, partitions) if stages and has_rules(settings) else []
+    forwards = [forward for plan in plans for forward in plan.forwards]
+    names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
+    letters = {"max_message_bytes": MAX_LETTER_BYTES}
     return [
-        *(kept(stream.topic, Role.INPUT, stream.retention_ms) for stream in settings.streams.values()),
-        kept(settings.alerts.topic, Role.ALERTS, settings.alerts.retention_ms),
-        kept(settings.late.topic, Role.LATE, settings.late.retention_ms, max_message_bytes=MAX_LETTER_BYTES),
-        kept(
-            settings.dead_letters.topic,
-            Role.DEAD_LETTERS,
-            settings.dead_letters.retention_ms,
-            max_message_bytes=MAX_LETTER_BYTES,
-        ),
-        planned(
-            changelog.topic,
+        *(make.kept(stream.topic, Role.INPUT, stream.retention_ms) for stream in settings.streams.values()),
+        make.kept(settings.alerts.topic, Role.ALERTS, settings.alerts.retention_ms),
+        make.kept(settings.late.topic, Role.LATE, settings.late.retention_ms, **letters),
+        make.kept(settings.dead_letters.topic, Role.DEAD_LETTERS, settings.dead_letters.retention_ms, **letters),
+        make.changelog(settings.changelog.topic),
+        make.journal(settings.journal.topic),
+        *map(make.repartition, forwards),
+        *(make.changelog(f"{settings.changelog.topic}-{name}") for name in names),
+        *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
+        *(make.kept(topic, Role.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
+        _containers(settings.service, settings.replication, make.replicated),
+    ]
+
+
+@dataclass(frozen=True)
+class _Making:
+    """What the topics of one service have in common."""
+
+    settings: ServiceFile
+    partitions: int
+    existing: Mapping[str, Topic]
+
+    @property
+    def replicated(self) -> Mapping[str, str]:
+        return {"min.insync.replicas": "2"} if self.settings.replication >= 3 else {}
+
+    def planned(self, name: str, role: Role, **given: str | int) -> Planned:
+        own = {key.replace("_", "."): str(value) for key, value in given.items()}
+        return Planned(name, self.partitions, {**own, **self.replicated}, self.settings.replication, role)
+
+    def kept(self, name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
+        return self.planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
+
+    def changelog(self, name: str) -> Planned:
+        own = self.settings.changelog
+        return self.planned(
+            name,
             Role.CHANGELOG,
             cleanup_policy="compact",
-            min_compaction_lag_ms=changelog.min_compaction_lag_ms,
-            delete_retention_ms=changelog.delete_retention_ms,
+            min_compaction_lag_ms=own.min_compaction_lag_ms,
+            delete_retention_ms=own.delete_retention_ms,
             max_message_bytes=MAX_MESSAGE_BYTES,
-        ),
-        kept(settings.journal.topic, Role.JOURNAL, -1, retention_bytes=-1),
-    ]
+        )
+
+    def journal(self, name: str) -> Planned:
+        return self.kept(name, Role.JOURNAL, -1, retention_bytes=-1)
+
+    def repartition(self, forward: Forward) -> Planned:
+        """As long as the stream's own records, and for the largest of them."""
+        stream = self.settings.streams[forward.stream]
+        most_bytes = max(MAX_LETTER_BYTES, _most_bytes(self.existing.get(stream.topic)) + MAX_HEAD_BYTES)
+        return self.kept(forward.topic, Role.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
+
+
+def _containers(service: str, replication: int, replicated: Mapping[str, str]) -> Planned:
+    own = presence.spec_of(service, replication)
+    return Planned(own.name, own.partitions, {**own.settings, **replicated}, replication, Role.CONTAINERS)
 
 
 def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
@@ -107,6 +152,15 @@ def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
     given = next((stream.partitions for stream in settings.streams.values() if stream.partitions), None)
     found = (existing[stream.topic].partitions for stream in settings.streams.values() if stream.topic in existing)
     return given or next(found, None) or wanted_partitions(settings)
+
+
+def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
+    """All topics of a service, where its inputs may exist already."""
+    return plan(settings, log.topics([stream.topic for stream in settings.streams.values()]), stages=stages)
+
+
+def _most_bytes(topic: Topic | None) -> int:
+    return int(_actual("max.message.bytes", topic)) if topic is not None else MAX_MESSAGE_BYTES
 
 
 # ---------------------------------------------------------------- as it is
@@ -153,7 +207,8 @@ def _checked(spec: Planned) -> list[str]:
         Role.INPUT: ["cleanup.policy"],
         Role.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
         Role.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
-        # A letter that its topic does not take would stop the service for good.
+        # A letter or an event that its topic does not take would stop the service for good.
+        Role.REPARTITION: ["cleanup.policy", "max.message.bytes"],
         Role.LATE: ["cleanup.policy", "max.message.bytes"],
         Role.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
     }
@@ -176,10 +231,10 @@ def _is_fine(name: str, spec: Planned, topic: Topic) -> bool:
 # ---------------------------------------------------------------- making it so
 
 
-def ensure(log: Log, settings: ServiceFile) -> list[Planned]:
+def ensure(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
     """Make what is missing (with `topics: create`) and refuse what is otherwise. Returns the topics as they are now."""
-    existing = log.topics([spec.name for spec in plan(settings)])
-    specs = plan(settings, existing)
+    specs = plan_here(log, settings, stages=stages)
+    existing = log.topics([spec.name for spec in specs])
     bootstrap = bootstrap_of(settings)
     present = [spec for spec in specs if spec.name in existing]
     absent = [spec for spec in specs if spec.name not in existing]

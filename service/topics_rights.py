@@ -32,6 +32,9 @@ _OF_THE_SERVICE = {
     Role.DEAD_LETTERS: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
     Role.CHANGELOG: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
     Role.JOURNAL: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.REPARTITION: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.EMITTED: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.CONTAINERS: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
 }
 
 
@@ -53,8 +56,12 @@ def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
 
 def _service_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
     creating = ("CREATE",) if settings.topics == "create" else ()
+    written = {
+        settings.streams[to].topic for task in settings.tasks.values() for to in task.emits if to in settings.streams
+    }
     for spec in specs:
-        yield Right(SERVICE, "topic", spec.name, _OF_THE_SERVICE[spec.role] + creating)
+        writing = ("WRITE",) if spec.name in written else ()
+        yield Right(SERVICE, "topic", spec.name, _OF_THE_SERVICE[spec.role] + writing + creating)
     yield Right(SERVICE, "group", settings.service, ("READ", "DESCRIBE"))
     if settings.delivery is Delivery.EXACTLY_ONCE:
         # One id a container, named by the container's number.
@@ -69,7 +76,7 @@ def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
         if spec.role is Role.INPUT:
             yield Right(PRODUCERS, "topic", spec.name, ("WRITE", "DESCRIBE"))
     for spec in specs:
-        if spec.role in (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS):
+        if spec.role in (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS, Role.EMITTED):
             yield Right(READERS, "topic", spec.name, ("READ", "DESCRIBE"))
 
 

@@ -14,20 +14,23 @@ from typing import Any
 
 from samovar.changelog.asof import first_time, image_at, is_exact
 from samovar.changelog.errors import Refused
+from samovar.changelog.journal import was_set_back
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import POSITION, ROW, Position, key_prefix, row_parts
+from samovar.changelog.record import ROW, USER, Position, key_prefix, row_parts
 from samovar.changelog.restore import following_of, next_step
 from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.syntax import Scalar
+from samovar.service.state_tasks import named, shown, versions_of
 from samovar.service.state_view import described, key_text, text_of
 from samovar.service.stores import Site, digest_of, limits_of, plan_for, position_of, reading, rows_of, watermark_of
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
-from samovar.tasks.plan import Plan
-from samovar.tasks.rebuild import Rebuilt, Until, rebuild
+from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.rebuild import Rebuilt, Until, journal_of, rebuild
 from samovar.tasks.restoring import logged_rows
+from samovar.tasks.task import name_of
 
 UNREADABLE = b"\x00unreadable"
 OnProgress = Callable[[str, int], None]
@@ -51,9 +54,10 @@ class Difference:
 
 @dataclass
 class Verdict:
-    """What was found of one partition."""
+    """What was found of one task."""
 
     partition: int
+    stage: str = MAIN
     position: Position | None = None
     offset: int = 0  # of the changelog
     events: int = 0  # folded again
@@ -68,8 +72,10 @@ class Verdict:
 
     def data(self) -> dict[str, Any]:
         known = self.position
+        stage = {} if self.stage == MAIN else {"stage": self.stage}
         return {
             "partition": self.partition,
+            **stage,
             "equal": self.is_equal,
             "offset": self.offset,
             "watermark": None if known is None else known.watermark,
@@ -83,7 +89,7 @@ class Verdict:
 
 def verify(site: Site, partition: int, now_ms: int, on_progress: OnProgress = lambda *_: None) -> Verdict:
     """Compare all that there is of a partition."""
-    verdict = Verdict(partition)
+    verdict = Verdict(partition, site.stage)
     changelog = site.changelog(partition)
     with reading(site.store(partition)) as store:
         following = following_of(store)
@@ -125,16 +131,25 @@ def _compare_rows(plan: Plan, store: Readable, image: MemoryStore, verdict: Verd
     differing = [row for row, _, _ in differences(logged_rows(store), logged_rows(image))]
     if not differing:
         return
-    row = next((row for row in differing if row[:1] == ROW), differing[0])
+    row = next((row for row in differing if row[:1] in (ROW, USER)), differing[0])
     sides = ("store", "changelog")
-    if row[:1] == ROW:
+    if row[:1] == USER:
+        verdict.differences.append(_of_task(sides, store, image, differing))
+    elif row[:1] == ROW:
         key, name, _, _ = row_parts(row)
         held = (_held(plan, store, key), _held(plan, image, key))
         verdict.differences.append(Difference(sides, rule_name(plan, name), decode_key(key), held, len(differing)))
     else:
-        what = "position" if row == POSITION else "user"
         held = (_shown(store.get(row)), _shown(image.get(row)))
-        verdict.differences.append(Difference(sides, what, (), held, len(differing)))
+        verdict.differences.append(Difference(sides, "position", (), held, len(differing)))
+
+
+def _of_task(sides: tuple[str, str], left: Readable, right: Readable, differing: Sequence[bytes]) -> Difference:
+    """The first difference in the rows of a user's task."""
+    row = next(row for row in differing if row[:1] == USER)
+    what, key = named(row)
+    held = (shown(row, left.get(row)), shown(row, right.get(row)))
+    return Difference(sides, what, (key,) if key else (), held, len(differing))
 
 
 def _shown(value: bytes | None) -> list[str]:
@@ -197,8 +212,17 @@ def _compare_source(
     if rebuilt.position.watermark != position.watermark:
         held = ([_moment(position)], [_moment(rebuilt.position)])
         verdict.differences.append(Difference(("store", "source"), "event time", (), held, 1))
-    if verdict.digests["source"] != verdict.digests["store"]:
+    if verdict.digests["source"] == verdict.digests["store"]:
+        return
+    if plan.task is None:
         verdict.differences.append(_first_in_source(plan, store, folded, position))
+    elif (versions := versions_of(journal_of(site.log, plan, verdict.partition), plan.task.version)) > 1:
+        verdict.unverifiable.append(
+            f"the state was made by {versions} versions of the task's code, and only today's can be run over the input"
+        )
+    else:
+        rows = [row for row, _, _ in differences(logged_rows(store), logged_rows(folded)) if row[:1] == USER]
+        verdict.differences.append(_of_task(("store", "source"), store, folded, rows))
 
 
 def _moment(position: Position) -> str:
@@ -231,6 +255,9 @@ def _oldest_snapshot(site: Site, verdict: Verdict, folded: MemoryStore, until: U
         with reading(snapshot.folder) as store:
             position = position_of(store)
             if position is None or not _inputs_hold(site, verdict.partition, position):
+                continue
+            nexts = {stream: each.next for stream, each in position.inputs.items()}
+            if was_set_back(journal_of(site.log, site.plan, verdict.partition), position.journal, nexts):
                 continue
             folded.write(store.range())
         verdict.notes.append(
@@ -288,7 +315,7 @@ def text_of_verdict(verdict: Verdict) -> list[str]:
     moment = "no event yet" if known is None else f"event time {_moment(known)}"
     sides = ", ".join(verdict.digests)
     digest = verdict.digests.get("store", "")[:16]
-    head = f"partition {verdict.partition}: "
+    head = f"{name_of(verdict.stage, verdict.partition)}: "
     if verdict.is_equal:
         word = "equal" if not verdict.unverifiable else "equal as far as it can be verified"
         lines = [f"{head}{word} ({sides}) at {moment}, changelog offset {verdict.offset:,}; digest {digest}"]

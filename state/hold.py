@@ -47,3 +47,18 @@ def _refuse_own(path: Path) -> None:
         raise
     except StoreError:
         return  # it is replaced, so that damage is no hindrance
+
+
+def is_open(path: Path) -> bool:
+    """Whether another process has the store open. Not for one that has it open itself: that would lose its lock."""
+    try:
+        handle = os.open(path / _LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

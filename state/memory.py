@@ -36,6 +36,9 @@ class MemoryStore:
         """For each prefix all pairs whose key starts with it."""
         return [list(self._starting(prefix)) for prefix in prefixes]
 
+    def rows_about(self) -> int:
+        return len(self._rows)
+
     def put(self, key: bytes, value: bytes) -> None:
         self.write([(key, value)])
 

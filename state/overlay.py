@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from samovar.state.store import Change, Store
+
+_ONE_BY_ONE = 64  # up to so many new keys are cheaper to place one by one than by sorting all
 
 
 class Overlay:
@@ -15,6 +17,8 @@ class Overlay:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changes: dict[bytes, bytes | None] = {}
+        self._sorted: list[bytes] = []
+        self._placed = 0  # so many of the changes, in the order in which they came, are in `_sorted`
 
     def changes(self) -> list[Change]:
         """What the commit has to write: one change a key, the newest."""
@@ -23,6 +27,8 @@ class Overlay:
     def clear(self) -> None:
         """Forget the changes: they are in the store below by now, or never will be."""
         self._changes.clear()
+        self._sorted.clear()
+        self._placed = 0
 
     def get(self, key: bytes) -> bytes | None:
         return self._changes[key] if key in self._changes else self._store.get(key)
@@ -33,7 +39,7 @@ class Overlay:
         return [changes[key] if key in changes else next(below) for key in keys]
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        keys = sorted(self._changes)
+        keys = self._keys()
         last = len(keys) if end is None else bisect_left(keys, end)
         above = [(key, self._changes[key]) for key in keys[bisect_left(keys, start) : last]]
         below = self._store.range(start, end)
@@ -52,6 +58,17 @@ class Overlay:
         """Close the store below. What was not committed is gone."""
         self.clear()
         self._store.close()
+
+    def _keys(self) -> list[bytes]:
+        """All changed keys in order; a key never leaves, so only those that came since are placed."""
+        new = len(self._changes) - self._placed
+        if new > _ONE_BY_ONE:
+            self._sorted = sorted(self._changes)
+        elif new:
+            for key in islice(reversed(self._changes), new):
+                insort(self._sorted, key)
+        self._placed = len(self._changes)
+        return self._sorted
 
 
 def _merged(below: Iterator[tuple[bytes, bytes]], above: list[Change]) -> Iterator[tuple[bytes, bytes]]:

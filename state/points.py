@@ -1,7 +1,7 @@
 """Named points on the way of a batch at which a test may end the process: a crash there must cost nothing.
 
-`SAMOVAR_KILL=commit.after:3` ends the process with SIGKILL the third time that it passes `commit.after`. Without that
-variable a point costs one comparison.
+`SAMOVAR_KILL=commit.after:3` ends the process with SIGKILL the third time that it passes `commit.after`;
+`SAMOVAR_KILL=commit.after:3:SIGSTOP` sends it that signal instead. Without that variable a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ POINTS = (
     "restore.before",
     "restore.after",
 )
+# Passed only when partitions come and go.
+MOVES = ("revoke.before", "revoke.after", "assign.after")
 
 
 class UnknownPointError(ValueError):
     """SAMOVAR_KILL names no point."""
 
 
-def _armed(setting: str) -> tuple[str, int]:
-    name, _, count = setting.partition(":")
-    if name and name not in POINTS:
-        raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(POINTS)}.")
-    return name, int(count or 1)
+def _armed(setting: str) -> tuple[str, int, signal.Signals]:
+    name, count, sent = (*setting.split(":"), "", "")[:3]
+    if name and name not in POINTS + MOVES:
+        raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(POINTS + MOVES)}.")
+    return name, int(count or 1), signal.Signals[sent or "SIGKILL"]
 
 
-_name, _left = _armed(os.environ.get("SAMOVAR_KILL", ""))
+_name, _left, _signal = _armed(os.environ.get("SAMOVAR_KILL", ""))
 
 
 def passing(name: str) -> None:
@@ -46,4 +48,4 @@ def passing(name: str) -> None:
         return
     _left -= 1
     if _left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _signal)

@@ -71,6 +71,15 @@ class RocksStore(Reading):
         except Exception as error:
             raise explained(error, folder, "snapshot") from error
 
+    def size_bytes(self) -> int:
+        """What it takes: table files on disk, and rows that are still in memory."""
+        db = self._open()
+        names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+        return sum(int(db.property_int_value(name) or 0) for name in names)
+
+    def rows_about(self) -> int:
+        return int(self._open().property_int_value("rocksdb.estimate-num-keys") or 0)
+
     def flush(self) -> None:
         """Write what is in memory to table files, so that opening again has no log to replay."""
         db = self._open()

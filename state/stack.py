@@ -1,102 +1,110 @@
-"""The store that a user's task sees: wrappers of one concern each, put together here and nowhere else.
+"""The stores that a user's task sees: wrappers of one concern each, put together here and nowhere else.
 
-    Expiring     the user's key and value; adds the expiry, hides what is due
-       |  \\
-    Logged  \\    rows only: what the changelog is told is what is stored, expiry included, so that a restore knows it.
-       |    |    Above the overlay, because it has to forget together with it
-    Prefixed Prefixed    rows and index of expiries apart; the index is not logged
-        \\  /
-       Overlay   uncommitted changes of both, so that one batch writes both
+    Expiring          one for each named store: the user's key and value; adds the expiry, hides what is due
+     |      \\
+    Prefixed Prefixed rows and index of expiries of that store
+        \\   |
+        event         an overlay: what the event at hand wrote; kept when it is done, undone when it fails
           |
-       Cached    under the overlay: never holds what is not committed
+        commit        an overlay: what was written since the last commit
           |
-      Prefixed   the store's name
+        Cached        under the overlays: never holds what is not committed
           |
-       base      the task's RocksStore, shared with other stores and with the position row
+        base          the task's store, shared with the position row
 
-A key in the base:   "s"   length of the name (1 byte)   name   "r" or "x"   the row's or index row's key
+A key in the base:   "u"   length of the name (1 byte)   name   the row's key
+    of the index:    "x"   length of the name (1 byte)   name   the index row's key
 
-A batch's way: the user's writes gather in the overlay; the commit takes `drain()` to the changelog; after it the task
-writes `changes()` of all its stores and the position in one batch to the base, and calls `committed()`. When the commit
-fails: `clear()`.
+Rows are logged with these very keys, so that a restore copies bytes; the index is local, and made anew from the rows
+after a restore (`reindexed`). No name of length 0 is a user's: its keys are the task's own, as its timers.
+
+A batch's way: `keep()` after each event; the commit takes `changes()`, rows to the changelog, and after it rows and
+index together with the position in one batch to the base; then `committed()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from samovar.state.cached import Cached
-from samovar.state.logged import Logged
 from samovar.state.overlay import Overlay
 from samovar.state.prefixed import Prefixed
 from samovar.state.store import Change, Store
 from samovar.state.ttl import Expiring
 
-_ROWS = b"r"
-_INDEX = b"x"
+ROWS = b"u"
+INDEX = b"x"
 NAME_BYTES_MAX = 255
 
 
-def namespace(name: str) -> bytes:
+def namespace(kind: bytes, name: str) -> bytes:
     """What all keys of a store begin with in the base. No store's begins another one's: the length comes first."""
     encoded = name.encode()
-    assert 0 < len(encoded) <= NAME_BYTES_MAX, name
-    return b"s" + bytes([len(encoded)]) + encoded
+    assert len(encoded) <= NAME_BYTES_MAX, name
+    return kind + bytes([len(encoded)]) + encoded
 
 
-@dataclass(frozen=True)
+def reindexed(base: Store, name: str) -> None:
+    """Make the index of a named store fit its rows. At once, in the base: an index is local, and no commit waits."""
+    rows, index = Prefixed(base, namespace(ROWS, name)), Prefixed(base, namespace(INDEX, name))
+    Expiring(rows, index, ttl_ms=None, now=lambda: 0).reindex()
+
+
 class Stack:
-    """A task's store, and the handles by which the task commits it."""
+    """All stores of one task over its base, and the handles by which the task keeps, undoes and commits them."""
 
-    name: str
-    store: Expiring
-    _logged: Logged
-    _overlay: Overlay
-    _cached: Cached
-    _below: Prefixed
+    def __init__(self, base: Store, cache_bytes: int) -> None:
+        self._cached = Cached(base, cache_bytes)
+        self._commit = Overlay(self._cached)
+        self._event = Overlay(self._commit)
+        self._stores: list[Expiring] = []
 
-    def drain(self) -> list[Change]:
-        """What the changelog has to be told: key and stored value, None for a tombstone."""
-        return self._logged.drain()
+    def store(self, name: str, *, ttl_ms: int | None, now: Callable[[], int]) -> Expiring:
+        """A named store. `now` is the task's event time."""
+        store = Expiring(self.rows(name), self.index(name), ttl_ms=ttl_ms, now=now)
+        self._stores.append(store)
+        return store
 
-    def changes(self) -> list[Change]:
-        """What has to be written to the base, with the base's keys."""
-        return self._below.outside(self._overlay.changes())
+    def rows(self, name: str) -> Prefixed:
+        """Rows under a name, with nothing added to them; they are logged."""
+        return Prefixed(self._event, namespace(ROWS, name))
+
+    def index(self, name: str) -> Prefixed:
+        """Rows under a name that are local, and not logged."""
+        return Prefixed(self._event, namespace(INDEX, name))
+
+    def keep(self) -> None:
+        """What the event at hand wrote is to be committed."""
+        changes = self._event.changes()
+        if changes:
+            self._commit.write(changes)
+            self._event.clear()
+
+    def undo(self) -> None:
+        """Forget what the event at hand wrote."""
+        self._event.clear()
+
+    def expire(self, watermark: int) -> None:
+        """Delete what is due at this event time, as a user's delete would."""
+        for store in self._stores:
+            store.expire(watermark)
+        self.keep()
+
+    def changes(self) -> tuple[list[Change], list[Change]]:
+        """All since the last commit, with the base's keys: rows, which are logged, and index, which is not."""
+        assert not self._event.changes(), "keep or undo first"
+        changes = self._commit.changes()
+        return [each for each in changes if each[0][:1] == ROWS], [each for each in changes if each[0][:1] == INDEX]
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cached.bytes_used
+
+    def let_go(self) -> None:
+        """Hold nothing in memory that the base has."""
+        self._cached.clear()
 
     def committed(self) -> None:
         """`changes()` are in the base now."""
-        self._cached.accept(self._overlay.changes())
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget what was not committed."""
-        self._overlay.clear()
-        self._logged.drain()
-
-    def expire(self, watermark: int) -> list[bytes]:
-        """Delete what is due at this event time, in the overlay, as a user's delete would."""
-        return self.store.expire(watermark)
-
-    def restored(self, changes: Iterable[Change]) -> list[Change]:
-        """Changes that `drain` once gave, as changes of the base. `reindex` once all of them are there."""
-        return self._below.outside((_ROWS + key, value) for key, value in changes)
-
-    def reindex(self) -> list[Change]:
-        """The changes of the base that make the index of expiries fit the rows. Nothing may be uncommitted."""
-        assert not self._overlay.changes(), "commit or clear first"
-        self._cached.clear()
-        self.store.reindex()
-        changes = self.changes()
-        self.clear()
-        return changes
-
-
-def task_store(base: Store, name: str, *, ttl_ms: int | None, cache_bytes: int, now: Callable[[], int]) -> Stack:
-    """A named store of a task, on the task's base. `now` is the task's event time."""
-    below = Prefixed(base, namespace(name))
-    cached = Cached(below, cache_bytes)
-    overlay = Overlay(cached)
-    logged = Logged(Prefixed(overlay, _ROWS))
-    store = Expiring(logged, Prefixed(overlay, _INDEX), ttl_ms=ttl_ms, now=now)
-    return Stack(name, store, logged, overlay, cached, below)
+        self._cached.accept(self._commit.changes())
+        self._commit.clear()

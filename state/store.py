@@ -55,5 +55,11 @@ class Ingesting(Protocol):
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
 
 
-class TaskStore(Store, Scanning, Ingesting, Protocol):
+class Sized(Protocol):
+    """A store that knows roughly how large it is, at no cost."""
+
+    def rows_about(self) -> int: ...
+
+
+class TaskStore(Store, Scanning, Ingesting, Sized, Protocol):
     """What a task keeps its state in."""

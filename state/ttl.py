@@ -11,6 +11,7 @@ is local: it does not reach the changelog, and `reindex` makes it from the rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from samovar.state.store import Change, Store
 
@@ -19,6 +20,7 @@ _NEVER = b"\xff" * 8
 _ZERO = 1 << 63
 _LAST = (1 << 64) - 2
 _HEADER = 9  # version and expiry
+_PART_ROWS = 20_000  # of an index that is made anew, written together
 
 
 class UnknownRowVersionError(ValueError):
@@ -34,6 +36,12 @@ def _expiry(row: bytes) -> bytes:
     if row[:1] != VERSION or len(row) < _HEADER:
         raise UnknownRowVersionError(f"row format {row[:1].hex()}, known is 01\n  Run the Samovar that wrote it.")
     return row[1:_HEADER]
+
+
+def unwrapped(row: bytes) -> tuple[int | None, bytes]:
+    """When a row is gone, None for never; and the user's value."""
+    expiry = _expiry(row)
+    return None if expiry == _NEVER else int.from_bytes(expiry, "big") - _ZERO, row[_HEADER:]
 
 
 class Expiring:
@@ -62,10 +70,23 @@ class Expiring:
         return ((key, row[_HEADER:]) for key, row in below if _expiry(row) > now)
 
     def put(self, key: bytes, value: bytes) -> None:
-        self.write([(key, value)])
+        """As `write` of one change, and several times as fast."""
+        self._unindex(key)
+        if self._ttl_ms is None:
+            self._rows.put(key, VERSION + _NEVER + value)
+            return
+        expiry = _packed(self._now() + self._ttl_ms)
+        self._rows.put(key, VERSION + expiry + value)
+        self._index.put(expiry + key, b"")
 
     def delete(self, key: bytes) -> None:
-        self.write([(key, None)])
+        self._unindex(key)
+        self._rows.delete(key)
+
+    def _unindex(self, key: bytes) -> None:
+        row = self._rows.get(key)
+        if row is not None and (expiry := _expiry(row)) != _NEVER:
+            self._index.delete(expiry + key)
 
     def write(self, changes: Iterable[Change]) -> None:
         """One index row a row: the one of the expiry before goes, whatever that was."""
@@ -91,9 +112,13 @@ class Expiring:
 
     def reindex(self) -> None:
         """Make the index anew from the rows: after a restore, which brings back rows only."""
-        self._index.write([(key, None) for key, _ in self._index.range()])
+        self._write_index((key, None) for key, _ in self._index.range())
         expiries = ((_expiry(row), key) for key, row in self._rows.range())
-        self._index.write([(expiry + key, b"") for expiry, key in expiries if expiry != _NEVER])
+        self._write_index((expiry + key, b"") for expiry, key in expiries if expiry != _NEVER)
+
+    def _write_index(self, changes: Iterator[Change]) -> None:
+        while part := list(islice(changes, _PART_ROWS)):
+            self._index.write(part)
 
     def close(self) -> None:
         self._rows.close()

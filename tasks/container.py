@@ -1,4 +1,4 @@
-"""A container: one process, one event loop, over the tasks of the partitions it owns.
+"""A container: one process, one event loop, over the tasks of the partitions it owns, of all stages.
 
 One cycle: poll, feed the tasks, look at the clock, commit what there is in one transaction, write the stores. A batch
 is what was there when it was asked for: small when little comes, which keeps latency low, and large under load. Tasks
@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,8 +20,10 @@ from samovar.changelog.log import Joining, Log, Member, TopicPartition
 from samovar.state.errors import StoreHeld
 from samovar.tasks.clock import Clock
 from samovar.tasks.collector import collector_off
-from samovar.tasks.core import Counts, added
-from samovar.tasks.plan import Plan
+from samovar.tasks.commit_times import CommitTimes
+from samovar.tasks.core import Counts, Outcome, added
+from samovar.tasks.notes import Note
+from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.task import Life, Task, Upkeep
 
 POLL_RECORDS = 50_000
@@ -38,14 +41,14 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 @dataclass(frozen=True)
 class Status:
-    """How a container is doing, for people and machines."""
+    """How a container is doing, for people and machines. A partition runs when its tasks of all stages do."""
 
     slot: int
     running: tuple[int, ...]
     restoring: dict[int, tuple[int, int]]  # partition to offsets done and to do
     counts: Counts
     caught_up: bool
-    watermarks: dict[int, int] = field(default_factory=dict)
+    watermarks: dict[int, int] = field(default_factory=dict)  # of the main stage
 
 
 class Container:
@@ -53,35 +56,44 @@ class Container:
 
     def __init__(
         self,
-        plan: Plan,
+        plans: Sequence[Plan],
         log: Log,
         slot: int,
         upkeep: Upkeep,
         clock: Clock,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.plan = plan
+        """`plans` are one a stage, the main one first."""
+        self.plans = {plan.stage: plan for plan in plans}
+        self.plan = plans[0]
         self.log = log
         self.slot = slot
         self.upkeep = upkeep
         self.clock = clock
         self.tell = tell
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[tuple[str, int], Task] = {}  # by stage and partition
+        self._readers: dict[str, list[str]] = defaultdict(list)  # stages by topic
+        for plan in plans:
+            for spec in plan.inputs:
+                self._readers[spec.topic].append(plan.stage)
         self._stopped = threading.Event()
+        self._goes_on = False  # until it is told to stop
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
         self._rejoins = 0
         self._trouble_since_s = 0.0
         self._commits = 0
         self._polls = POLLS
+        self.commit_times = CommitTimes()
         self._paused: set[TopicPartition] = set()
         self._asked_at_s = 0.0
-        self._held: dict[int, int] = {}  # partition to when its store was first found to be another's
+        self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
     # ------------------------------------------------------------ the loop
 
     def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
+        self._goes_on = not until_caught_up
         try:
             with collector_off():
                 self._loop(until_caught_up, on_cycle)
@@ -122,7 +134,8 @@ class Container:
                 "Look at the log's own messages and at other containers of this slot; nothing was lost.",
                 str(error),
             ) from error
-        self.tell(f"container {self.slot} starts again: {type(error).__name__}: {error}")
+        text = f"container {self.slot} starts again: {type(error).__name__}: {error}"
+        self.tell(Note(text, "restart", "warning", error=type(error).__name__, times=self._rejoins))
         with suppress(LogUnavailable):
             self.close()
         self._stopped.wait(min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S))
@@ -150,11 +163,16 @@ class Container:
         """Feed what one poll gives; how many records that was."""
         taken = 0
         for records in member.poll(POLL_RECORDS, timeout_s):
-            task = self.tasks.get(records.partition)
-            if task is not None and task.life is Life.RUNNING:
-                task.feed(records)
-                taken += len(records)
+            for task in self._reading(TopicPartition(records.topic, records.partition)):
+                if task.life is Life.RUNNING:
+                    task.feed(records)
+                    taken += len(records)
         return taken
+
+    def _reading(self, at: TopicPartition) -> list[Task]:
+        """The tasks that take records of a partition."""
+        found = (self.tasks.get((stage, at.partition)) for stage in self._readers[at.topic])
+        return [task for task in found if task is not None]
 
     def _joined(self) -> Member:
         if self._member is None:
@@ -162,7 +180,7 @@ class Container:
                 Joining(
                     self.upkeep.group,
                     self.slot,
-                    [spec.topic for spec in self.plan.inputs],
+                    list(self._readers),
                     self.upkeep.delivery,
                     self._assigned,
                     self._revoked,
@@ -183,8 +201,9 @@ class Container:
                 task.snapshot_if_due()
             return
         outcomes = [task.outcome() for task in dirty]
-        offsets = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
-        last = member.transact([each for outcome in outcomes for each in outcome.appends], offsets)
+        began_s = time.monotonic()
+        last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
+        self.commit_times.add(time.monotonic() - began_s)
         for task, outcome in zip(dirty, outcomes, strict=True):
             task.committed(outcome, last[task.changelog.at])
             task.snapshot_if_due()
@@ -199,41 +218,72 @@ class Container:
         if self._commits % MEMORY_EVERY == 0:
             gc.collect(1)
 
+    def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
+        """The group's offsets: of an input that several stages read, that of the one furthest behind."""
+        found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
+        for at in [at for at in found if len(self._readers[at.topic]) > 1]:
+            found[at] = min(task.positions()[at] for task in self._reading(at))
+        return found
+
     def _keep_small(self) -> None:
         """Hold no more states in memory than the cache may; the stores have them all."""
-        sizes = {task.partition: task.core.residence.states.memory_bytes() for task in self._running()}
-        for partition in sorted(sizes, key=lambda each: -sizes[each]):
+        sizes = {place: task.core.memory_bytes() for place, task in self.tasks.items() if task.life is Life.RUNNING}
+        for place in sorted(sizes, key=lambda each: -sizes[each]):
             if sum(sizes.values()) <= self.plan.cache_bytes:
                 break
-            self.tasks[partition].core.residence.let_go()
-            sizes[partition] = 0
+            self.tasks[place].core.let_go()
+            sizes[place] = 0
 
     def _keep_together(self, member: Member) -> None:
-        """Of several inputs, those ahead wait for the ones behind, so that what must be held stays small."""
-        for task in self._running():
-            if len(task.plan.inputs) < 2:
-                continue
-            intake = task.core.intake
-            ahead: set[TopicPartition] = set()
-            if len(intake.buffer.pending) > PENDING_MOST:
-                ahead = {TopicPartition(spec.topic, task.partition) for spec in intake.ahead()}
-            mine = {at for at in self._paused if at.partition == task.partition}
-            if ahead - mine:
-                member.pause(ahead - mine)
-            if mine - ahead:
-                member.resume(mine - ahead)
-            self._paused = (self._paused - mine) | ahead
+        """Inputs that are ahead wait for the ones behind, so that what must be held stays small."""
+        running = self._running()
+        waiting = [task.core.intake for task in running if len(task.core.intake.buffer.pending) > PENDING_MOST]
+        if not waiting and not self._paused:
+            return
+        ahead = {at for intake in waiting for at in intake.ahead()} & {at for task in running for at in task.inputs}
+        if ahead - self._paused:
+            member.pause(ahead - self._paused)
+        if self._paused - ahead:
+            member.resume(self._paused - ahead)
+        self._paused = ahead
 
     def _restore_some(self, member: Member, task: Task) -> None:
+        if task.life is Life.CLOSED:
+            return
+        try:
+            self._restore_more(member, task)
+        except Refused as refused:
+            if refused.code != "format-newer" or not self._set_aside(task.partition, refused):
+                raise
+
+    def _set_aside(self, partition: int, refused: Refused) -> bool:
+        """In a rolling upgrade a newer container wrote this partition and left: only its like can go on with it. It is
+        held, so that it does not go round and end one container after another, while the other partitions are worked
+        on. False where there are none: then this container is of no use.
+        """
+        if not self._goes_on or all(place[1] == partition for place in self.tasks):
+            return False
+        for place in [place for place in self.tasks if place[1] == partition]:
+            self._close_task(self.tasks.pop(place))
+        text = f"partition {partition} is left for a newer container: {refused}"
+        self.tell(Note(text, "set-aside", "warning", partition=partition))
+        return True
+
+    def _restore_more(self, member: Member, task: Task) -> None:
         if task.life is Life.CREATED and not self._open(task):
             return
         if task.restore_some(RESTORE_POLL_S):
-            for at, offset in task.positions().items():
-                member.seek(at, offset)
-            member.resume(task.inputs)
-            for note in task.notes:
-                self.tell(note)
-            task.notes.clear()
+            for at in task.inputs:
+                readers = self._reading(at)
+                if all(each.life is Life.RUNNING for each in readers):
+                    member.seek(at, min(each.positions()[at] for each in readers))
+                    member.resume([at])
+            self._tell_notes(task)
+
+    def _tell_notes(self, task: Task) -> None:
+        for note in task.notes:
+            self.tell(note)
+        task.notes.clear()
 
     def _open(self, task: Task) -> bool:
         """False while another process still has the store: one that hangs, or is about to leave."""
@@ -241,20 +291,23 @@ class Container:
         try:
             task.open()
         except StoreHeld as held:
-            since_ms = self._held.setdefault(task.partition, now_ms)
+            since_ms = self._held.setdefault((task.plan.stage, task.partition), now_ms)
             if since_ms == now_ms:
-                self.tell(f"partition {task.partition} waits for its store: {held}")
+                self.tell(Note(f"{task.name} waits for its store: {held}", "store-held", "warning", task=task.name))
             if now_ms - since_ms > HELD_MS:
                 raise
             return False
-        self._held.pop(task.partition, None)
+        self._held.pop((task.plan.stage, task.partition), None)
         return True
 
     # ------------------------------------------------------------ partitions come and go, inside poll and close
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
-        for number in sorted({at.partition for at in partitions} - self.tasks.keys()):
-            self.tasks[number] = Task(self.plan, number, self.log, self.upkeep, self.clock)
+        shared = [topic for topic, stages in self._readers.items() if len(stages) > 1]
+        for number in sorted({at.partition for at in partitions}):
+            for stage, plan in self.plans.items():
+                if (stage, number) not in self.tasks:
+                    self.tasks[stage, number] = Task(plan, number, self.log, self.upkeep, self.clock, shared)
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         # What is not committed is forgotten here, and done again by the next owner.
@@ -264,16 +317,16 @@ class Container:
         self._drop(partitions)
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        for number in {at.partition for at in partitions}:
-            task = self.tasks.pop(number, None)
-            if task is not None:
-                self._close_task(task)
-        self._paused = {at for at in self._paused if at.partition in self.tasks}
+        gone = {at.partition for at in partitions}
+        for place in [place for place in self.tasks if place[1] in gone]:
+            self._close_task(self.tasks.pop(place))
+        self._paused = {at for at in self._paused if at.partition not in gone}
 
     def _close_task(self, task: Task) -> None:
         if task.life is Life.RUNNING:
             self._gone = added(self._gone, task.core.counts)
         task.close()
+        self._tell_notes(task)
 
     # ------------------------------------------------------------ how it is doing
 
@@ -298,23 +351,25 @@ class Container:
         if self._member is None or now_s - self._asked_at_s < ASK_EVERY_S:
             return False
         self._asked_at_s = now_s
-        topics = self.log.topics([spec.topic for spec in self.plan.inputs]).values()
+        topics = self.log.topics(list(self._readers)).values()
         places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
-        ends = self.log.bounds(places)
         committed = self.log.committed(self.upkeep.group, places)
+        ends = self.log.bounds(places)  # after the offsets: what a stage forwarded with them is there by now
         return all(ends[at].begin == ends[at].end or committed[at] == ends[at].end for at in places)
 
     def status(self) -> Status:
         counts = self._gone
         for task in self._running():
             counts = added(counts, task.core.counts)
-        restoring = {
-            number: (task.restore.next - task.restore.start, task.restore.end - task.restore.start)
-            for number, task in self.tasks.items()
-            if task.life is Life.RESTORING
-        }
-        running = tuple(sorted(task.partition for task in self._running()))
-        watermarks = {task.partition: task.core.watermark for task in self._running()}
+        restoring: dict[int, tuple[int, int]] = {}
+        for task in self.tasks.values():
+            if task.life is Life.RESTORING:
+                done, todo = restoring.get(task.partition, (0, 0))
+                step = task.restore
+                restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
+        others = {task.partition for task in self.tasks.values() if task.life is not Life.RUNNING}
+        running = tuple(sorted({task.partition for task in self._running()} - others))
+        watermarks = {task.partition: task.core.watermark for task in self._running() if task.plan.stage == MAIN}
         return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
@@ -327,8 +382,8 @@ class Container:
         """Leave the group and let go of every store."""
         member, self._member = self._member, None
         try:
-            for number in list(self.tasks):
-                self._close_task(self.tasks.pop(number))
+            for place in list(self.tasks):
+                self._close_task(self.tasks.pop(place))
         finally:
             self._paused.clear()
             if member is not None:

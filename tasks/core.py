@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from samovar.changelog.journal import Entry, pack_entry
-from samovar.changelog.letters import Origin, fitted
+from samovar.changelog.journal import ANEW, Entry, pack_entry
+from samovar.changelog.letters import fitted
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
+from samovar.changelog.redriven import carried
 from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
+from samovar.tasks.forwarding import Forwarding
 from samovar.tasks.intake import Fed, Intake
-from samovar.tasks.plan import InputSpec, Plan
-from samovar.tasks.residence import Residence
+from samovar.tasks.opening import rows_of_gone_rules
+from samovar.tasks.plan import MAIN, InputSpec, Plan
+from samovar.tasks.receiving import Receiver
+from samovar.tasks.residence import Index, Residence
+from samovar.tasks.skipping import Skips
 
 
 @dataclass
@@ -30,6 +35,11 @@ class Counts:
     commits: int = 0
     rows: int = 0  # changed rows, as logged
     dropped: int = 0  # partial matches and events that max_partials and max_events let go of
+    emitted: int = 0  # records, by tasks of the user's
+    failed: int = 0  # calls of their code that raised; counted as dead too
+    forwarded: int = 0  # events, to stages that are keyed otherwise
+    unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
+    skipped: int = 0  # alerts found again after a rewind, and not published twice
 
 
 def added(left: Counts, right: Counts) -> Counts:
@@ -44,7 +54,10 @@ class Letters:
     headers: list[Headers] = field(default_factory=list)
 
     def add(self, records: Records, row: int, headers: Headers) -> None:
-        pair, headers = fitted((records.key(row), records.value(row)), headers)
+        self.put((records.key(row), records.value(row)), (*headers, *carried(records.headers(row))))
+
+    def put(self, pair: Pair, headers: Headers) -> None:
+        pair, headers = fitted(pair, headers)
         self.pairs.append(pair)
         self.headers.append(headers)
 
@@ -57,6 +70,7 @@ class Outcome:
     offsets: dict[TopicPartition, int]
     changes: list[Change]
     position: Position
+    counts: Counts
 
 
 class Core:
@@ -67,12 +81,16 @@ class Core:
     ) -> None:
         self.plan = plan
         self.partition = partition
-        self.intake = Intake(inputs, plan.fields, partition)
+        self.intake = _intake_of(inputs, plan.fields, partition)
         if position is not None:
             self.intake.resume(position)
-        self.residence = Residence(plan, store, [spec.topic for spec in inputs])
+        told = {} if position is None else position.forwards
+        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told)
+        self.residence = Residence(plan, store, [spec.origin for spec in inputs])
+        self.store = store
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
+        self._skips = Skips.of(store)
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()
         self._dirty = False
@@ -90,14 +108,29 @@ class Core:
 
     def feed(self, records: Records) -> None:
         """Take the next records of one input."""
+        for piece, anew in self.intake.pieces(records):
+            if anew:
+                self.residence.forget()
+            self._feed(piece)
+
+    def _feed(self, records: Records) -> None:
+        self.forwarding.begin()
         fed = self.intake.feed(records)
         self._dirty = True
-        self._since.events += len(records)
+        if self.plan.stage == MAIN:  # in a later stage they come once more
+            self._since.events += len(records)
         self._put_aside(records, fed)
+        if self.forwarding.outlets:
+            self._since.unkeyed += self.forwarding.take(self.intake.by_topic[records.topic].spec.stream, records, fed)
         self._run(fed.ordered)
 
     def tick(self, now_ms: int) -> bool:
-        """Let event time pass where inputs are idle, if anything waits for it."""
+        """Let event time pass where inputs are idle, if anything waits for it, here or in a later stage."""
+        has_news = self.forwarding.look(now_ms)
+        self._dirty = self._dirty or has_news
+        return self._advance(now_ms) or has_news
+
+    def _advance(self, now_ms: int) -> bool:
         watermark = self.intake.idle_watermark(now_ms)
         if watermark <= self.watermark:
             return False
@@ -110,6 +143,8 @@ class Core:
     def apply(self, entry: Entry) -> None:
         """Do again what the journal tells; only in a replay."""
         self._dirty = True
+        if entry.kind == ANEW:
+            self.residence.forget()
         self._run(self.intake.apply(entry))
 
     def index_some(self) -> None:
@@ -126,18 +161,24 @@ class Core:
     def _run(self, ordered: Ordered) -> None:
         found = self.residence.run(ordered.released, ordered.watermark)
         if len(found):
-            self._since.matches += len(found)
-            self.alerts += found.records()
+            alerts = found.records()
+            left = alerts if self._skips.is_over else self._skips.left(alerts)
+            self._since.skipped += len(alerts) - len(left)
+            self._since.matches += len(left)
+            self.alerts += left
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
         if not fed.dead and not fed.late:
             return
-        where = Origin.of(records.topic, records.partition, self.intake.by_topic[records.topic].spec.stream)
+        more: Headers = () if self.plan.stage == MAIN else (("samovar.stage", self.plan.stage.encode()),)
         for dead in fed.dead:
-            offset = int(records.offsets[dead.row])
-            self._dead.add(records, dead.row, where.dead(offset, dead.kind, dead.message))
+            where, offset, pair = self.intake.letter(records, dead.row)
+            redriven = carried(records.headers(dead.row))
+            self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *redriven, *more))
         for late in fed.late:
-            self._late.add(records, late.row, where.late(int(records.offsets[late.row]), late.late_ms))
+            where, offset, pair = self.intake.letter(records, late.row)
+            redriven = carried(records.headers(late.row))
+            self._late.put(pair, (*where.late(offset, late.late_ms), *redriven, *more))
         self._since.dead += len(fed.dead)
         self._since.late += len(fed.late)
 
@@ -146,14 +187,27 @@ class Core:
     def position(self) -> Position:
         intake = self.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
-        return Position(watermark, intake.inputs(), tuple(intake.sources), self.plan.versions, intake.journaled)
+        told = self.forwarding.told()
+        return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled, told)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it may go on with further records while what `outcome` gave is on its way: it reads no store."""
+        residence = self.residence
+        return residence.whole and residence.index is Index.NONE and not residence.is_forgotten
+
+    @property
+    def indexing(self) -> bool:
+        return self.residence.index is Index.BUILDING
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
-        """All since the last commit. `more` are further rows to log, of rules that are no more."""
+        """All since the last one. `more` are further rows to log, of rules that are no more."""
         topics, partition = self.plan.topics, self.partition
+        forwarded = self.forwarding.appends()
         position = self.position()
         rows, index = self.residence.changes(self.watermark)
-        rows = [*more, *rows, (POSITION, pack_position(position))]
+        gone = [] if self._skips.is_over else self._skips.changes(position)
+        rows = [*more, *rows, *gone, (POSITION, pack_position(position))]
         self._since.rows = len(rows)
         appends = [Append(topics.changelog, rows, partition)]
         if self.alerts:
@@ -166,16 +220,37 @@ class Core:
         for topic, letters in ((topics.dead_letters, self._dead), (topics.late, self._late)):
             if letters.pairs:
                 appends.append(Append(topic, letters.pairs, None, letters.headers))
+        appends += forwarded
+        self._since.forwarded = sum(len(each.records) for each in forwarded if each.partition is None)
         offsets = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
-        return Outcome(appends, offsets, [*rows, *index], position)
-
-    def committed(self) -> None:
-        """What `outcome` gave is in the log and in the store now."""
-        self._since.commits = 1
-        self.counts = added(self.counts, self._since)
-        self.counts.dropped = self.residence.dropped()
-        self._since = Counts()
+        since, self._since = self._since, Counts()
+        since.commits = 1
         self.alerts, self._dead, self._late = [], Letters(), Letters()
         self.intake.entries = []
         self._dirty = False
+        return Outcome(appends, offsets, [*rows, *index], position, since)
+
+    def committed(self, outcome: Outcome) -> None:
+        """What `outcome` gave is in the log and in the store now."""
+        self.counts = added(self.counts, outcome.counts)
+        self.counts.dropped = self.residence.dropped()
         self.residence.committed()
+
+    # ------------------------------------------------------------ rows
+
+    def gone_rows(self) -> list[Change]:
+        return rows_of_gone_rules(self.store, self.plan)
+
+    def memory_bytes(self) -> int:
+        return self.residence.states.memory_bytes()
+
+    def let_go(self) -> None:
+        self.residence.let_go()
+
+    def close(self) -> None:
+        """Rules hold nothing but their store."""
+
+
+def _intake_of(inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> Intake:
+    is_forwarded = any(spec.is_forwarded for spec in inputs)
+    return (Receiver if is_forwarded else Intake)(inputs, fields, partition)

@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry
-from samovar.changelog.log import Int64s, Records
-from samovar.changelog.record import Input, Position
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder
+from samovar.changelog.journal import SCHEMA, Entry
+from samovar.changelog.keytexts import key_texts
+from samovar.changelog.letters import Origin
+from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
+from samovar.changelog.record import Input, Position, Unknown
+from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder, Int32s
 from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
 from samovar.tasks.plan import InputSpec
+from samovar.tasks.unknown_schemas import edges_of, needed, turned, unknown_at, unknown_yet
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 MARK_RECORDS = 5_000  # between two marks: what a restart may read too much
@@ -54,11 +57,16 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What became of records: events released in order up to a watermark, dead ones, late ones."""
+    """What became of records: events released in order up to a watermark, dead ones, late ones.
+
+    `rows` are those of the records that are events, late ones too; `texts` their values in the columns `Intake.texts`.
+    """
 
     ordered: Ordered
     dead: Sequence[Dead]
     late: Sequence[Late]
+    rows: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    texts: Sequence[Sequence[bytes | None]] = ()
 
 
 class Mark(NamedTuple):
@@ -84,6 +92,8 @@ class Source:
     marks: deque[Mark] = field(default_factory=deque)
     stood_since_ms: int | None = None  # when its end was reached, by the clock of the process
     stood_largest: int = NO_TIME
+    taken_ms: int | None = None  # log time of the last record taken
+    unknown: tuple[Unknown, ...] = ()  # schemas that are not known, or were not
 
 
 class Intake:
@@ -92,13 +102,20 @@ class Intake:
     def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
         self.partition = partition
         self.fields = tuple(fields)
-        self.sources = {spec.stream: _source(number, spec, self.fields) for number, spec in enumerate(inputs)}
-        self.by_topic = {spec.topic: self.sources[spec.stream] for spec in inputs}
-        self.buffer = Buffer(
-            len(self.fields), [spec.slack_ms for spec in inputs], [(n, partition) for n in range(len(inputs))]
-        )
+        self.streams = tuple(spec.stream for spec in inputs)  # by their numbers, also those that are read no more
+        read = [(number, spec) for number, spec in enumerate(inputs) if not spec.retired]
+        self.sources = {spec.stream: _source(number, spec, self.fields) for number, spec in read}
+        self.by_topic = {spec.topic: self.sources[spec.stream] for _, spec in read}
+        places = [place for number, spec in read for place in self._places(number, spec)]
+        self.buffer = Buffer(len(self.fields), [spec.slack_ms for spec in inputs], places)
+        self.texts: dict[str, tuple[int, ...]] = {}  # by stream: columns whose texts are wanted with every event
         self.entries: list[Entry] = []  # since the last commit
         self.journaled = 0  # entries ever
+        self.replays = False
+
+    def _places(self, number: int, _spec: InputSpec) -> list[tuple[int, int]]:
+        """The partitions that an input's events come from, each with a watermark of its own."""
+        return [(number, self.partition)]
 
     # ------------------------------------------------------------ where it stands
 
@@ -116,13 +133,23 @@ class Intake:
 
     def _input(self, source: Source) -> Input:
         spec, largest = source.spec, self._largest(source)
-        if not source.marks:
-            return Input(spec.topic, source.topic_id, source.next, source.next, _known(largest), (), source.silent)
-        first = source.marks[0]
+        first = source.marks[0] if source.marks else Mark(source.next, largest, False)
         raises = tuple((mark.offset, mark.largest) for mark in list(source.marks)[1:] if mark.raised)
+        source.unknown = needed(source.unknown, first.offset)
         return Input(
-            spec.topic, source.topic_id, source.next, first.offset, _known(first.largest), raises, source.silent
+            spec.topic,
+            source.topic_id,
+            source.next,
+            first.offset,
+            _known(first.largest),
+            raises,
+            source.silent,
+            unknown=source.unknown,
         )
+
+    def largest(self, stream: str) -> int:
+        """The largest event time of a stream so far."""
+        return self._largest(self.sources[stream])
 
     def _largest(self, source: Source) -> int:
         return self.buffer.largest.get((source.number, self.partition), NO_TIME)
@@ -150,6 +177,7 @@ class Intake:
         for stream, stored in position.inputs.items():
             source = self.sources[stream]
             source.topic_id, source.next, source.silent = stored.topic_id, stored.safe, stored.silent
+            source.unknown = stored.unknown
             self._set_largest(source, NO_TIME if stored.largest is None else stored.largest)
             source.marks.clear()
 
@@ -159,13 +187,15 @@ class Intake:
         raises = deque(stored.raises)
         for each in records:
             rows = np.flatnonzero(each.offsets < stored.next)
-            for part in _cut_at(each.offsets[rows], [offset for offset, _ in raises]):
+            for part in _cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges_of(stored.unknown)]):
+                source.decoder.hide(unknown_at(stored.unknown, int(each.offsets[part[0]])))
                 while raises and raises[0][0] <= int(each.offsets[part[0]]):
                     self._raise_again(source, *raises.popleft())
                 self._recover_rows(source, each, part)
         for offset, largest in raises:
             self._raise_again(source, offset, largest)
         source.next = stored.next
+        source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
     def _raise_again(self, source: Source, offset: int, largest: int) -> None:
         source.next = offset
@@ -190,20 +220,49 @@ class Intake:
         """Take the next records of one partition."""
         source = self.by_topic[records.topic]
         source.stood_since_ms = None
+        self._meet_schemas(source, records)
         batch, kept, dead = self._decode(source, records)
         if len(batch):
             if source.silent:
                 self._join(source)
             self._mark(source, int(records.offsets[0]))
+        texts = [key_texts(batch, column, records.values) for column in self.texts.get(source.spec.stream, ())]
         ordered = order(batch, self.buffer)
         late = [Late(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
         source.next = records.next
-        return Fed(ordered, dead, late)
+        if len(records):
+            source.taken_ms = int(records.times[-1])
+        return Fed(ordered, dead, late, kept, texts)
 
-    def event_times(self, records: Records) -> tuple[Int64s, Int64s]:
-        """Rows of the records that are events, and their times; nothing is taken."""
+    def replay(self) -> None:
+        """From here on the journal says which schemas nobody knew, whatever is known today."""
+        self.replays = True
+        for source in self.sources.values():
+            source.decoder.hide(unknown_yet(source.unknown))
+
+    def _meet_schemas(self, source: Source, records: Records) -> None:
+        """A schema that is unknown from here on, or known again, is a journal entry."""
+        if self.replays:
+            return
+        for schema in source.decoder.schemas_in(records.values):
+            known = source.decoder.knows(schema)
+            if known == (schema in unknown_yet(source.unknown)):
+                self._note(SCHEMA, stream=source.spec.stream, schema=schema, known=known)
+                source.unknown = turned(source.unknown, schema, source.next, known=known)
+
+    def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
+        """Records in pieces to be fed one after the other; before some of them all states begin anew."""
+        yield records, False
+
+    def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
+        """Where a record that is put aside came from: origin and offset; and the record itself."""
+        where = Origin.of(records.topic, records.partition, self.by_topic[records.topic].spec.stream)
+        return where, int(records.offsets[row]), (records.key(row), records.value(row))
+
+    def decoded(self, records: Records) -> tuple[Batch, Int64s]:
+        """The events of records, and the rows they come from; nothing is taken."""
         batch, kept, _ = self._decode(self.by_topic[records.topic], records)
-        return kept, batch.time
+        return batch, kept
 
     def _decode(self, source: Source, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
         """Good events, the rows of the records they come from, and the others."""
@@ -212,8 +271,7 @@ class Intake:
         if not count:
             return batch, np.empty(0, np.int64), []
         values = records.values
-        partitions = np.full(count, self.partition, np.int32)
-        verdicts = source.decoder.decode(batch, values, source.number, partitions, records.offsets)
+        verdicts = source.decoder.decode(batch, values, source.number, self._partitions(records), records.offsets)
         dead: list[Dead] = []
         kept = np.flatnonzero(verdicts["code"] == 0)
         if len(kept) < count:
@@ -224,15 +282,22 @@ class Intake:
                 dead.append(
                     Dead(row, "NULL_VALUE" if null else bad.code, "the value is null" if null else bad.reason + where)
                 )
-        faults = _faults(source, batch, records.times[kept])
-        if faults:
-            dead.extend(Dead(int(kept[at]), kind, message) for at, (kind, message) in faults.items())
+        found = self._faults(source, batch, records.times[kept])
+        if found:
+            dead.extend(Dead(int(kept[at]), kind, message) for at, (kind, message) in found.items())
             dead.sort(key=lambda each: each.row)
             good = np.ones(len(kept), bool)
-            good[list(faults)] = False
+            good[list(found)] = False
             batch.select(np.flatnonzero(good))
             kept = kept[good]
         return batch, kept, dead
+
+    def _partitions(self, records: Records) -> Int32s:
+        """The partition by which each record's event is named."""
+        return np.full(len(records), self.partition, np.int32)
+
+    def _faults(self, source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+        return faults(source, batch, times)
 
     # ------------------------------------------------------------ event time with no event
 
@@ -262,6 +327,14 @@ class Intake:
     def _is_idle(self, source: Source, now_ms: int) -> bool:
         return source.stood_since_ms is not None and now_ms - source.stood_since_ms >= source.spec.idle_ms
 
+    def idle_largest(self, stream: str, now_ms: int) -> int | None:
+        """What a stream's largest event time would be raised to while it is idle; NO_TIME where it never had an event,
+        None where it is not idle.
+        """
+        source = self.sources[stream]
+        raised = self._raised(source, now_ms)
+        return raised if raised is not None else NO_TIME if self._is_idle(source, now_ms) else None
+
     def _raised(self, source: Source, now_ms: int) -> int | None:
         """The largest time that an idle source is to have; event time goes on as the wall clock does."""
         if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME or source.stood_since_ms is None:
@@ -286,6 +359,9 @@ class Intake:
         source = self.sources[entry.facts["stream"]]
         if entry.kind == "silent":
             self._fall_silent(source)
+        elif entry.kind == SCHEMA:
+            source.unknown = turned(source.unknown, entry.facts["schema"], source.next, known=entry.facts["known"])
+            source.decoder.hide(unknown_yet(source.unknown))
         else:
             source.silent = False
             self._raise(source, entry.facts["largest"])
@@ -321,10 +397,11 @@ class Intake:
         self.journaled += 1
         self.entries.append(Entry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
 
-    def ahead(self) -> list[InputSpec]:
+    def ahead(self) -> set[TopicPartition]:
         """Inputs that are ahead of the task's event time: reading them on would only fill memory."""
         sources = self.sources.values()
-        return [each.spec for each in sources if self._largest(each) - each.spec.slack_ms > self.watermark]
+        ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > self.watermark]
+        return {TopicPartition(topic, self.partition) for topic in ahead}
 
     def waits_before(self, watermark: int) -> bool:
         """Whether an event waits that this watermark would release."""
@@ -335,11 +412,15 @@ class Intake:
 def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
     """The inputs in the order of their numbers: those a stored state knows keep theirs, new ones come after.
 
-    A stream that is no more in the service file, with state that may name its events, is refused.
+    A stream that is no more in the service file, with state that may name its events, is refused. Of repartition
+    topics, those that no rule needs any more are retired: the rules that are left never saw their events.
     """
     if position is None:
         return tuple(inputs)
     specs = {spec.stream: spec for spec in inputs}
+    if all(spec.is_forwarded for spec in inputs):
+        gone = [stream for stream in position.streams if stream not in specs]
+        specs |= {stream: InputSpec(stream, "", "", retired=True) for stream in gone}
     for stream in position.streams:
         if stream not in specs:
             raise Refused(
@@ -351,7 +432,7 @@ def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[In
 
 
 def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> Source:
-    decoder = Decoder(fields, spec.time_field, spec.type_field, spec.stream)
+    decoder = spec.decoder(fields, spec.time_field, spec.type_field, spec.stream)
     checks = []
     for column, path in enumerate(fields):
         tags = ALLOWED.get(spec.kinds.get(path, "any"))
@@ -360,18 +441,25 @@ def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> Source:
     return Source(number, spec, decoder, checks, fields.index(spec.key))
 
 
-def _faults(source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
-    """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
-    if not len(batch):
-        return {}
+def wrong_types(source: Source, batch: Batch) -> dict[int, tuple[str, str]]:
+    """Rows with a value of another type than the schema says."""
     spec = source.spec
     found: dict[int, tuple[str, str]] = {}
-    for column, path, allowed in source.checks:
+    for column, path, allowed in source.checks if len(batch) else ():
         tags = batch.column(column)["tag"]
         wrong = ~allowed[tags]
         for row in np.flatnonzero(wrong).tolist():
             words = f"`{path}` should be {spec.kinds[path]}, and is {KIND_WORDS[int(tags[row])]}"
             found.setdefault(row, ("WRONG_TYPE", words))
+    return found
+
+
+def faults(source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+    """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
+    if not len(batch):
+        return {}
+    spec = source.spec
+    found = wrong_types(source, batch)
     for row in np.flatnonzero(batch.column(source.key_column)["tag"] == NIL).tolist():
         found.setdefault(row, ("MISSING_KEY", f"the key `{spec.key}` is missing or null"))
     ahead = batch.time - times - spec.max_future_skew_ms

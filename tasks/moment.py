@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from samovar.changelog.cursors import Part
-from samovar.changelog.journal import Entry
+from samovar.changelog.journal import REWIND, Entry, standing
 from samovar.changelog.log import Log, Records
 from samovar.state.store import TaskStore
 from samovar.tasks.plan import Plan
 from samovar.tasks.rebuild import Rebuilt, Replay, Until, journal_of, refuse_beyond
+from samovar.tasks.receiving import Receiver
 
 
 def rebuild_at(
@@ -30,7 +31,7 @@ def rebuild_at(
 ) -> Rebuilt:
     """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
     refuse_beyond(log, plan, partition, until)
-    entries = journal_of(log, plan, partition)[: until.journal]
+    entries = standing(journal_of(log, plan, partition), until.journal)
     replay = MomentReplay(log, plan, partition, store, entries, lambda _: None, on_progress)
     try:
         replay.run_to(until.inputs, moment_ms)
@@ -40,35 +41,85 @@ def rebuild_at(
 
 
 class MomentReplay(Replay):
-    """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where."""
+    """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where.
+
+    `applied` are the numbers of entries that count at the moment, `released` how event time then came up to it.
+    """
 
     moment_ms: int
     cuts: dict[str, int]
+    applied: list[int]
+    released: list[Entry]
 
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
-        self.moment_ms, self.cuts = moment_ms, {}
+        self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
+        if isinstance(self.core.intake, Receiver):
+            self._receive_to(inputs)
+            return
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
             if self._is_over() or self._is_after(entry):
                 break
-            self._apply(entry)
+            if self._apply(entry):
+                self.applied.append(entry.number)
         else:
             self._feed_up_to(inputs)
         self._release()
         self._commit()
 
-    def _apply(self, entry: Entry) -> None:
+    def _receive_to(self, inputs: Mapping[str, int]) -> None:
+        """Source partitions pass the moment one by one, in one topic: it is read until all have, and what is later is
+        left out.
+        """
+        self._receiver().not_after_ms = self.moment_ms
+        for entry in self.entries:
+            self._feed_up_to(entry.inputs)
+            if self._has_passed() or self._is_after(entry):
+                break
+            self._receive_entry(entry)
+        else:
+            self._feed_up_to(inputs)
+        intake = self._receiver()
+        facts = {"largest": self.moment_ms + 1}
+        self.core.apply(Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts))
+        self._commit()
+
+    def _receive_entry(self, entry: Entry) -> None:
         if entry.kind == "rules":
             self._change_rules(entry)
-            return
+            self._receiver().not_after_ms = self.moment_ms
+        elif entry.kind == REWIND:
+            self.core.intake.journaled = entry.number
+        else:
+            self.core.apply(entry)
+        self.applied.append(entry.number)
+
+    def _receiver(self) -> Receiver:
+        intake = self.core.intake
+        assert isinstance(intake, Receiver), intake
+        return intake
+
+    def _has_passed(self) -> bool:
+        return self.core.intake.watermark > self.moment_ms
+
+    def _apply(self, entry: Entry) -> bool:
+        """Whether the entry counts at the moment."""
+        if entry.kind == "rules":
+            self._change_rules(entry)
+            return True
+        if entry.kind == REWIND:
+            self.core.intake.journaled = entry.number
+            return True
         stream = entry.facts["stream"]
         slack_ms = self.core.intake.sources[stream].spec.slack_ms
         if stream in self.cuts:
-            return
-        if entry.kind != "silent" and entry.facts["largest"] - slack_ms > self.moment_ms:
+            return False
+        largest = entry.facts.get("largest")
+        if largest is not None and largest - slack_ms > self.moment_ms:
             self.cuts[stream] = entry.inputs[stream]
-        else:
-            self.core.apply(entry)
+            return False
+        self.core.apply(entry)
+        return True
 
     def _is_after(self, entry: Entry) -> bool:
         """Rules that came after the moment were not there yet."""
@@ -84,12 +135,14 @@ class MomentReplay(Replay):
             self.core.intake.sources[stream].next = offset
 
     def _take(self, stream: str, until: int) -> Records | None:
+        if isinstance(self.core.intake, Receiver):
+            return None if self._has_passed() else super()._take(stream, until)
         records = super()._take(stream, until) if stream not in self.cuts else None
         if records is None:
             return None
-        rows, times = self.core.intake.event_times(records)
+        batch, rows = self.core.intake.decoded(records)
         slack_ms = self.core.intake.sources[stream].spec.slack_ms
-        beyond = np.flatnonzero(times - slack_ms > self.moment_ms)
+        beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
         if not len(beyond):
             return records
         row = int(rows[beyond[0]])
@@ -104,4 +157,6 @@ class MomentReplay(Replay):
         for stream, source in list(intake.sources.items()):
             if not source.silent:
                 facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
-                self.core.apply(Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts))
+                entry = Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+                self.core.apply(entry)
+                self.released.append(entry)

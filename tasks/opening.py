@@ -38,7 +38,8 @@ def check_against_offsets(
                 "offsets-differ",
                 f"the state of partition {partition} stands for {at} up to {stored.next:,}, and the group's offset is"
                 f" {offset:,}",
-                "Offsets and state move together only: set the offset of the group back to that.",
+                "Offsets and state move together only: set the offset of the group back to that. If nobody moved it and"
+                " the state is ahead, a broker lost a commit: `samovar restore --from changelog`.",
             )
 
 
@@ -57,7 +58,7 @@ def check_against_inputs(
     """Refuse a position that the input no longer has."""
     for spec in specs:
         stored = position.inputs.get(spec.stream)
-        if stored is None:
+        if stored is None or spec.retired:
             continue
         at = TopicPartition(spec.topic, partition)
         if stored.topic != spec.topic or stored.topic_id != topics[spec.topic].id:
@@ -85,6 +86,8 @@ def check_against_inputs(
 def recover_waiting(log: Log, intake: Intake, position: Position, partition: int) -> None:
     """Bring back the events that waited for event time, by reading them again."""
     for stream, stored in position.inputs.items():
+        if stream not in intake.sources:  # it is retired
+            continue
         if stored.safe < stored.next:
             at = TopicPartition(stored.topic, partition)
             intake.recover(stream, read_between(log, at, stored.safe, stored.next), stored)

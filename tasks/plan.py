@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from samovar.patterns.compile import Program
 from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
+from samovar.patterns.native import Decoder
+from samovar.tasks.user_spec import TaskSpec
+
+# Of the fields to take, and the fields of time and type; without the last, the type of all events.
+Decoding: TypeAlias = Callable[[Sequence[str], str, str | None, str], Decoder]
+MAIN = ""  # the stage that reads the streams as they are keyed
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input stream. `kinds` are the types of its fields, as in samovar.patterns.schema."""
+    """One input stream. `kinds` are the types of its fields, as in samovar.patterns.schema; `decoder` makes what reads
+    its format.
+
+    Where `topic` is a repartition topic, `source_topic` is the stream's own, and `source_partitions` how many that has.
+    A stream that a stage needs no more is `retired`: it keeps its number, and nothing is read of it.
+    """
 
     stream: str
     topic: str
@@ -22,6 +34,34 @@ class InputSpec:
     idle_ms: int = 5_000
     max_future_skew_ms: int = 86_400_000
     kinds: Mapping[str, str] = field(default_factory=dict)
+    source_topic: str = ""
+    source_partitions: int = 0
+    retired: bool = False
+    decoder: Decoding = Decoder
+
+    @property
+    def is_forwarded(self) -> bool:
+        return bool(self.source_topic)
+
+    @property
+    def origin(self) -> str:
+        """The topic by which events of the stream are named."""
+        return self.source_topic or self.topic
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A stream's events on their way to a stage that is keyed otherwise, through a repartition topic.
+
+    Without a `field` all events have one key. `lasting_ms` is for how long after an event a rule there may wait.
+    """
+
+    stage: str
+    stream: str
+    field: str | None
+    topic: str
+    partitions: int
+    lasting_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +88,12 @@ class RuleText:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a task needs to know, apart from its partition and where its state lies."""
+    """All that the tasks of a stage need to know, apart from their partitions and where their state lies.
+
+    A service is a list of plans: the main stage, which also forwards events to stages that are keyed otherwise, and
+    after it a plan a stage. A stage has its own changelog, journal and state folder. Its tasks are the user's `task`,
+    or the program's rules. `others` are further inputs that rules of the stage may have had before.
+    """
 
     service: str
     inputs: tuple[InputSpec, ...]
@@ -58,13 +103,21 @@ class Plan:
     max_partials: int = MAX_PARTIALS
     max_events: int = MAX_EVENTS
     cache_bytes: int = 128 << 20
+    stage: str = MAIN
+    forwards: tuple[Forward, ...] = ()
+    others: tuple[InputSpec, ...] = ()
+    task: TaskSpec | None = None
 
     @property
     def versions(self) -> dict[str, str]:
+        if self.task is not None:
+            return {self.task.name: self.task.version}
         return {rule.id: rule.version for rule in self.rules}
 
     @property
     def fields(self) -> tuple[str, ...]:
         """What is decoded of a message: what rules read, and then the keys."""
         own = self.program.fields
-        return (*own, *dict.fromkeys(each.key for each in self.inputs if each.key not in own))
+        keys = [each.key for each in self.inputs]
+        keys += [each.field for each in self.forwards if each.field is not None]
+        return (*own, *dict.fromkeys(key for key in keys if key not in own))

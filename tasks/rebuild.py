@@ -13,18 +13,17 @@ from dataclasses import dataclass, replace
 
 from samovar.changelog.cursors import Cursor, read_all
 from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.journal import REWIND, Entry, standing, unpack_entry
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.changelog.record import Position
 from samovar.patterns.compile import compile_rules
-from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
 from samovar.state.store import TaskStore
-from samovar.tasks.core import Core
+from samovar.tasks.hearts import heart_of
 from samovar.tasks.intake import numbered
-from samovar.tasks.opening import recover_waiting, rows_of_gone_rules
-from samovar.tasks.plan import Plan, RuleText
+from samovar.tasks.opening import recover_waiting
+from samovar.tasks.plan import MAIN, Plan, RuleText
 
 COMMIT_EVENTS = 200_000  # between two writes to the store
 
@@ -61,9 +60,7 @@ def rebuild(
     position already, as a snapshot does, and the fold goes on from there.
     """
     refuse_beyond(log, plan, partition, until)
-    entries = journal_of(log, plan, partition)
-    if until.journal is not None:
-        entries = entries[: until.journal]
+    entries = standing(journal_of(log, plan, partition), until.journal)
     replay = Replay(log, plan, partition, store, entries, on_alerts, on_progress, start)
     try:
         replay.run(until)
@@ -100,10 +97,15 @@ def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
 
 
 def plan_at(plan: Plan, entry: Entry) -> Plan:
-    """The plan with the rules that a journal entry tells."""
+    """The plan with the rules that a journal entry tells. Of a user's task there is only the code of today."""
+    if plan.task is not None:
+        return plan
     texts = [RuleText(**facts) for facts in entry.facts["rules"]]
     rules = [_rule_of(text) for text in texts]
-    return replace(plan, program=compile_rules(rules), rules=tuple(texts))
+    inputs = plan.inputs
+    if plan.stage != MAIN:  # it has the streams that its rules have
+        inputs = tuple(spec for spec in (*plan.inputs, *plan.others) if spec.stream in entry.inputs)
+    return replace(plan, program=compile_rules(rules), rules=tuple(texts), inputs=inputs)
 
 
 def _rule_of(text: RuleText) -> Rule:
@@ -136,7 +138,8 @@ class Replay:
         on_progress: Callable[[int], None],
         start: Position | None = None,
     ) -> None:
-        self.log, self.plan, self.partition, self.store = log, plan, partition, store
+        # What was forwarded stands in its topics: a replay forwards nothing.
+        self.log, self.plan, self.partition, self.store = log, replace(plan, forwards=()), partition, store
         self.on_alerts, self.on_progress = on_alerts, on_progress
         self.entries = list(entries)
         self.events = self.alerts = self._uncommitted = 0
@@ -149,16 +152,18 @@ class Replay:
 
     def _begin(self) -> None:
         first = self._first()
-        self.plan = plan_at(self.plan, first)
-        self.core = Core(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
+        self.today, self.plan = self.plan, plan_at(self.plan, first)
+        self.core = heart_of(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
+        self.core.intake.replay()
         self.core.intake.journaled = first.number
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
 
     def _go_on(self, start: Position) -> None:
         done = [entry for entry in self.entries if entry.number <= start.journal]
         self.entries = self.entries[len(done) :]
-        self.plan = plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
-        self.core = Core(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
+        self.today, self.plan = self.plan, plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
+        self.core = heart_of(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
+        self.core.intake.replay()
         for stream, stored in start.inputs.items():
             self._held_from(stream, stored.safe)
         recover_waiting(self.log, self.core.intake, start, self.partition)
@@ -172,7 +177,7 @@ class Replay:
                 "If the service never ran, there is nothing to rebuild.",
             )
         first = self.entries.pop(0)
-        known = {spec.stream for spec in self.plan.inputs}
+        known = {spec.stream for spec in (*self.plan.inputs, *self.plan.others)}
         return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
 
     def _cursor(self, stream: str, start: int) -> Cursor:
@@ -205,6 +210,8 @@ class Replay:
             self._feed_up_to(entry.inputs)
             if entry.kind == "rules":
                 self._change_rules(entry)
+            elif entry.kind == REWIND:
+                self.core.intake.journaled = entry.number
             else:
                 self.core.apply(entry)
         self._feed_up_to(until.inputs)
@@ -232,25 +239,25 @@ class Replay:
         return self.cursors[stream].take(until)
 
     def _largest(self, stream: str) -> int:
-        number = self.core.intake.sources[stream].number
-        return self.core.intake.buffer.largest.get((number, self.partition), NO_TIME)
+        return self.core.intake.largest(stream)
 
     def _commit(self) -> None:
         self.alerts += len(self.core.alerts)
         self.on_alerts(self.core.alerts)
-        self.store.write(self.core.outcome().changes)
-        self.core.committed()
+        outcome = self.core.outcome()
+        self.store.write(outcome.changes)
+        self.core.committed(outcome)
         self._uncommitted = 0
 
     def _change_rules(self, entry: Entry) -> None:
         """As a restart with other rules does: states of rules that are no more go, waiting events are read again."""
         self._commit()
         position = self.core.position()
-        self.plan = plan_at(self.plan, entry)
+        self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
-        gone = rows_of_gone_rules(self.store, self.plan)
-        self.store.write(gone)
-        self.core = Core(self.plan, self.partition, self.store, specs, position)
+        self.core = heart_of(self.plan, self.partition, self.store, specs, position)
+        self.core.intake.replay()
+        self.store.write(self.core.gone_rows())
         recover_waiting(self.log, self.core.intake, position, self.partition)
         self.core.intake.journaled = entry.number
         self._topic_ids()
@@ -259,5 +266,6 @@ class Replay:
                 self.core.intake.sources[stream].next = offset
 
     def close(self) -> None:
+        self.core.close()
         for cursor in self.cursors.values():
             cursor.close()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
 
-from samovar.changelog.record import DEADLINE, INDEXED, ROW, key_prefix
-from samovar.patterns.matcher import NEVER, Matches, States, step
+from samovar.changelog.record import DEADLINE, INDEXED, ROW, key_prefix, unreadable_rows
+from samovar.patterns.matcher import NEVER, Matches, StateError, States, step
 from samovar.patterns.native import Batch
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.plan import Plan
@@ -43,6 +43,7 @@ class Residence:
         self.plan = plan
         self.topics = topics  # of the inputs, by their numbers
         self.store = store
+        self.is_forgotten = False
         self._dropped_before = 0
         self._index_from = DEADLINE  # entries before this are deleted; to look there would be to wade through them
         self._first_deadline = self._first_in_index()
@@ -61,12 +62,12 @@ class Residence:
 
     def _load_whole(self) -> bool:
         """A small store is loaded at once; of a larger one, keys come when they are needed."""
-        if self.index is Index.READY:
+        if self.index is Index.READY or self.store.rows_about() > 2 * WHOLE_STATES:
             return False
         rows = list(islice(self.store.range(ROW, ROWS_END), WHOLE_STATES + 1))
         if len(rows) > WHOLE_STATES:
             return False
-        self.states.load([(key[1:], value) for key, value in rows])
+        self._load(rows)
         return True
 
     def run(self, released: Batch, watermark: int) -> Matches:
@@ -83,7 +84,13 @@ class Residence:
     def _bring_in(self, keys: Sequence[bytes]) -> None:
         if keys:
             found = self.store.prefixes([key_prefix(key) for key in keys])
-            self.states.load([(key[1:], value) for rows in found for key, value in rows])
+            self._load([row for rows in found for row in rows])
+
+    def _load(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        try:
+            self.states.load([(key[1:], value) for key, value in rows])
+        except StateError:
+            raise unreadable_rows(value for _, value in rows) from None
 
     # ------------------------------------------------------------ deadlines
 
@@ -120,6 +127,9 @@ class Residence:
     def changes(self, watermark: int) -> tuple[list[Change], list[Change]]:
         """Rows that changed, which are logged; and changes of the index of deadlines, which are not."""
         rows = [(ROW + key, value) for key, value in self.states.changed_rows()]
+        if self.is_forgotten:
+            there = {row for row, _ in rows}
+            rows = [(row, None) for row, _ in self.store.range(ROW, ROWS_END) if row not in there] + rows
         if self.index is Index.NONE:
             return rows, []
         index = self._entries(self.states.deadlines())
@@ -130,12 +140,19 @@ class Residence:
 
     def committed(self) -> None:
         """What `changes` gave is in the store now."""
+        self.is_forgotten = False
         if self._passed is not None:
             self._index_from = DEADLINE + time_bytes(self._passed)
             self._passed = None
             self._first_deadline = self._first_in_index()
         if self.index is Index.NONE and self.states.live() > WHOLE_STATES:
             self.index = Index.BUILDING
+
+    def forget(self) -> None:
+        """All states are gone from here on. Their rows go with the next commit, and until then none of them is read."""
+        self._dropped_before += self.states.dropped()
+        self.states = self._fresh()
+        self.whole = self.is_forgotten = True
 
     def let_go(self) -> None:
         """Hold nothing in memory; the store has it all."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.changelog.journal import standing
 from samovar.changelog.log import Append, Delivery, Joining, Log, Member, TopicPartition
 from samovar.changelog.record import POSITION, ROW, USER, Position, row_parts
 from samovar.state.store import Change, Readable
@@ -22,16 +23,22 @@ def plan_of_position(log: Log, plan: Plan, partition: int, position: Position | 
     """The plan with the rules that a stored state was made by, which the service file may no longer have."""
     if position is None or dict(position.rules) == plan.versions:
         return plan
-    entries = [entry for entry in journal_of(log, plan, partition) if entry.number <= position.journal]
+    entries = standing(journal_of(log, plan, partition), position.journal)
     rules = [entry for entry in entries if entry.kind == "rules"]
     return plan_at(plan, rules[-1]) if rules else plan
 
 
 def source_until(
-    log: Log, plan: Plan, partition: int, group: str, position: Position | None, delivery: Delivery
+    log: Log,
+    plan: Plan,
+    partition: int,
+    group: str,
+    position: Position | None,
+    delivery: Delivery,
+    shared: Collection[str] = (),
 ) -> Until:
     """Up to where the input was processed: as the changelog's position says, and as the group's offsets do where the
-    changelog is lost or lost its end.
+    changelog is lost or lost its end. Of an input that other stages share, the group's may be another's.
     """
     inputs = [TopicPartition(spec.topic, partition) for spec in plan.inputs]
     committed = log.committed(group, inputs)
@@ -39,7 +46,7 @@ def source_until(
     is_behind = position is None
     for spec, at in zip(plan.inputs, inputs, strict=True):
         stored = None if position is None else position.inputs.get(spec.stream)
-        offset = committed[at]
+        offset = None if stored is not None and at.topic in shared else committed[at]
         _refuse_replaced(log, spec.stream, at, None if stored is None else stored.topic_id)
         if stored is not None and offset is not None and offset < stored.next and delivery is Delivery.EXACTLY_ONCE:
             raise Refused(
@@ -75,6 +82,18 @@ def _refuse_replaced(log: Log, stream: str, at: TopicPartition, topic_id: str | 
             "Point the stream to the topic it had: the state cannot be made again from another one.",
             f"state: {at.topic} ({topic_id}), now: {at.topic} ({topic.id})",
         )
+
+
+def mended_offsets(
+    log: Log, group: str, position: Position, partition: int, shared: Collection[str]
+) -> dict[TopicPartition, int]:
+    """The group's offsets as they go with a mended changelog. Of an input that other stages read too, the group's is
+    that of the one furthest behind: it is never raised here, and stays unknown where it is.
+    """
+    found = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
+    committed = log.committed(group, [at for at in found if at.topic in shared])
+    known = {at: min(offset, found[at]) for at, offset in committed.items() if offset is not None}
+    return {at: offset for at, offset in found.items() if at.topic not in shared} | known
 
 
 # ---------------------------------------------------------------- the changelog follows
@@ -128,10 +147,10 @@ def stands_alike(one: Position | None, other: Position | None) -> bool:
 class Mending:
     """What a changelog needs to agree with a rebuilt store."""
 
-    partition: int
+    changelog: TopicPartition
     changes: Sequence[Change]
-    position: Position
     packed_position: bytes
+    offsets: Mapping[TopicPartition, int]  # of the inputs, which go with it
 
 
 class Mender:
@@ -142,11 +161,12 @@ class Mender:
     on half a changelog is refused then (state-lost), until this was run again.
     """
 
-    def __init__(self, log: Log, plan: Plan, group: str, delivery: Delivery, wanted: Collection[int]) -> None:
+    def __init__(
+        self, log: Log, topics: Sequence[str], group: str, delivery: Delivery, wanted: Collection[int]
+    ) -> None:
+        """`topics` are the inputs of all stages: their partitions are owned together."""
         refuse_members(log, group)
-        self.plan = plan
         self.owned: set[int] = set()
-        topics = [spec.topic for spec in plan.inputs]
         joining = Joining(group, 0, topics, delivery, self._came, self._went, self._went)
         self._member: Member = log.join(joining)
         try:
@@ -170,9 +190,7 @@ class Mender:
 
     def mend(self, mending: Mending) -> int:
         """Append what is missing; the offset after the last record."""
-        at = TopicPartition(self.plan.topics.changelog, mending.partition)
-        inputs = mending.position.inputs.values()
-        offsets = {TopicPartition(each.topic, mending.partition): each.next for each in inputs}
+        at, offsets = mending.changelog, mending.offsets
         # The position row goes last even where it is the same, so that a commit ends here.
         rows = [change for change in mending.changes if change[0] != POSITION]
         parts = [rows[start : start + MEND_ROWS] for start in range(0, len(rows), MEND_ROWS)] or [[]]
@@ -183,6 +201,10 @@ class Mender:
         for part in parts:
             last = self._transact([Append(at.topic, part, at.partition)], offsets)
         return last[at] + 1
+
+    def write(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """One transaction; the last offset of each partition that was named."""
+        return self._transact(appends, offsets)
 
     def _transact(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]

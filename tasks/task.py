@@ -1,4 +1,4 @@
-"""One task: one partition of all inputs, its store, and its life.
+"""One task: one partition of all inputs of a stage, its store, and its life.
 
     CREATED --> RESTORING --> RUNNING --> CLOSED
        |            |                       ^
@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
+
+from samovar.changelog.cursors import Part
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.record import (
@@ -23,7 +26,9 @@ from samovar.changelog.record import (
     POSITION,
     Following,
     Position,
+    formats_of,
     pack_following,
+    refuse_newer,
     row_parts,
     unpack_position,
 )
@@ -34,11 +39,12 @@ from samovar.state.points import passing
 from samovar.state.rocks import Memory, RocksStore
 from samovar.state.store import Change
 from samovar.tasks.clock import Clock
-from samovar.tasks.core import Core, Outcome
+from samovar.tasks.core import Outcome
+from samovar.tasks.heart import Heart
+from samovar.tasks.hearts import heart_of
 from samovar.tasks.intake import numbered
-from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting, rows_of_gone_rules
-from samovar.tasks.plan import Plan
-from samovar.tasks.residence import Index
+from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting
+from samovar.tasks.plan import MAIN, Plan
 
 
 class Life(Enum):
@@ -77,18 +83,28 @@ class Upkeep:
 class Task:
     """The source of truth for one partition's state while this process owns it."""
 
-    def __init__(self, plan: Plan, partition: int, log: Log, upkeep: Upkeep, clock: Clock) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        partition: int,
+        log: Log,
+        upkeep: Upkeep,
+        clock: Clock,
+        shared: Collection[str] = (),
+    ) -> None:
+        """`shared` are inputs that other stages read too: the group's offset is that of the one furthest behind."""
         self.plan = plan
         self.partition = partition
+        self.shared = frozenset(shared)
         self.log = log
         self.upkeep = upkeep
         self.clock = clock
         self.life = Life.CREATED
-        self.folder = task_folder(upkeep.folder, partition)
+        self.folder = task_folder(upkeep.folder, partition, plan.stage)
         self.notes: list[str] = []  # what a person should know: wipes, skipped snapshots, dropped states
         self._committed: Mapping[TopicPartition, int | None] = {}
         self._store: RocksStore | None = None
-        self._core: Core | None = None
+        self._core: Heart | None = None
         self._restore: Restore | None = None
         self._dropped: list[Change] = []
         self._following: Following | None = None
@@ -100,7 +116,12 @@ class Task:
         self.life = life
 
     @property
-    def core(self) -> Core:
+    def name(self) -> str:
+        """As people are told of it."""
+        return name_of(self.plan.stage, self.partition)
+
+    @property
+    def core(self) -> Heart:
         assert self._core is not None, self.life
         return self._core
 
@@ -135,14 +156,14 @@ class Task:
         if following is not None and start is not None:
             return start
         if following is not None:
-            self.notes.append(f"partition {self.partition}: the store is too old to be tailed, and was replaced whole")
+            self.notes.append(f"{self.name}: the store is too old to be tailed, and was replaced whole")
         return self._replace_store()
 
     def _replace_store(self) -> int:
         self.store.close()
         remove(self.folder / "store")
         found = snapshots.newest_valid(self.folder / "snapshots")
-        self.notes += [f"partition {self.partition}: {reason}" for reason in found.skipped]
+        self.notes += [f"{self.name}: {reason}" for reason in found.skipped]
         if found.snapshot is not None and self._usable(found.snapshot):
             snapshots.open_copy(found.snapshot, self.folder / "store")
         self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
@@ -156,9 +177,10 @@ class Task:
             known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
         )
         try:
+            refuse_newer(snapshot.manifest.formats, "its state")
             return next_step(following, self.changelog, self.clock.wall_ms()) is not None
         except Refused as refused:
-            self.notes.append(f"partition {self.partition}: snapshot {snapshot.number} was passed over: {refused.what}")
+            self.notes.append(f"{self.name}: snapshot {snapshot.number} was passed over: {refused.what}")
             return False
 
     @property
@@ -172,38 +194,56 @@ class Task:
             return True
         if not self.restore.advance(timeout_s):
             return False
+        if self.restore.records:
+            self.notes.append(f"{self.name}: {self.restore.records:,} records restored")
         self._start_running()
         return True
 
     def _start_running(self) -> None:
         data = self.store.get(POSITION)
         position = None if data is None else unpack_position(data)
-        check_against_offsets(position, self._committed, self.partition, self.upkeep.delivery)
+        check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
         specs = numbered(position, self.plan.inputs)
         topics = self.log.topics([spec.topic for spec in specs])
         bounds = self.log.bounds(self.inputs)
         if position is not None:
             check_against_inputs(position, specs, topics, bounds, self.partition)
+        self._core = heart_of(self.plan, self.partition, self.store, specs, position)
         self._dropped = self._rows_of_gone_rules(position)
-        self._core = Core(self.plan, self.partition, self.store, specs, position)
         if position is not None:
             recover_waiting(self.log, self._core.intake, position, self.partition)
         for source in self._core.intake.sources.values():
             if position is None or source.spec.stream not in position.inputs:
                 source.topic_id = topics[source.spec.topic].id
                 source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
-        if position is None or dict(position.rules) != self.plan.versions:
+        if position is None or dict(position.rules) != self.plan.versions or self._has_other_inputs(position):
             self._core.note_rules()
         self._following = following_of(self.store)
         self._become(Life.RUNNING)
 
+    def _has_other_inputs(self, position: Position) -> bool:
+        """Whether a stage's rules have other streams than before; the main stage always has all."""
+        return self.plan.stage != MAIN and position.inputs.keys() != self.core.intake.sources.keys()
+
+    def _own_offsets(self, position: Position | None) -> Mapping[TopicPartition, int | None]:
+        """The group's offsets that must agree with the position. That of a shared input may be another stage's; one
+        above this stage's own cannot be, and where the stage never ran it is none of its business.
+        """
+        stored = {} if position is None else {each.topic: each.next for each in position.inputs.values()}
+        journal = TopicPartition(self.plan.topics.journal, self.partition)
+        is_new = position is None and self.log.bounds([journal])[journal].end == 0
+        return {
+            at: None if at.topic in self.shared and (is_new or stored.get(at.topic, -1) >= (offset or 0)) else offset
+            for at, offset in self._committed.items()
+        }
+
     def _rows_of_gone_rules(self, position: Position | None) -> list[Change]:
         if position is None or dict(position.rules) == self.plan.versions:
             return []
-        gone = rows_of_gone_rules(self.store, self.plan)
+        gone = self.core.gone_rows()
         if gone:
             listed = ", ".join(sorted({row_parts(row)[1] for row, _ in gone}))
-            self.notes.append(f"partition {self.partition}: rules changed; {len(gone)} rows are dropped, of {listed}")
+            self.notes.append(f"{self.name}: rules changed; {len(gone)} rows are dropped, of {listed}")
         return gone
 
     # ------------------------------------------------------------ running
@@ -214,7 +254,13 @@ class Task:
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
 
     def feed(self, records: Records) -> None:
-        self.core.feed(records)
+        """Take records; of a shared input, those that were taken before are passed over."""
+        done = self.core.intake.by_topic[records.topic].next
+        rows = int(np.searchsorted(records.offsets, done)) if records.topic in self.shared else 0
+        if rows:
+            records = Part(records, rows, len(records), records.next)
+        if records.next > done:
+            self.core.feed(records)
 
     def tick(self, at_end: Collection[TopicPartition]) -> None:
         """Look at the clock: inputs that stand at their end for long enough let event time pass."""
@@ -225,14 +271,15 @@ class Task:
 
     @property
     def indexing(self) -> bool:
-        return self.life is Life.RUNNING and self.core.residence.index is Index.BUILDING
+        return self.life is Life.RUNNING and self.core.indexing
 
     @property
     def dirty(self) -> bool:
         return self.life is Life.RUNNING and (self.core.dirty or bool(self._dropped))
 
     def outcome(self) -> Outcome:
-        return self.core.outcome(self._dropped)
+        dropped, self._dropped = self._dropped, []
+        return self.core.outcome(dropped)
 
     def committed(self, outcome: Outcome, last_offset: int) -> None:
         """The log has it: now the store, rows and position in one batch (P4)."""
@@ -243,8 +290,7 @@ class Task:
         passing("write.before")
         self.store.write([*outcome.changes, (FOLLOWING, pack_following(self._following))])
         passing("write.after")
-        self._dropped = []
-        self.core.committed()
+        self.core.committed(outcome)
 
     # ------------------------------------------------------------ snapshots
 
@@ -279,8 +325,7 @@ class Task:
             following.time_ms,
         )
         inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
-        formats = {"row": 1, "position": 1}
-        now_ms = self.clock.wall_ms()
+        formats, now_ms = formats_of(position), self.clock.wall_ms()
         return snapshots.Manifest(changelog, inputs, position.watermark, position.journal, formats, None, now_ms)
 
     # ------------------------------------------------------------ the end
@@ -290,6 +335,14 @@ class Task:
         if self.life is Life.CLOSED:
             return
         self._become(Life.CLOSED)
+        try:
+            said = None if self._core is None else self._core.close()
+            if said is not None:
+                self.notes.append(f"{self.name}: {said}")
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         for thread in self._snapshots:
             thread.join()
         if self._restore is not None:
@@ -298,6 +351,15 @@ class Task:
             self._store.close()
 
 
-def task_folder(state: Path, partition: int) -> Path:
+def task_folder(state: Path, partition: int, stage: str = MAIN) -> Path:
     """Where a task keeps its store and snapshots."""
-    return state / str(partition)
+    return state / stage / str(partition)
+
+
+def name_of(stage: str, partition: int) -> str:
+    """A task, as people are told of it.
+
+    >>> name_of("", 3), name_of("by-user", 3)
+    ('partition 3', 'partition 3 of by-user')
+    """
+    return f"partition {partition}" + (f" of {stage}" if stage != MAIN else "")

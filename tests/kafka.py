@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import random
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +25,9 @@ HINT = f"These tests need a real Kafka: set {GIVEN} to the address of one, or in
 START_S = 120
 TRIES = 3
 ANSWER_S = 2
+# A dead writer's transaction ends soon after its time. Not for a broker that is restarted: while it starts, such an end
+# would be forgotten for good by a single node.
+SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +55,29 @@ def on_this_machine(folder: Path) -> Iterator[str]:
         broker.stop(folder)
 
 
-def start_one(folder: Path) -> tuple[broker.Broker, Path]:
+def start_one(
+    folder: Path, port_of: Callable[[str], int] = free_port, extra: Mapping[str, str] = SOON
+) -> tuple[broker.Broker, Path]:
     """A port that was free may be another's a moment later: then once more, on another one and with nothing there."""
     told = ""
     for number in range(TRIES):
         try:
             there = folder / str(number)
-            return broker.start(there, free_port(broker.HOST), lambda _text: None), there
+            return broker.start(there, port_of(broker.HOST), lambda _text: None, extra), there
         except Refused as refused:
             told = str(refused)
     pytest.fail(f"{told}\n{HINT}", pytrace=False)
+
+
+def low_port(host: str) -> int:
+    """A free port that the system gives to no client: one that asks for a broker that is away could otherwise be
+    connected with itself, and the port would be taken when the broker comes back.
+    """
+    for port in random.sample(range(20_000, 30_000), 100):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((host, port))
+            return port
+    pytest.fail("no port is free", pytrace=False)
 
 
 @contextmanager
@@ -68,11 +86,15 @@ def in_docker() -> Iterator[str]:
     port = free_port(broker.HOST)
     container = DockerContainer(f"apache/kafka:{VERSION}").with_bind_ports(port, port)
     host = container.get_container_host_ip()
-    settings = broker.SETTINGS | {
-        "listeners": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://0.0.0.0:9093",
-        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
-        "controller.quorum.voters": "1@localhost:9093",
-    }
+    settings = (
+        broker.SETTINGS
+        | SOON
+        | {
+            "listeners": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://0.0.0.0:9093",
+            "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+            "controller.quorum.voters": "1@localhost:9093",
+        }
+    )
     for name, value in settings.items():
         container.with_env(f"KAFKA_{name.upper().replace('.', '_')}", value)
     with container:

@@ -27,8 +27,11 @@ class Fields {
   size_t columns() const { return slot_of_column_.size(); }
 
  private:
+  friend class Gathered;
   friend class JsonReader;
-  friend class JsonDecoding;
+  friend class AvroReader;
+  template <class Reader>
+  friend class Decoding;
   // A key of an object at some node, and the node that it leads to. The key may join several names: `a.b`.
   struct Key {
     uint64_t word = 0;  // its first eight bytes

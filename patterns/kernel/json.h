@@ -34,6 +34,10 @@ enum class Code : uint32_t {
   TIME_OUT_OF_RANGE,
   MISSING_TYPE,  // or null
   TYPE_NOT_TEXT,
+  NOT_AVRO,  // bytes that are no value of their schema
+  NOT_FRAMED,  // no schema's number in front
+  UNKNOWN_SCHEMA,
+  SCHEMA_MISMATCH,  // what was written cannot be read as the schema of the stream
 };
 
 struct Verdict {
@@ -44,12 +48,6 @@ static_assert(sizeof(Verdict) == 8);
 
 constexpr unsigned MAX_DEPTH = 64;
 constexpr int64_t MAX_MESSAGE_BYTES = INT32_MAX;
-
-// Decodes n messages, bytes [starts[i], ends[i]) of `buffer`, and appends a row to `batch` for each good one: time,
-// type and columns. The caller fills stream, partition and offset; `row_message` gets each new row's message. Without
-// `copy` texts may point into `buffer`, which must then outlive the batch. Returns the number of rows appended.
-size_t decode_json(const char* buffer, const int64_t* starts, const int64_t* ends, size_t n, const Fields& fields,
-                   Batch& batch, Verdict* verdicts, std::vector<int64_t>& row_message, bool copy = false);
 
 // Lines end with \n or \r\n; the last one may lack it. `each(start, end)` gets them in order, without their ends.
 template <class Each>

@@ -5,6 +5,7 @@
 
 #include "batch.h"
 #include "fields.h"
+#include "gathered.h"
 #include "json.h"
 #include "scan.h"
 
@@ -12,17 +13,9 @@ namespace samovar {
 
 // Reads a message into slots. The `past_` functions take a place in the message and return the place after what they
 // read, or nullptr when it is not there; `verdict()` then says why.
-class JsonReader {
+class JsonReader : public Gathered {
  public:
-  struct Slot {
-    Value value;
-    const char* at = nullptr;  // where the value stands in the message
-    uint64_t joined = 0;
-  };
-  std::vector<Slot> slots;
-
-  JsonReader(const Fields& fields, Batch& batch, bool copy)
-      : slots(fields.slots_), nodes_(fields.nodes_.data()), batch_(batch), copy_(copy) {}
+  JsonReader(const Fields& fields, Batch& batch, bool copy) : Gathered(fields), batch_(batch), copy_(copy) {}
 
   Verdict read(const char* begin, const char* end) {
     begin_ = begin;
@@ -31,8 +24,7 @@ class JsonReader {
     if (end - begin > MAX_MESSAGE_BYTES) return {Code::TOO_LONG, 0};
     const char* p = scan::past_space(begin, end);
     if (p == end) return {begin == end ? Code::EMPTY : Code::BLANK, 0};
-    for (Slot& slot : slots) slot.value = Value();
-    finds_.clear();
+    Gathered::begin();
     const char* top = p;
     p = *p == '{' ? past_object(p + 1, &nodes_[0], 0, 1) : past_value<false>(p, 1, nullptr);
     if (p == nullptr || (p = scan::past_space(p, end)) != end) return fault(p);
@@ -45,13 +37,6 @@ class JsonReader {
   Verdict verdict(Code code, const char* at) const { return {code, (uint32_t)(at - begin_)}; }
 
  private:
-  // A value of a path that can be written in several ways, or an object on the way to such values.
-  struct Find {
-    uint32_t node;
-    uint64_t joined;  // which way: the least that is not null counts
-    Slot slot;
-  };
-
   const char* fail(const char* at, Code code = Code::NOT_JSON) {
     hard_ = code;
     hard_at_ = at;
@@ -147,24 +132,6 @@ class JsonReader {
     }
     finds_[place].slot = {value, from, joined};  // what was found below stands after it and leaves its place alone
     return p;
-  }
-
-  // A name that comes again in its object: what its former value gave no longer counts.
-  void forget(uint32_t top, uint64_t joined) {
-    const Fields::Node& node = nodes_[top];
-    uint64_t mask = ~uint64_t{0} << (64 - node.depth);  // the way here, and nested from here on
-    std::erase_if(finds_, [&](const Find& f) {
-      return f.node >= top && f.node < node.end && ((f.joined ^ joined) & mask) == 0;
-    });
-  }
-
-  void settle() {
-    for (const Find& find : finds_) {
-      int place = nodes_[find.node].slot;
-      if (place < 0 || find.slot.value.is_null()) continue;
-      Slot& slot = slots[(size_t)place];
-      if (slot.value.is_null() || find.joined < slot.joined) slot = find.slot;
-    }
   }
 
   template <bool WANTED>
@@ -270,7 +237,6 @@ class JsonReader {
   }
 
  private:
-  const Fields::Node* nodes_;
   Batch& batch_;
   bool copy_;
   const char* begin_ = nullptr;
@@ -278,7 +244,6 @@ class JsonReader {
   Code hard_ = Code::OK, soft_ = Code::OK;
   const char* hard_at_ = nullptr;
   const char* soft_at_ = nullptr;
-  std::vector<Find> finds_;
   std::vector<char> unescaped_;
 };
 

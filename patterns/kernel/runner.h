@@ -23,6 +23,7 @@ struct Limits {
 
 struct Counters {
   int64_t dropped_partials = 0, dropped_events = 0, no_key = 0, matches = 0, suppressed = 0;
+  int64_t ns = 0;  // spent on the rule alone
 };
 
 // One event, as one rule and key see it.

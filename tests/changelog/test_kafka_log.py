@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,6 +23,7 @@ from samovar.changelog.log import Append, Log, Reader, TopicPartition, TopicSpec
 from samovar.state import points
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
+from tests.kafka import SOON
 
 
 @pytest.fixture(scope="module")
@@ -139,18 +141,24 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
     for name in ("OFFSETS_S", "COMMIT_S", "ABORT_S"):
         monkeypatch.setattr(kafka_member, name, 2.0)
     port, group = free_port(broker.HOST), unique("g")
-    address = broker.start(tmp_path, port, lambda _text: None).address
+    address = broker.start(tmp_path, port, lambda _text: None, SOON).address
+
+    def passing(point: str) -> None:
+        process = broker.running_in(tmp_path)
+        if point == "produce.before" and process is not None:
+            os.kill(process.pid, signal.SIGKILL)
+
     try:
         log = KafkaLog({"bootstrap.servers": address, "transaction.timeout.ms": "3000"})
         at, out = made(log), made(log)
         seat = seated(Seat(log, group, [at.topic]), 1)
         seat.member.transact([Append(out.topic, [(b"k", b"1")], 0)], {at: 1})
         with monkeypatch.context() as patch:
-            patch.setattr(points, "passing", lambda point: broker.stop(tmp_path) if point == "produce.before" else None)
+            patch.setattr(points, "passing", passing)
             with pytest.raises(LogUnavailable):
                 seat.member.transact([Append(out.topic, [(b"k", b"lost")], 0)], {at: 2})
         seat.member.close()
-        broker.start(tmp_path, port, lambda _text: None)
+        broker.start(tmp_path, port, lambda _text: None, SOON)
         assert log.members(group) in ([], [f"{group}-0"])  # a session may outlive the broker that held it
         assert log.committed(group, [at]) == {at: 1}
         again = seated(Seat(log, group, [at.topic]), 1)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from samovar.changelog import ahead, kafka_member, restore
 from samovar.service.cli import app
 from samovar.state import points
 from samovar.tasks import container
@@ -73,13 +74,16 @@ class Running:
 @dataclass(frozen=True)
 class Conditions:
     """What a container meets: `kill` is as SAMOVAR_KILL; the rest is the most records of a batch, the most bytes that
-    a file may grow to, and the seconds after which trouble with the log is told. 0: as usual.
+    a file may grow to, the seconds after which trouble with the log is told, and the seconds for which the outcome of
+    a commit is waited for; 0: as usual. A restore stands still while the folder `held` has a file of its partition.
     """
 
     kill: str = ""
     poll: int = 0
     file_bytes: int = 0
     trouble_s: float = 0.0
+    commit_s: float = 0.0
+    held: Path | None = None
 
 
 USUAL = Conditions()
@@ -102,6 +106,22 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
     if conditions.poll:
         container.POLL_RECORDS, container.POLLS = conditions.poll, 1
     container.TROUBLE_S = conditions.trouble_s or container.TROUBLE_S
+    if conditions.held is not None:
+        hold_restores(conditions.held)
+    if conditions.commit_s:
+        kafka_member.OFFSETS_S = kafka_member.COMMIT_S = kafka_member.ABORT_S = conditions.commit_s
     if conditions.file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (conditions.file_bytes, conditions.file_bytes))
     app(["run", str(config), *arguments])
+
+
+def hold_restores(held: Path) -> None:
+    """A restore of a partition that is held reads a little, and gets no further."""
+    advance = restore.Restore.advance
+    ahead.READ_RECORDS = ahead.PART_ROWS = 1
+
+    def slowly(self: restore.Restore, timeout_s: float = 0.1) -> bool:
+        is_held = self.records > 5 and (held / str(self.changelog.at.partition)).exists()
+        return False if is_held else advance(self, timeout_s)
+
+    restore.Restore.advance = slowly  # type: ignore[method-assign] # a condition of the test

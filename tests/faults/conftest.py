@@ -52,6 +52,17 @@ def make_here(tmp_path: Path, services: list[Service]) -> Making:
 
 
 @pytest.fixture
+def make_kafka(tmp_path: Path, services: list[Service], kafka: str) -> Making:
+    """Makes services on Kafka."""
+
+    def made(*arguments: Any, **more: Any) -> Service:
+        services.append(make_service(tmp_path / f"service-{len(services)}", *arguments, bootstrap=kafka, **more))
+        return services[-1]
+
+    return made
+
+
+@pytest.fixture
 def make_twin(tmp_path: Path, services: list[Service]) -> Callable[[Service], Service]:
     """The same service with the same input on an embedded log, for a straight run."""
 

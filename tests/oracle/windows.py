@@ -56,7 +56,7 @@ class FormOfKey(ABC):
     def take(self, event: Event, names: list[str]) -> list[Record]:
         """Called only with events that fit a bracket: the others neither count nor move anything."""
 
-    def pass_time(self, now: float) -> list[Record]:  # noqa: ARG002 - an aggregate has no timers
+    def pass_time(self, now: float) -> list[Record]:
         return []
 
 

@@ -159,7 +159,7 @@ ERRORS = [
     ("service: a\nstreams: {a: {key: k, slack: 10min}}", 2, 30, "`10min` is no time", "write `10m`"),
     ("service: a\nstreams: {a: {key: k, slack: 10}}", 2, 30, "`10` has no unit", "write 10s"),
     ("service: a\nstreams: {a: {key: k, partitions: 0}}", 2, 35, "`0` is no count", None),
-    ("service: a\nstreams: {a: {key: k, format: avro}}", 2, 31, "`avro` is none of the choices", None),
+    ("service: a\nstreams: {a: {key: k, format: xml}}", 2, 31, "`xml` is none of the choices", None),
     ("service: a\nstreams: {a: {key: k, topic: a/b}}", 2, 30, "cannot be a topic's name", None),
     ("service: a\nstreams: {a: {key: k}}\nalerts: a b", 3, 9, "cannot be a topic's name", None),
     ("service: a\nstreams: {a: {key: k}}\ncache: 256", 3, 8, "`256` has no unit", "write 256MB"),
@@ -285,46 +285,6 @@ def loaded(write: Callable[[str], Path], streams: str, match: str, extra: str = 
     path = write(f"service: a\nstreams: {streams}\nrules: rules/a.yml\n")
     (path.parent / "rules" / "a.yml").write_text(RULE.format(id="r", match=match) + extra)
     return load_service(path)
-
-
-KEYS = [
-    ("{a: {key: card}}", "sequence by card with maxspan=1m [a where true] [a where true]", True),
-    ("{a: {key: card}}", "sequence by card, shop with maxspan=1m [a where true] [a where true]", True),
-    ("{a: {key: card}}", "sequence by shop with maxspan=1m [a where true] [a where true]", False),
-    ("{a: {key: card}}", "sequence with maxspan=1m [a where true] [a where true]", False),
-    ("{a: {key: card, partitions: 1}}", "sequence with maxspan=1m [a where true] [a where true]", True),
-    ("{a: {key: x}, b: {key: y}}", "sequence with maxspan=1m [a where true] by x [b where true] by y", True),
-    ("{a: {key: x}, b: {key: y}}", "sequence by x with maxspan=1m [a where true] [b where true]", False),
-    ("{a: {key: x}, b: {key: y}}", "sequence with maxspan=1m [a where true] by x, z [b where true] by z, y", False),
-    ("{a: {key: x}, b: {key: x}}", "session by x with gap=1m [any where true]", True),
-    ("{a: {key: x}, b: {key: y}}", "session by x with gap=1m [any where true]", False),
-    ("{a: {key: x}, b: {key: y}}", "session by x with gap=1m [a where true]", True),
-    ("{a: {key: x, type: t}}", "session by x with gap=1m [login where true] [logout where true]", True),
-    ("{a: {key: x}}", "sequence by x with maxspan=1m [a where true] [a where true] until [a where z > 1]", True),
-]
-
-
-@pytest.mark.parametrize(("streams", "match", "fine"), KEYS)
-def test_rules_must_be_keyed_as_their_topics(
-    streams: str, match: str, fine: bool, write: Callable[[str], Path]
-) -> None:
-    settings = loaded(write, streams, match)
-    if fine:
-        assert [rule.id for rule in rules_of(settings).rules] == ["r"]
-        return
-    with pytest.raises(Refused) as caught:
-        rules_of(settings)
-    assert caught.value.code == "key-mismatch"
-    assert "partitions: 1" in caught.value.hint
-    assert rules_of(settings, partitions=1).rules  # what the topics have is what counts
-
-
-def test_a_key_mismatch_says_what_to_key_by(write: Callable[[str], Path]) -> None:
-    settings = loaded(write, "{a: {key: card, topic: tx}}", "session by shop with gap=1m [a where true]")
-    with pytest.raises(Refused) as caught:
-        rules_of(settings)
-    assert "key the topic tx by shop" in caught.value.hint
-    assert "the topic tx is keyed by card" in caught.value.detail
 
 
 def test_the_streams_are_the_schema_of_the_rules(write: Callable[[str], Path]) -> None:

@@ -21,6 +21,8 @@ from samovar.service.topics import Mismatch, Planned, Role, check, create_comman
 from samovar.service.topics_rights import Right, rights
 
 OWN = ["f-alerts", "f-late", "f-dead-letters", "f-changelog", "f-journal"]
+OF_STAGES = (Role.REPARTITION, Role.EMITTED)  # tests/service/test_stages.py and tests/tasks/test_user_service.py
+CONTAINERS = "f-containers"  # one partition, however many the inputs have
 
 
 @pytest.fixture
@@ -59,8 +61,10 @@ def as_planned(spec: Planned, **other: Any) -> Topic:
 
 def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceFile]) -> None:
     specs = plan(load("streams: {a: {key: k, topic: tx}, b: {key: k}}"))
-    assert [spec.name for spec in specs] == ["tx", "b", *OWN]
-    assert {spec.partitions for spec in specs} == {4}
+    assert [spec.name for spec in specs] == ["tx", "b", *OWN, CONTAINERS]
+    assert {spec.partitions for spec in specs if spec.role is not Role.CONTAINERS} == {4}
+    assert by_role(specs, Role.CONTAINERS).partitions == 1
+    assert by_role(specs, Role.CONTAINERS).settings["cleanup.policy"] == "compact"
     assert by_role(specs, Role.CHANGELOG).settings == {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": "86400000",
@@ -69,12 +73,13 @@ def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceF
     }
     journal = by_role(specs, Role.JOURNAL).settings
     assert journal == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    assert all("compact" not in spec.settings["cleanup.policy"] for spec in specs if spec.role is not Role.CHANGELOG)
+    kept = [spec for spec in specs if spec.role not in (Role.CHANGELOG, Role.CONTAINERS)]
+    assert all("compact" not in spec.settings["cleanup.policy"] for spec in kept)
 
 
 def test_one_partition_count_holds_for_all(load: Callable[[str], ServiceFile]) -> None:
     specs = plan(load("streams: {a: {key: k}, b: {key: k, partitions: 6}}"))
-    assert {spec.partitions for spec in specs} == {6}
+    assert {spec.partitions for spec in specs if spec.role is not Role.CONTAINERS} == {6}
 
 
 def test_replicas_and_retentions(load: Callable[[str], ServiceFile]) -> None:
@@ -107,7 +112,7 @@ WRONG: list[tuple[Role, dict[str, Any], str, str]] = [
 ]
 
 FINE: list[tuple[Role, dict[str, Any]]] = [
-    *((role, {}) for role in Role),
+    *((role, {}) for role in Role if role not in OF_STAGES),
     (Role.INPUT, {"replication": 1}),
     (Role.INPUT, {"settings": {"retention.ms": "1000"}}),
     (Role.ALERTS, {"partitions": 1, "settings": {"retention.ms": "1000"}}),
@@ -153,7 +158,7 @@ def test_a_setting_that_a_topic_does_not_have_is_kafkas_default(load: Callable[[
 def test_ensure_makes_what_is_missing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
     settings = load("streams: {a: {key: k}}")
     specs = ensure(log, settings)
-    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN}
+    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN, CONTAINERS}
     assert check(log, specs) == []
     assert ensure(log, settings) == specs
 
@@ -227,6 +232,7 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
         ("service", "topic", "f-dead-letters"): ("WRITE", *look),
         ("service", "topic", "f-changelog"): ("READ", "WRITE", *look),
         ("service", "topic", "f-journal"): ("READ", "WRITE", *look),
+        ("service", "topic", CONTAINERS): ("READ", "WRITE", *look),
         ("service", "group", "f"): ("READ", "DESCRIBE"),
         ("service", "transactional-id", "f-"): ("WRITE", "DESCRIBE"),
         ("producers", "topic", "a"): ("WRITE", "DESCRIBE"),
@@ -238,7 +244,7 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
 
 
 def test_create_is_a_right_only_where_topics_are_made(load: Callable[[str], ServiceFile]) -> None:
-    for mode, wanted in (("create", 6), ("check", 0)):
+    for mode, wanted in (("create", 7), ("check", 0)):
         settings = load(ON_KAFKA + f"\ntopics: {mode}")
         assert sum("CREATE" in right.operations for right in rights(settings, plan(settings))) == wanted
 
@@ -267,7 +273,7 @@ def test_the_plan_as_json(load: Callable[[str], ServiceFile]) -> None:
     settings = load(ON_KAFKA)
     document = json.loads(topics_rights.as_json(settings, plan(settings)))
     assert (document["service"], document["log"], document["topics"]) == ("f", "kafka", "create")
-    assert [topic["role"] for topic in document["plan"]] == [role.value for role in Role]
+    assert [topic["role"] for topic in document["plan"]] == [role.value for role in Role if role not in OF_STAGES]
     assert document["rights"][0]["operations"] == ["READ", "DESCRIBE", "DESCRIBE_CONFIGS", "CREATE"]
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from samovar.state.cached import Cached
-from samovar.state.logged import Logged
 from samovar.state.memory import MemoryStore
 from samovar.state.overlay import Overlay
 from samovar.state.prefixed import Prefixed
 from samovar.state.rocks import RocksStore
-from samovar.state.stack import task_store
+from samovar.state.stack import Stack
 from samovar.state.store import Store
 from samovar.state.ttl import Expiring
 from tests.contracts.store import StoreContract
@@ -82,12 +81,6 @@ class TestCached(StoreContract):
         return Cached(MemoryStore(), cache_bytes=1000)
 
 
-class TestLogged(StoreContract):
-    @pytest.fixture
-    def store(self) -> Store:
-        return Logged(MemoryStore())
-
-
 class TestExpiring(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
@@ -98,4 +91,7 @@ class TestExpiring(StoreContract):
 class TestStack(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
-        return task_store(with_neighbours(), "n", ttl_ms=None, cache_bytes=1000, now=lambda: 5000).store
+        stack = Stack(with_neighbours(), cache_bytes=1000)
+        stack.store("other", ttl_ms=None, now=lambda: 5000).put(b"k", b"a neighbour's")
+        stack.keep()
+        return stack.store("n", ttl_ms=None, now=lambda: 5000)

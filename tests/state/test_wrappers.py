@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -9,11 +10,10 @@ import pytest
 from samovar.state.cached import Cached
 from samovar.state.digest import digest, varint
 from samovar.state.errors import StoreError
-from samovar.state.logged import Logged
 from samovar.state.memory import MemoryStore
 from samovar.state.overlay import Overlay
 from samovar.state.prefixed import Prefixed, after
-from samovar.state.stack import namespace, task_store
+from samovar.state.stack import INDEX, ROWS, Stack, namespace, reindexed
 from samovar.state.store import Change
 from samovar.state.ttl import Expiring, UnknownRowVersionError
 
@@ -56,6 +56,25 @@ def test_p3_an_overlay_never_reaches_the_store_below() -> None:
     overlay.clear()
     assert list(overlay.range()) == [(b"a", b"1"), (b"b", b"2")]
     assert overlay.changes() == []
+
+
+def test_an_overlay_gives_ranges_in_order_whatever_came_between_them() -> None:
+    """Few new keys are placed among those that are in order, many are sorted anew: no difference is to be seen."""
+    below, twin = MemoryStore(), MemoryStore()
+    overlay = Overlay(below)
+    random_ = random.Random(5)
+    for count in (3, 1, 200, 5, 64, 65, 0):
+        for _ in range(count):
+            key = b"%d" % random_.randrange(400)
+            value = b"v" if random_.random() < 0.7 else None
+            for store in (overlay, twin):
+                store.write([(key, value)])
+        start, end = sorted((b"%d" % random_.randrange(400), b"%d" % random_.randrange(400)))
+        assert list(overlay.range(start, end)) == list(twin.range(start, end))
+    assert list(overlay.range()) == list(twin.range())
+    overlay.clear()
+    overlay.put(b"5", b"5")
+    assert list(overlay.range()) == [(b"5", b"5")]
 
 
 # ---------------------------------------------------------------- cache
@@ -102,27 +121,6 @@ def test_a_cache_forgets_what_could_not_be_written() -> None:
     assert below.asked == [b"a", b"a"]
 
 
-# ---------------------------------------------------------------- changelog
-
-
-def test_a_log_of_changes_holds_the_newest_of_each_key() -> None:
-    logged = Logged(MemoryStore())
-    logged.put(b"a", b"1")
-    logged.write([(b"b", b"2"), (b"a", b"3"), (b"c", b"4")])
-    logged.delete(b"c")
-    assert logged.drain() == [(b"a", b"3"), (b"b", b"2"), (b"c", None)]
-    assert logged.drain() == []
-
-
-def test_a_write_that_failed_is_not_logged() -> None:
-    below = CountingStore()
-    below.broken = True
-    logged = Logged(below)
-    with pytest.raises(OSError, match="broken"):
-        logged.write([(b"a", b"1")])
-    assert logged.drain() == []
-
-
 # ---------------------------------------------------------------- namespaces
 
 
@@ -134,8 +132,8 @@ def test_the_end_of_a_prefix(prefix: bytes, end: bytes | None) -> None:
 
 
 def test_no_namespace_begins_another() -> None:
-    names = ["a", "aa", "ab", "b", "é", "a" * 255]
-    spaces = [namespace(name) for name in names]
+    names = ["", "a", "aa", "ab", "b", "é", "a" * 255]
+    spaces = [namespace(kind, name) for kind in (ROWS, INDEX) for name in names]
     assert not [(x, y) for x in spaces for y in spaces if x != y and x.startswith(y)]
 
 
@@ -227,54 +225,64 @@ def test_a_row_of_an_unknown_version_is_refused() -> None:
 # ---------------------------------------------------------------- the stack
 
 
+def committed(stack: Stack, base: MemoryStore) -> list[Change]:
+    """What a commit does; what the changelog is told."""
+    rows, index = stack.changes()
+    base.write([*rows, *index])
+    stack.committed()
+    return rows
+
+
 def test_a_stack_commits_rows_and_index_in_one_batch_and_logs_rows_only() -> None:
     clock, base = Clock(), MemoryStore()
-    stack = task_store(base, "sums", ttl_ms=100, cache_bytes=10_000, now=clock)
-    stack.store.write([(b"a", b"1"), (b"b", b"2")])
+    stack = Stack(base, 10_000)
+    sums = stack.store("sums", ttl_ms=100, now=clock)
+    sums.write([(b"a", b"1"), (b"b", b"2")])
+    stack.keep()
     assert list(base.range()) == []
-    assert [key for key, _ in stack.drain()] == [b"a", b"b"]
-    base.write([*stack.changes(), (b"position", b"7")])
-    stack.committed()
-    assert stack.changes() == stack.drain() == []
-    assert len(list(base.range(namespace("sums"), after(namespace("sums"))))) == 4
+    assert [key for key, _ in committed(stack, base)] == [b"u\x04sumsa", b"u\x04sumsb"]
+    assert stack.changes() == ([], [])
+    assert [key[:6] for key, _ in base.range()] == [b"u\x04sums"] * 2 + [b"x\x04sums"] * 2
     clock.ms = 100
-    assert stack.expire(100) == [b"a", b"b"]
-    assert stack.drain() == [(b"a", None), (b"b", None)]
-    base.write(stack.changes())
-    stack.committed()
-    assert list(base.range()) == [(b"position", b"7")]
+    stack.expire(100)
+    assert committed(stack, base) == [(b"u\x04sumsa", None), (b"u\x04sumsb", None)]
+    assert list(base.range()) == []
 
 
-def test_p3_an_abort_leaves_neither_rows_nor_cached_values_nor_changes() -> None:
+def test_p3_what_is_undone_leaves_neither_rows_nor_cached_values_nor_changes() -> None:
     base = MemoryStore()
-    stack = task_store(base, "sums", ttl_ms=None, cache_bytes=10_000, now=Clock())
-    stack.store.put(b"a", b"committed")
-    base.write(stack.changes())
-    stack.committed()
-    assert stack.store.get(b"a") == b"committed"
-    stack.store.put(b"a", b"not")
-    stack.store.put(b"b", b"not")
-    assert stack.store.get(b"a") == b"not"
-    stack.clear()
-    assert stack.store.multi_get([b"a", b"b"]) == [b"committed", None]
-    assert stack.changes() == stack.drain() == []
+    stack = Stack(base, 10_000)
+    sums = stack.store("sums", ttl_ms=None, now=Clock())
+    sums.put(b"a", b"committed")
+    stack.keep()
+    committed(stack, base)
+    sums.put(b"b", b"kept")
+    stack.keep()
+    sums.put(b"a", b"not")
+    sums.delete(b"b")
+    sums.put(b"c", b"not")
+    assert sums.multi_get([b"a", b"b", b"c"]) == [b"not", None, b"not"]
+    stack.undo()
+    assert sums.multi_get([b"a", b"b", b"c"]) == [b"committed", b"kept", None]
+    assert [key for key, _ in committed(stack, base)] == [b"u\x04sumsb"]
 
 
 def test_p2_what_the_changelog_was_told_brings_back_rows_index_and_expiries() -> None:
-    clock, base, restored_base = Clock(), MemoryStore(), MemoryStore()
-    stack = task_store(base, "sums", ttl_ms=100, cache_bytes=0, now=clock)
-    told: list[Change] = []
+    clock, base, restored = Clock(), MemoryStore(), MemoryStore()
+    stack = Stack(base, 0)
+    sums = stack.store("sums", ttl_ms=100, now=clock)
     for clock.ms in range(0, 90, 10):
-        stack.store.write([(b"%d" % (clock.ms % 40), b"v"), (b"%d" % clock.ms, None if clock.ms % 30 else b"w")])
-        told += stack.drain()
-        base.write(stack.changes())
-        stack.committed()
-    restored = task_store(restored_base, "sums", ttl_ms=100, cache_bytes=1000, now=clock)
-    restored_base.write(restored.restored(told))
-    restored_base.write(restored.reindex())
-    assert digest(restored_base.range()) == digest(base.range())
-    assert restored.drain() == restored.changes() == []
-    assert restored.expire(150) == stack.expire(150) != []
+        sums.write([(b"%d" % (clock.ms % 40), b"v"), (b"%d" % clock.ms, None if clock.ms % 30 else b"w")])
+        stack.keep()
+        restored.write(committed(stack, base))
+    restored.write([(b"x\x04sumsstale", b"")])
+    reindexed(restored, "sums")
+    assert digest(restored.range()) == digest(base.range())
+    again = Stack(restored, 1000)
+    again.store("sums", ttl_ms=100, now=clock)
+    for each in (stack, again):
+        each.expire(150)
+    assert again.changes() == stack.changes() != ([], [])
 
 
 # ---------------------------------------------------------------- twin and digest

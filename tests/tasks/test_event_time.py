@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from samovar.testing import Crash, Driver, same_after_crashes
 from tests.faults.comparing import header, shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late
 
@@ -44,44 +45,48 @@ def login(at_ms: int, card: str = "c", **more: Any) -> dict[str, Any]:
     return {"card": card, "kind": "login", "ts": T0 + at_ms, **more}
 
 
-def at_times(stage: Stage) -> list[int]:
-    return [alert["at"] - T0 for alert in stage.service.alerts()]
+def driven(rule: str, **more: Any) -> Driver:
+    return Driver.of_rules(rule, {"use": {"key": "card", "type": "kind", "slack": "2s", "idle": "5s", **more}})
 
 
-def kinds(stage: Stage) -> list[str]:
-    return [entry.kind for entry in stage.service.journal()]
+def at_times(run: Stage | Driver) -> list[int]:
+    return [alert["at"] - T0 for alert in (run.alerts if isinstance(run, Driver) else run.service.alerts())]
+
+
+def kinds(run: Stage | Driver) -> list[str]:
+    return [entry.kind for entry in (run.journal if isinstance(run, Driver) else run.service.journal())]
 
 
 # ---------------------------------------------------------------- idle
 
 
-def test_an_idle_input_lets_event_time_pass_as_the_clock_does(stage: Staging) -> None:
-    here = stage({"r": FORGOTTEN}, one_stream())
-    here.feed("use", login(0))
+def test_an_idle_input_lets_event_time_pass_as_the_clock_does() -> None:
+    driver = driven(FORGOTTEN)
+    driver.send("use", login(0))
     # The event waits for the slack of 2 s, and then its deadline is at 60 s; the input counts as idle after 5 s.
-    here.pass_ms(7 * S)
-    assert kinds(here) == ["rules"]
-    here.pass_ms(60 * S)
-    assert (at_times(here), kinds(here)) == ([], ["rules", "advance"])
-    here.pass_ms(1)
-    assert at_times(here) == [60 * S]
-    entry = here.service.journal()[-1]
+    driver.pass_time("7s")
+    assert kinds(driver) == ["rules"]
+    driver.pass_time("60s")
+    assert (at_times(driver), kinds(driver)) == ([], ["rules", "advance"])
+    driver.pass_time("1ms")
+    assert at_times(driver) == [60 * S]
+    entry = driver.journal[-1]
     assert (entry.kind, dict(entry.facts)) == ("advance", {"stream": "use", "largest": T0 + 62 * S + 1})
     assert (entry.number, dict(entry.inputs), entry.watermark) == (3, {"use": 1}, T0 + 60 * S)
 
 
-def test_event_time_never_jumps_to_now(stage: Staging) -> None:
+def test_event_time_never_jumps_to_now() -> None:
     """Events are years old: an idle input still advances by what passed since it stood at its end."""
-    here = stage({"r": FORGOTTEN}, one_stream())
-    here.feed("use", login(0))
-    here.pass_ms(30 * S)  # now at 25 s
-    here.feed("use", login(26 * S, "d"))
-    here.pass_ms(41 * S)
-    assert at_times(here) == []
-    here.pass_ms(1)
-    assert at_times(here) == [60 * S]
-    here.pass_ms(26 * S)
-    assert at_times(here) == [60 * S, 86 * S]
+    driver = driven(FORGOTTEN)
+    driver.send("use", login(0))
+    driver.pass_time("30s")  # now at 25 s
+    driver.send("use", login(26 * S, "d"))
+    driver.pass_time("41s")
+    assert at_times(driver) == []
+    driver.pass_time("1ms")
+    assert at_times(driver) == [60 * S]
+    driver.pass_time("26s")
+    assert at_times(driver) == [60 * S, 86 * S]
 
 
 def test_nothing_is_journaled_while_nothing_waits(stage: Staging) -> None:
@@ -126,21 +131,11 @@ def test_a_timer_fires_once_across_restarts(stage: Staging, wipe: bool) -> None:
 # ---------------------------------------------------------------- slack
 
 
-@pytest.mark.parametrize("wipe", [False, True], ids=["kept", "lost"])
-def test_events_that_wait_survive_a_crash(stage: Staging, wipe: bool) -> None:
+def test_events_that_wait_survive_a_crash() -> None:
     """P9: disorder within the slack and a crash while events wait give the ids of a run with neither."""
-    events = [login(n * S, n=n) for n in (2, 1, 3)]
-    straight, crashing = stage({"r": FIRST}, one_stream(), name="s"), stage({"r": FIRST}, one_stream(), name="s")
-    end = {**login(1000 * S), "kind": "end"}
-    straight.feed("use", *events, end)
-    for event in (*events, end):
-        crashing.feed("use", event)
-        crashing.crash(wipe=wipe)
-    crashing.settle()
-    found = straight.service.alerts()
-    assert len(found) == 1
-    assert crashing.service.alerts() == found
-    assert digests(crashing) == digests(straight)
+    events = [login(n * S, n=n) for n in (2, 1, 3)] + [{**login(1000 * S), "kind": "end"}]
+    assert at_times(driven(FIRST).run(*(("use", event) for event in events))) == [3 * S]
+    same_after_crashes(lambda: driven(FIRST), *(("use", event) for event in events))
 
 
 def digests(stage: Stage) -> dict[int, str]:
@@ -175,18 +170,18 @@ def rebuilt(stage: Stage) -> tuple[list[str], dict[int, str]]:
 # ---------------------------------------------------------------- from the future
 
 
-def test_an_event_of_the_year_2099_moves_nothing(stage: Staging) -> None:
+def test_an_event_of_the_year_2099_moves_nothing() -> None:
     """It is a dead letter, measured against the log's own time; what comes after it is in time (P8)."""
-    here = stage({"r": FIRST}, one_stream())
+    driver = driven(FIRST)
     far = login(0, n=1) | {"ts": 4_070_908_800_000}
-    here.feed("use", login(0, n=1), far, login(S, n=2), login(2 * S, n=3), {**login(9 * S), "kind": "end"})
-    assert at_times(here) == [2 * S]
-    (row,) = here.service.dead()
-    assert (row.value, header(row, "exception")) == (json.dumps(far).encode(), "FROM_THE_FUTURE")
-    assert here.service.late() == []
-    here.crash(wipe=True)
-    here.feed("use", login(10 * S, n=1))
-    assert len(here.service.dead()) == 1
+    sent = login(0, n=1), far, login(S, n=2), login(2 * S, n=3), {**login(9 * S), "kind": "end"}
+    driver.send("use", *sent, log_time=T0)
+    assert at_times(driver) == [2 * S]
+    assert [(letter.value, letter.reason) for letter in driver.dead] == [(json.dumps(far).encode(), "FROM_THE_FUTURE")]
+    assert driver.late == []
+    driver.crash(Crash.LOST)
+    driver.send("use", login(10 * S, n=1))
+    assert len(driver.dead) == 1
 
 
 # ---------------------------------------------------------------- several streams

@@ -1,0 +1,152 @@
+"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 1.
+
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A container
+that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group any more.
+The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the difference shows
+a wrong clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from samovar.changelog.cursors import read_all
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+
+FORMAT = 1
+SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": "3600000"}
+
+
+@dataclass(frozen=True)
+class InputReport:
+    """Where a task stands in one input. `end` is the log's, as of the last look; `behind_s` is the lag in seconds."""
+
+    stream: str
+    topic: str
+    partition: int
+    next: int
+    end: int | None = None
+    behind_s: float | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """In events, at most: offsets have gaps."""
+        return None if self.end is None else max(self.end - self.next, 0)
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """How far a restore is, in offsets of the changelog."""
+
+    done: int
+    todo: int
+    per_s: float | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        return (self.todo - self.done) / self.per_s if self.per_s else None
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """One task. `held_by` is the stream and partition whose events event time waits for."""
+
+    stage: str
+    partition: int
+    life: str
+    watermark: int | None = None
+    held_by: tuple[str, int] | None = None
+    inputs: Sequence[InputReport] = ()
+    restore: RestoreReport | None = None
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Presence:
+    """One container. `address` is where it answers questions about keys, once it does."""
+
+    slot: int
+    host: str
+    pid: int
+    since_ms: int
+    version: str
+    time_ms: int
+    tasks: Sequence[TaskReport] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    caught_up: bool = False
+    address: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A container's record as it is in the log."""
+
+    presence: Presence
+    log_ms: int
+
+
+def topic_of(service: str) -> str:
+    return f"{service}-containers"
+
+
+def spec_of(service: str, replication: int = 1) -> TopicSpec:
+    return TopicSpec(topic_of(service), 1, SETTINGS, replication)
+
+
+def pack_presence(presence: Presence) -> bytes:
+    return json.dumps({"v": FORMAT, **asdict(presence)}, separators=(",", ":")).encode()
+
+
+def unpack_presence(data: bytes) -> Presence:
+    raw: dict[str, Any] = json.loads(data)
+    if raw.pop("v") > FORMAT:
+        raise Refused(
+            "format-newer",
+            "a container of a newer version of Samovar runs, and this one cannot read what it tells",
+            "Use the version that the containers run, or a newer one.",
+        )
+    return Presence(**{**raw, "tasks": tuple(_task(each) for each in raw["tasks"])})
+
+
+def _task(raw: dict[str, Any]) -> TaskReport:
+    inputs = tuple(InputReport(**each) for each in raw["inputs"])
+    restore = None if raw["restore"] is None else RestoreReport(**raw["restore"])
+    held_by = None if raw["held_by"] is None else (raw["held_by"][0], raw["held_by"][1])
+    return TaskReport(**{**raw, "inputs": inputs, "restore": restore, "held_by": held_by})
+
+
+# ---------------------------------------------------------------- in the log
+
+
+def tell(log: Log, service: str, presence: Presence) -> None:
+    """Say how a container is doing, outside of any transaction."""
+    log.append([Append(topic_of(service), [(_key(presence.slot), pack_presence(presence))], 0)])
+
+
+def leave(log: Log, service: str, slot: int) -> None:
+    """Say that a container is no more."""
+    log.append([Append(topic_of(service), [(_key(slot), None)], 0)])
+
+
+def all_seen(log: Log, service: str) -> dict[int, Seen]:
+    """The newest record of each slot; none where the service never ran."""
+    topic = topic_of(service)
+    if topic not in log.topics([topic]):
+        return {}
+    found: dict[int, Seen] = {}
+    for records in read_all(log, TopicPartition(topic, 0)):
+        for row, (key, value) in enumerate(records.pairs()):
+            slot = int(key or b"-1")
+            if value is None:
+                found.pop(slot, None)
+            else:
+                found[slot] = Seen(unpack_presence(value), int(records.times[row]))
+    return dict(sorted(found.items()))
+
+
+def _key(slot: int) -> bytes:
+    return str(slot).encode()

@@ -1,0 +1,213 @@
+"""`samovar doctor CONFIG`: what a service stands on, looked at one by one. It changes nothing.
+
+Each finding is `ok`, `warn` (works now, may not tomorrow) or `fail` (will not work, or not rightly), and says what to
+do. The document of `--json`:
+
+    {"ok": bool, "findings": [{"about", "state": "ok" | "warn" | "fail", "what", "fix"}],
+     "counts": {"ok", "warn", "fail"}}
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.log import Log
+from samovar.changelog.presence import Seen, all_seen
+from samovar.service import doctor_machine as machine
+from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
+from samovar.service.logs import opened
+from samovar.service.service_rules import rules_of
+from samovar.service.settings import load_service
+from samovar.service.settings_models import ServiceFile
+from samovar.service.topics import Planned, bootstrap_of, check, partitions_of, plan
+from samovar.service.topics_rights import SERVICE, Right, rights
+
+SKEW_MS = 2_000  # between two clocks, from which on it is worth a word
+SKEW_FAIL_MS = 60_000
+
+
+# ---------------------------------------------------------------- all of it
+
+
+def examine(config: Path) -> Iterator[Finding]:
+    """Findings as they come; what cannot be looked at because of an earlier one is left out."""
+    yield from machine.versions()
+    yield machine.java()
+    try:
+        settings = load_service(config)
+    except Refused as error:
+        yield Finding("service file", FAIL, str(error), "mend the file; nothing else can be looked at before")
+        return
+    yield fine("service file", f"{settings.service}, {counted(len(settings.streams), 'stream')}, {config}")
+    yield from machine.state(settings)
+    yield from _with_log(settings)
+
+
+def _with_log(settings: ServiceFile) -> Iterator[Finding]:
+    missing = machine.embedded(settings)
+    yield from missing
+    if any(each.state == FAIL for each in missing) or not machine.has_log(settings):
+        yield rules(settings, None)
+        return
+    with ExitStack() as stack:
+        try:
+            log = stack.enter_context(opened(settings))
+            found = _asked(settings, log)
+        except LogUnavailable as error:
+            yield Finding("log", FAIL, str(error), _reach(settings))
+            found = [rules(settings, None)]
+        except Refused as error:
+            found = [refused("log", error), rules(settings, None)]
+        yield from found
+
+
+def _reach(settings: ServiceFile) -> str:
+    return f"see that a broker runs at {bootstrap_of(settings)} and can be reached from here"
+
+
+def _asked(settings: ServiceFile, log: Log) -> list[Finding]:
+    """All that only the log can answer."""
+    are_fine = rules(settings, None).state == OK  # without rules nobody knows which further stages there are
+    found = [*cluster(settings, plan(settings, stages=are_fine))]
+    if any(each.state == FAIL for each in found):
+        return [*found, rules(settings, None)]
+    existing = log.topics([stream.topic for stream in settings.streams.values()])
+    specs = plan(settings, existing, stages=are_fine)
+    found += topics(settings, log, specs)
+    partitions = partitions_of(settings, existing)
+    found.append(rules(settings, partitions))
+    members = log.members(settings.service)
+    seen = all_seen(log, settings.service)
+    found.append(fine("containers", f"{counted(len(members), 'container')} in the group"))
+    found += clocks(settings, seen, int(time.time() * 1000))
+    found += machine.limits(settings, partitions)
+    found += machine.locks(settings, bool(members))
+    return found
+
+
+# ---------------------------------------------------------------- the log
+
+
+def cluster(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Finding]:
+    """Brokers, their version, and what this user may do there."""
+    if settings.log.kafka is None:
+        yield fine("log", f"embedded, {settings.log.embedded}")
+        yield fine("rights", "the embedded log has none: who may write its folder may do all")
+        return
+    from samovar.changelog.kafka_facts import client_version, facts_of  # noqa: PLC0415 - its client takes long to load
+
+    try:
+        facts = facts_of(settings.log.kafka.librdkafka(), [spec.name for spec in specs], settings.service)
+    except LogUnavailable as error:
+        yield Finding("log", FAIL, str(error), _reach(settings))
+        return
+    version = f"Kafka {facts.version}" if facts.version else "Kafka, which does not say its version over this protocol"
+    yield fine("log", f"{version}, {counted(len(facts.brokers), 'broker')} ({', '.join(facts.brokers)})")
+    yield fine("client", f"librdkafka {client_version()}")
+    yield from _replicas(settings, len(facts.brokers))
+    if facts.authorizer == "":
+        yield fine("rights", "the cluster has no authorizer: everybody may do all")
+        return
+    wanted = [right for right in rights(settings, specs) if right.who == SERVICE]
+    yield from _missing_rights(wanted, facts.topics, facts.group, facts.on_cluster)
+
+
+def _replicas(settings: ServiceFile, brokers: int) -> Iterator[Finding]:
+    if settings.replication > brokers:
+        what = f"`replication: {settings.replication}` with {counted(brokers, 'broker')}: topics cannot be made"
+        yield Finding("replication", FAIL, what, f"write `replication: {brokers}`, or add brokers")
+    elif settings.replication == 1:
+        what = "one copy of everything: a broker's disk that is lost loses the service's state and alerts"
+        yield Finding("replication", WARN, what, "write `replication: 3` where there are three brokers")
+
+
+def _missing_rights(
+    wanted: Sequence[Right], topics: Any, group: frozenset[str] | None, on_cluster: frozenset[str]
+) -> Iterator[Finding]:
+    lacking = []
+    for right in wanted:
+        granted = {"topic": topics.get(right.name), "group": group, "cluster": on_cluster}.get(right.resource)
+        if granted is not None:
+            missing = [each for each in right.operations if each not in granted and each != "CREATE"]
+            lacking += [f"{', '.join(missing)} on {right.resource} {right.name}"] if missing else []
+    if lacking:
+        fix = "grant them: `samovar topics plan --commands` prints how"
+        yield Finding("rights", FAIL, f"this user lacks {'; '.join(lacking)}", fix)
+    else:
+        yield fine("rights", "this user may do all that the service needs; of transactional ids nobody can be asked")
+
+
+def topics(settings: ServiceFile, log: Log, specs: Sequence[Planned]) -> Iterator[Finding]:
+    found = check(log, specs, bootstrap_of(settings))
+    for each in found:
+        made = each.code == "topic-missing" and settings.topics == "create"
+        fix = "nothing: `samovar run` makes it at its start" if made else each.fix
+        yield Finding("topics", WARN if made else FAIL, f"{each.code}: {each.what}", fix)
+    if not found:
+        parts = counted(specs[0].partitions, "partition")
+        yield fine("topics", f"all {len(specs)} are as they should be, {parts} each input")
+
+
+def rules(settings: ServiceFile, partitions: int | None) -> Finding:
+    try:
+        found = rules_of(settings, partitions)
+    except Refused as error:
+        return refused("rules", error)
+    return fine("rules", f"{counted(len(found.rules), 'rule')} without errors")
+
+
+# ---------------------------------------------------------------- clocks
+
+
+def clocks(settings: ServiceFile, seen: dict[int, Seen], now_ms: int) -> Iterator[Finding]:
+    """Each container's clock against the broker's, by what it told last; this machine's by what the log has already."""
+    if settings.log.embedded is not None:
+        yield fine("clock", "the embedded log goes by this machine's own")
+        return
+    wrong = [
+        (slot, each.log_ms - each.presence.time_ms)
+        for slot, each in seen.items()
+        if abs(each.log_ms - each.presence.time_ms) > SKEW_MS
+    ]
+    for slot, skew_ms in wrong:
+        host = seen[slot].presence.host
+        what = f"the clock of container {slot} on {host} is {abs(skew_ms) / 1000:,.1f} s {_side(skew_ms)} the broker's"
+        yield Finding("clock", FAIL if abs(skew_ms) > SKEW_FAIL_MS else WARN, what, f"set the clock of {host} by NTP")
+    newest = max((each.log_ms for each in seen.values()), default=None)
+    if newest is not None and newest - now_ms > SKEW_MS:
+        what = f"this machine's clock is at least {(newest - now_ms) / 1000:,.1f} s behind the broker's"
+        yield Finding("clock", WARN, what, "set it by NTP")
+    elif not wrong:
+        told = (
+            f"within {SKEW_MS / 1000:g} s of the broker's" if seen else "no container told a time yet to compare with"
+        )
+        yield fine("clock", told)
+
+
+def _side(skew_ms: int) -> str:
+    return "behind" if skew_ms > 0 else "ahead of"
+
+
+# ---------------------------------------------------------------- showing it
+
+
+def document(findings: Sequence[Finding]) -> dict[str, Any]:
+    counts = Counter(each.state for each in findings)
+    return {
+        "ok": not counts[FAIL],
+        "findings": [asdict(each) for each in findings],
+        "counts": {state: counts[state] for state in (OK, WARN, FAIL)},
+    }
+
+
+def worst(findings: Sequence[Finding], *, strict: bool) -> bool:
+    """Whether something is wrong; a warning counts if `strict`."""
+    bad = (FAIL, WARN) if strict else (FAIL,)
+    return any(each.state in bad for each in findings)

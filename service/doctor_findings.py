@@ -1,0 +1,40 @@
+"""What a look at a service finds: one thing, how it is, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from samovar.changelog.errors import Refused
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+ABOUT = 12  # characters, of the column that says what it is about
+INDENT = " " * (ABOUT + 8)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    about: str
+    state: str
+    what: str
+    fix: str = ""
+
+
+def fine(about: str, what: str) -> Finding:
+    return Finding(about, OK, what)
+
+
+def refused(about: str, error: Refused) -> Finding:
+    return Finding(about, FAIL, f"{error.code}: {error.what}", error.hint)
+
+
+def counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """A finding for people."""
+    first, *others = finding.what.splitlines() or [""]
+    lines = [f"{finding.state:<4}  {finding.about:<{ABOUT}}  {first}", *(INDENT + each for each in others)]
+    return lines + ([f"{INDENT}fix: {finding.fix}"] if finding.fix else [])

@@ -1,0 +1,85 @@
+"""Every metric: its kind, its labels, what it means. The source of truth; docs/metrics.md must list the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class Spec:
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+def counter(text: str, *labels: str) -> Spec:
+    return Spec(Kind.COUNTER, labels, text)
+
+
+def gauge(text: str, *labels: str) -> Spec:
+    return Spec(Kind.GAUGE, labels, text)
+
+
+TASK = ("stage", "partition")
+INPUT = ("stage", "stream", "partition")
+
+# What a task counts (samovar.tasks.core.Counts), and the metric that shows it.
+COUNTS = {
+    "events": "events",
+    "dead": "dead",
+    "late": "late",
+    "matches": "alerts",
+    "commits": "task_commits",
+    "rows": "changed_rows",
+    "dropped": "dropped",
+    "emitted": "emitted",
+    "failed": "failed",
+    "forwarded": "forwarded",
+    "unkeyed": "unkeyed",
+    "skipped": "skipped_alerts",
+}
+
+METRICS = {
+    "container": gauge("Always 1; tells who this is.", "service", "slot", "host", "version"),
+    "started_timestamp_seconds": gauge("When the container started."),
+    "looked_timestamp_seconds": gauge("When these numbers were taken; an old one means that the loop hangs."),
+    "told": gauge("1 where the container could last tell of itself to the log, 0 where the log did not answer."),
+    "tasks": gauge("Tasks by where they are in their life.", "life"),
+    "lag_events": gauge("Offsets of the input between what is processed and its end.", *INPUT),
+    "lag_seconds": gauge("How long ago the first record that is not processed yet was appended.", *INPUT),
+    "watermark_timestamp_seconds": gauge("Event time of the task.", *TASK),
+    "watermark_age_seconds": gauge("How far event time is behind the wall clock.", *TASK),
+    "watermark_held_by": gauge("1 for the stream and partition that event time waits for.", *TASK, "stream", "source"),
+    "events": counter("Records taken from the inputs, by committed work."),
+    "alerts": counter("Matches found, by committed work."),
+    "late": counter("Events put aside because they came behind event time."),
+    "dead": counter("Records put aside because they are no events of their stream."),
+    "dropped": counter("Partial matches and events that max_partials and max_events let go of."),
+    "emitted": counter("Records written by tasks of the user's."),
+    "failed": counter("Calls of a user's task that raised; the record is a dead letter."),
+    "forwarded": counter("Events forwarded to stages that are keyed otherwise."),
+    "unkeyed": counter("Events that were not forwarded: what they would be keyed by is null or missing."),
+    "skipped_alerts": counter("Alerts found again after a rewind and not published twice."),
+    "task_commits": counter("Commits, counted once a task that took part."),
+    "changed_rows": counter("Rows of state written to the changelog."),
+    "commit_seconds": Spec(Kind.HISTOGRAM, (), "How long a commit to the log took."),
+    "rule_matches": counter("Matches of a rule.", "rule"),
+    "rule_suppressed": counter("Matches of a rule that its `suppress` kept back.", "rule"),
+    "rule_dropped": counter("Partial matches or events of a rule that a limit let go of.", "rule", "what"),
+    "rule_without_key": counter("Events that a rule could not take because a key field was null or missing.", "rule"),
+    "rule_seconds": counter("Time spent on a rule alone; what rules share is not in it.", "rule"),
+    "rule_live_partials": gauge("Partial matches of a rule in memory.", "rule"),
+    "state_bytes": gauge("What the task's store takes: files on disk, and rows not yet written to them.", *TASK),
+    "state_memory_bytes": gauge("Memory of states that are held in memory, roughly."),
+    "restore_offsets": gauge("Changelog offsets of a restore, done and left.", *TASK, "what"),
+    "restore_offsets_per_second": gauge("How quickly a restore goes.", *TASK),
+    "restore_left_seconds": gauge("How long a restore still takes, at the rate it has.", *TASK),
+    "restored_records": counter("Changelog records read by restores."),
+}

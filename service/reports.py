@@ -1,0 +1,42 @@
+"""What a container tells of itself while it runs: to the topic of containers, and as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from samovar.changelog.log import Log
+from samovar.tasks.clock import SystemClock
+from samovar.tasks.container import Container
+from samovar.tasks.metrics import Observer
+from samovar.tasks.reporting import Reporter
+
+
+@contextmanager
+def reported(container: Container, log: Log, service: str, metrics: str | None = None) -> Iterator[Observer]:
+    """While this lasts, the container is told of. Call what it gives after every cycle."""
+    observer = Observer(container, SystemClock())
+    reporter = Reporter(log, service, observer)
+    observer.on_change = reporter.wake
+    with served(service, container, reporter, metrics):
+        reporter.start()
+        try:
+            yield observer
+        finally:
+            reporter.close()
+
+
+@contextmanager
+def served(service: str, container: Container, reporter: Reporter, where: str | None) -> Iterator[None]:
+    """While this lasts, metrics are served, if anywhere."""
+    if where is None:
+        yield
+        return
+    from samovar.service.metrics import ContainerMetrics, address_of, serve  # noqa: PLC0415 - only where it is asked for
+
+    server = serve(address_of(where, container.slot), ContainerMetrics(service, reporter, container.commit_times))
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,86 @@
+"""What beats inside a task: the rules (`Core`), or a user's task. Tasks and containers know no more of it than this.
+
+A heart has no log, no clock and no file of its own. Records, ticks and, in a replay, journal entries go in; what one
+commit has to write comes out. The same in gives the same out, however it was cut into batches: a rebuild relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from samovar.changelog.journal import Entry
+from samovar.changelog.log import Pair, Records
+from samovar.changelog.record import Position
+from samovar.state.store import Change
+
+if TYPE_CHECKING:
+    from samovar.tasks.core import Counts, Outcome
+    from samovar.tasks.intake import Intake
+    from samovar.tasks.plan import Plan
+
+
+class Heart(Protocol):
+    """One task's work. `counts` are of what is committed, `alerts` what it found since the last `outcome`."""
+
+    plan: Plan
+    counts: Counts
+    alerts: list[Pair]
+
+    @property
+    def intake(self) -> Intake: ...
+    @property
+    def watermark(self) -> int: ...
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        ...
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it may take further records while what `outcome` gave is on its way to the log."""
+        ...
+
+    @property
+    def indexing(self) -> bool:
+        """Whether `index_some` has work to do."""
+        ...
+
+    def feed(self, records: Records) -> None:
+        """Take the next records of one input."""
+        ...
+
+    def tick(self, now_ms: int) -> bool:
+        """Let event time pass where inputs are idle, if anything waits for it; whether it did."""
+        ...
+
+    def apply(self, entry: Entry) -> None:
+        """Do again what the journal tells; only in a replay."""
+        ...
+
+    def index_some(self) -> None: ...
+    def note_rules(self) -> None:
+        """Write to the journal what is at work from here on."""
+        ...
+
+    def position(self) -> Position: ...
+    def outcome(self, more: Sequence[Change] = ()) -> Outcome:
+        """All since the last one; `more` are further rows to log."""
+        ...
+
+    def committed(self, outcome: Outcome) -> None:
+        """What `outcome` gave is in the log and in the store now."""
+        ...
+
+    def gone_rows(self) -> list[Change]:
+        """Tombstones for stored rows of what is at work no more."""
+        ...
+
+    def memory_bytes(self) -> int: ...
+    def let_go(self) -> None:
+        """Hold nothing in memory that the store has."""
+        ...
+
+    def close(self) -> str | None:
+        """Let go of what is held beside the store; what a person should know about it, if anything."""
+        ...

@@ -1,0 +1,28 @@
+"""A line for people that carries its facts for machines.
+
+A container tells lines of text; who only prints them need not know more. Where logs are to be JSON, a Note says which
+event it is, how bad, and its numbers one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Note(str):
+    """Text with an event's name, a level (info, warning, error) and facts.
+
+    >>> note = Note("container 0 stopped", "stopped", events=3)
+    >>> note, note.event, note.level, note.facts
+    ('container 0 stopped', 'stopped', 'info', {'events': 3})
+    """
+
+    __slots__ = ("event", "facts", "level")
+    event: str
+    level: str
+    facts: Mapping[str, object]
+
+    def __new__(cls, text: str, event: str, level: str = "info", **facts: object) -> Note:
+        note = super().__new__(cls, text)
+        note.event, note.level, note.facts = event, level, facts
+        return note

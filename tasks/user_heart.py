@@ -1,0 +1,222 @@
+"""The heart of a user's task: records in, calls of the user's code, and out comes what one commit has to write.
+
+An event on which the user's code raises becomes a dead letter with the reason, and the next one is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.journal import Entry, pack_entry
+from samovar.changelog.letters import Origin, failure
+from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
+from samovar.changelog.record import POSITION, Position, pack_position
+from samovar.patterns.order import NO_TIME, Ordered
+from samovar.state.stack import INDEX, reindexed
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.core import Counts, Letters, Outcome, added
+from samovar.tasks.intake import Fed
+from samovar.tasks.plan import InputSpec, Plan
+from samovar.tasks.user_calls import Calls, Done, Failure
+from samovar.tasks.user_intake import WholeIntake
+from samovar.tasks.user_spec import TaskSpec
+from samovar.tasks.user_timers import reindexed_timers
+
+TASK_FAILED = "TASK_FAILED"
+FITS = INDEX  # the key of a local row: the position that the local indexes fit
+
+
+class UserHeart:
+    """One task of the user's at work on its inputs, from a position on."""
+
+    def __init__(
+        self, plan: Plan, partition: int, store: TaskStore, inputs: Sequence[InputSpec], position: Position | None
+    ) -> None:
+        assert plan.task is not None, plan.stage
+        self.plan = plan
+        self.spec = plan.task
+        self.partition = partition
+        self.intake = WholeIntake(inputs, plan.fields, partition)
+        if position is not None:
+            self.intake.resume(position)
+        _fit_indexes(store, self.spec)
+        self.calls = Calls(self.spec, partition, store, plan.cache_bytes)
+        self.counts = Counts()  # of what is committed
+        self.alerts: list[Pair] = []  # rules have them
+        self._since = Counts()
+        self._dead, self._late = Letters(), Letters()
+        self._dirty = False
+        self.calls.begin(self.watermark)
+
+    @property
+    def watermark(self) -> int:
+        return self.intake.watermark
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        return self._dirty
+
+    # ------------------------------------------------------------ what happens
+
+    def feed(self, records: Records) -> None:
+        """Take the next records of one input."""
+        fed = self.intake.feed(records)
+        self._since.events += len(records)
+        self._put_aside(records, fed)
+        self._run(fed.ordered)
+
+    def tick(self, now_ms: int) -> bool:
+        """Let event time pass where inputs are idle, if anything waits for it."""
+        watermark = self.intake.idle_watermark(now_ms)
+        if watermark <= self.watermark:
+            return False
+        if not self.intake.waits_before(watermark) and not self.calls.is_due(watermark):
+            return False
+        self._run(self.intake.advance(now_ms))
+        return True
+
+    def apply(self, entry: Entry) -> None:
+        """Do again what the journal tells; only in a replay."""
+        self._run(self.intake.apply(entry))
+
+    def note_rules(self) -> None:
+        """Write to the journal which code is at work from here on. Its text is not there, only its version."""
+        facts = {"id": self.spec.name, "class": self.spec.source, "version": self.spec.version}
+        self.intake.note_rules({"rules": [], "task": facts})
+        self._dirty = True
+
+    def _run(self, ordered: Ordered) -> None:
+        self._dirty = True
+        self.calls.run(self.intake.events(ordered.released), ordered.watermark)
+
+    # ------------------------------------------------------------ what is put aside
+
+    def _put_aside(self, records: Records, fed: Fed) -> None:
+        where = self._origin(records.topic)
+        for late in fed.late:
+            headers = where.late(int(records.offsets[late.row]), late.late_ms)
+            self._late.add(records, late.row, (*headers, self._name))
+        self._since.late += len(fed.late)
+        if self.spec.alone:
+            for dead in fed.dead:
+                headers = where.dead(int(records.offsets[dead.row]), dead.kind, dead.message)
+                self._dead.add(records, dead.row, headers)
+            self._since.dead += len(fed.dead)
+
+    def _put_failure_aside(self, failed: Failure) -> None:
+        message, trace, event = failed.fault.message, failed.fault.trace, failed.event
+        headers: Headers = failure(TASK_FAILED, message, trace)
+        if event is not None:
+            headers = self._origin(event.topic).dead(event.offset, TASK_FAILED, message, trace)
+        self._dead.put(failed.record, (*headers, self._name, *failed.headers))
+
+    def _origin(self, topic: str) -> Origin:
+        return Origin.of(topic, self.partition, self.intake.by_topic[topic].spec.stream)
+
+    @property
+    def _name(self) -> tuple[str, bytes]:
+        return "samovar.stage", self.plan.stage.encode()
+
+    # ------------------------------------------------------------ what is to be written
+
+    def position(self) -> Position:
+        intake = self.intake
+        watermark = None if intake.watermark == NO_TIME else intake.watermark
+        return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled)
+
+    def outcome(self, more: Sequence[Change] = ()) -> Outcome:
+        """All since the last one. `more` are further rows to log."""
+        if self.watermark > NO_TIME:
+            self.calls.stack.expire(self.watermark)
+        done, self.calls.done = self.calls.done, Done()
+        for failed in done.failures:
+            self._put_failure_aside(failed)
+        position = self.position()
+        packed = pack_position(position)
+        changed, index = self.calls.stack.changes()
+        rows = [*more, *changed, (POSITION, packed)]
+        appends = self._appends(rows, done)
+        offsets = {TopicPartition(each.topic, self.partition): each.next for each in position.inputs.values()}
+        counts = self._counted(done, rows)
+        self._since, self._dead, self._late, self.intake.entries = Counts(), Letters(), Letters(), []
+        self._dirty = False
+        return Outcome(appends, offsets, [*rows, *index, (FITS, _fit(packed))], position, counts)
+
+    def _appends(self, rows: Sequence[Change], done: Done) -> list[Append]:
+        topics, partition = self.plan.topics, self.partition
+        appends = [Append(topics.changelog, rows, partition)]
+        appends += [Append(topic, pairs) for topic, pairs in done.emitted.items()]
+        if self.intake.entries:
+            name = str(partition).encode()
+            entries = [(name, pack_entry(each)) for each in self.intake.entries]
+            appends.append(Append(topics.journal, entries, partition))
+        for topic, letters in ((topics.dead_letters, self._dead), (topics.late, self._late)):
+            if letters.pairs:
+                appends.append(Append(topic, letters.pairs, None, letters.headers))
+        return appends
+
+    def _counted(self, done: Done, rows: Sequence[Change]) -> Counts:
+        since = self._since
+        since.commits, since.rows = 1, len(rows)
+        since.emitted = sum(map(len, done.emitted.values()))
+        since.failed = len(done.failures)
+        since.dead += since.failed
+        return since
+
+    def committed(self, outcome: Outcome) -> None:
+        """What `outcome` gave is in the log and in the store now."""
+        self.counts = added(self.counts, outcome.counts)
+        self.calls.stack.committed()
+
+    # ------------------------------------------------------------ what rules need, and tasks do not
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Never: it reads the store, which has to hold what was committed."""
+        return False
+
+    @property
+    def indexing(self) -> bool:
+        return False
+
+    def index_some(self) -> None:
+        """Indexes are made when the task begins."""
+
+    def gone_rows(self) -> list[Change]:
+        """None: a store that the service file names no more keeps its rows, for they may be wanted again."""
+        return []
+
+    # ------------------------------------------------------------ memory, and the end
+
+    def memory_bytes(self) -> int:
+        return self.calls.stack.cached_bytes
+
+    def let_go(self) -> None:
+        """Hold nothing in memory that the store has."""
+        self.calls.stack.let_go()
+
+    def close(self) -> str | None:
+        """What is committed is committed: a `close` that raises is only told."""
+        try:
+            self.calls.close(self.watermark)
+        except Refused as refused:
+            return f"{refused.code}: {refused.what}"
+        return None
+
+
+def _fit(packed_position: bytes) -> bytes:
+    return hashlib.sha256(packed_position).digest()[:16]
+
+
+def _fit_indexes(store: TaskStore, spec: TaskSpec) -> None:
+    """After a restore, or a crash before the last write, rows and indexes are not of one commit: make these anew."""
+    position = store.get(POSITION)
+    if position is None or store.get(FITS) == _fit(position):
+        return
+    reindexed_timers(store)
+    for name in spec.stores:
+        reindexed(store, name)
+    store.put(FITS, _fit(position))

@@ -1,0 +1,44 @@
+"""What a service's tasks of its own are to be: from the service file or from a test, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.tasks.user import Task
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Where emitted records go. `key` and `time` are the fields of a stream of the same service, which reads them."""
+
+    topic: str
+    key: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """A named store. Rows stay for ever without a time to live, in event time since they were last written."""
+
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: how its objects are made, and what they may use. `version` changes when the code does.
+
+    Messages that are no events are put aside by the main stage, which reads every stream and finds at least the same
+    faults; a task that is `alone` does it itself.
+    """
+
+    name: str
+    make: Callable[[], Task]
+    source: str  # as the service file names the class
+    version: str
+    emits: Mapping[str, Emit] = field(default_factory=dict)
+    stores: Mapping[str, StoreSpec] = field(default_factory=dict)
+    window_ms: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False

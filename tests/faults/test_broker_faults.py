@@ -1,0 +1,175 @@
+"""What a broker and the network to it can do to a service: lost replies, open transactions of the dead, restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from samovar.changelog import broker
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Pair
+from tests.contracts.log_driving import unique
+from tests.faults import world
+from tests.faults.ending import ends_right, open_transactions, processed
+from tests.faults.harness import Service, make_service, wait_until
+from tests.faults.proxy import Proxy, Way
+from tests.kafka import low_port, start_one
+
+BATCH = 12
+SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200", "transaction.timeout.ms": "2000"}
+COMMIT_S = 0.8  # for which a container waits for what does not come
+
+
+@pytest.fixture
+def proxy(kafka: str) -> Iterator[Proxy]:
+    made = Proxy(kafka)
+    yield made
+    made.close()
+
+
+# ---------------------------------------------------------------- lost replies
+
+# What gets lost, and what the container must make of it. A reply that is lost alone the client may ask for again.
+LOSSES: list[tuple[str, Way, str]] = [
+    ("EndTxn", "reply", ""),
+    ("EndTxn", "silence", "CommitUnknown"),
+    ("EndTxn", "request", "CommitUnknown"),
+    ("TxnOffsetCommit", "reply", ""),
+    ("TxnOffsetCommit", "silence", "LogUnavailable"),
+    ("Produce", "reply", ""),  # here the client hangs for ever if nobody watches it
+    ("Produce", "reply", ""),
+]
+
+
+def test_lost_replies_lose_nothing_and_write_nothing_twice(
+    kafka: str, tmp_path: Path, services: list[Service], make_twin: Callable[[Service], Service], proxy: Proxy
+) -> None:
+    """P1, P5: where the outcome of a commit is unknown the producer is thrown away, and the log says what happened."""
+    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=SOON)
+    services.append(service)
+    source = world.events(41)
+    running = service.start("--slot", "0", poll=BATCH, commit_s=COMMIT_S, config=through(service, proxy))
+    for api, way, meant in LOSSES:
+        before = len(running.text)
+        lost = proxy.lose(api, way)
+        service.append_pairs(world.STREAM, world.take(source, 60))
+        wait_until(lost.is_set, f"a {way} of {api} is lost")
+        if way != "reply":
+            wait_until(lambda before=before: "starts again" in running.text[before:], f"{api}, {way}: it gives up")  # type: ignore[misc]
+            proxy.light()
+        wait_until(lambda: processed(service), f"{api}, {way}: all is processed")
+        assert meant == "" or f"starts again: {meant}" in running.text[before:], (api, way, running.text[before:])
+    assert running.terminate() == 0, running.text
+    service.nobody_there()
+    ends_right(service, make_twin)
+
+
+def through(service: Service, proxy: Proxy) -> Path:
+    """The service file, by way of the proxy."""
+    assert service.settings.log.kafka is not None
+    path = service.folder / "through.yml"
+    path.write_text(service.config.read_text().replace(service.settings.log.kafka.bootstrap, proxy.address))
+    return path
+
+
+# ---------------------------------------------------------------- open transactions of the dead
+
+
+class DeadWriter:
+    """A producer that stops in the middle of its transaction and is never heard of again."""
+
+    def __init__(self, kafka: str, timeout_ms: int) -> None:
+        settings = {"bootstrap.servers": kafka, "transactional.id": unique("dead")}
+        self.producer = Producer({**settings, "transaction.timeout.ms": timeout_ms})
+        self.producer.init_transactions(30)
+        self.producer.begin_transaction()
+
+    def write(self, topic: str, partition: int, pairs: Sequence[Pair]) -> None:
+        for key, value in pairs:
+            self.producer.produce(topic, value, key, partition)
+        assert self.producer.flush(30) == 0
+
+
+def test_a_restore_passes_an_open_transaction_of_a_dead_writer(
+    kafka: str, tmp_path: Path, services: list[Service], make_twin: Callable[[Service], Service]
+) -> None:
+    """P3, P7: what it wrote is not restored, and what was committed above it is not missed (KAFKA-10167)."""
+    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=SOON)
+    services.append(service)
+    source = world.events(42)
+    service.append_pairs(world.STREAM, world.take(source, 150))
+    service.run_to_end(poll=BATCH)
+    topic = service.settings.changelog.topic
+    stolen = [(row.key, row.value) for row in service.changelog() if row.at.partition == 0]
+    running = service.start(poll=BATCH)
+    wait_until(lambda: "running partitions 0, 1" in running.text, "it is at work again")
+    # Rows of long ago and tombstones: whoever took them would have another state.
+    DeadWriter(kafka, 8_000).write(topic, 0, [*stolen[: len(stolen) // 2], *[(key, None) for key, _ in stolen[-3:]]])
+    service.append_pairs(world.STREAM, world.take(source, 150))
+    wait_until(lambda: processed(service), "it commits above the open transaction")
+    running.kill()
+    assert f"{topic}/0" in open_transactions(service)
+
+    service.wipe()
+    restored = service.start("--until-caught-up", poll=BATCH)
+    wait_until(lambda: "restoring 0" in restored.text, "it waits for the outcome")
+    assert f"{topic}/0" in open_transactions(service), "the transaction ended too soon for this test"
+    assert restored.ended() == 0, restored.text
+    ends_right(service, make_twin)
+
+
+# ---------------------------------------------------------------- the broker itself
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.Broker, Path]]:
+    """A broker that a test may end."""
+    started, folder = start_one(tmp_path_factory.mktemp("own-kafka"), low_port, {})
+    yield started, folder
+    broker.stop(folder)
+
+
+def test_the_broker_is_restarted_under_load(
+    own_kafka: tuple[broker.Broker, Path],
+    tmp_path: Path,
+    services: list[Service],
+    make_twin: Callable[[Service], Service],
+) -> None:
+    """P1, P5: ended cleanly, then killed. Two containers go on by themselves when it is back."""
+    address, folder = own_kafka[0].address, own_kafka[1]
+    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=address, client=SOON)
+    services.append(service)
+    source = world.events(43)
+    running = [service.start("--slot", str(slot), poll=3, commit_s=COMMIT_S) for slot in (0, 1)]
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        aim = service.written() + 60
+        service.append_pairs(world.STREAM, world.take(source, 500))
+        wait_until(lambda aim=aim: service.committed() > aim, "they are in the middle of it")  # type: ignore[misc]
+        restart(folder, how)
+        service.append_pairs(world.STREAM, world.take(source, 100))
+        wait_until(lambda: processed(service), f"all is processed after {how.name}")
+    assert [each.terminate() for each in running] == [0, 0], running[0].text + running[1].text
+    service.nobody_there()
+    ends_right(service, make_twin)
+
+
+def restart(folder: Path, how: signal.Signals) -> None:
+    process = broker.running_in(folder)
+    assert process is not None
+    os.kill(process.pid, how)
+    wait_until(lambda: broker.running_in(folder) is None and is_free(process.port), "the broker is gone")
+    broker.start(folder, process.port, lambda _text: None)
+
+
+def is_free(port: int) -> bool:
+    """A process that was killed may be gone a moment before its sockets are."""
+    with suppress(Refused):
+        broker.refuse_taken(port)
+        return True
+    return False

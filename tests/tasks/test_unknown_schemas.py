@@ -1,0 +1,88 @@
+"""Schemas that were unknown at their time: what a replay does, and what is kept of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.journal import SCHEMA, Entry
+from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
+from samovar.changelog.record import Input, Position, Unknown, pack_position, unpack_position
+from samovar.patterns.avro import Avro, Listed, framed
+from samovar.patterns.avro_schema import parse_schema
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import InputSpec
+from samovar.tasks.unknown_schemas import edges_of, needed, turned, unknown_at, unknown_yet
+from tests.patterns.avro_making import encoded
+
+EVENT = {"type": "record", "name": "E", "fields": [{"name": "k", "type": "string"}, {"name": "ts", "type": "long"}]}
+SINCE = Unknown(9, 0, None)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    """Two messages, of the schemas 1 and 9."""
+    log = EmbeddedLog(tmp_path / "log")
+    log.create([TopicSpec("t", 1)])
+    data = encoded(EVENT, {"k": "a", "ts": 1_000})
+    log.append([Append("t", [(b"a", framed(1, data)), (b"a", framed(9, data))], 0)])
+    reader = log.reader({TopicPartition("t", 0): 0})
+    (found,) = reader.poll(10, 5.0)
+    reader.close()
+    log.close()
+    return found
+
+
+def intake(*known: int, unknown: tuple[Unknown, ...] = ()) -> Intake:
+    schema = parse_schema(json.dumps(EVENT))
+    avro = Avro(schema, Listed(dict.fromkeys(known, schema)))
+    made = Intake([InputSpec("s", "t", "k", decoder=avro.decoder)], ["k"], 0)
+    made.resume(Position(None, {"s": Input("t", "id", 0, 0, unknown=unknown)}, ("s",), {}))
+    return made
+
+
+def dead(made: Intake, records: Records) -> list[tuple[int, str]]:
+    return [(each.row, each.kind) for each in made.feed(records).dead]
+
+
+def test_an_unknown_schema_is_noted_once_and_again_when_it_is_found(records: Records) -> None:
+    live = intake(1)
+    assert dead(live, records) == [(1, "UNKNOWN_SCHEMA")]
+    assert [(each.kind, each.facts) for each in live.entries] == [
+        (SCHEMA, {"stream": "s", "schema": 9, "known": False}),
+    ]
+    assert dead(live, records) == [(1, "UNKNOWN_SCHEMA")]
+    assert len(live.entries) == 1
+    later = intake(1, 9, unknown=(SINCE,))
+    assert dead(later, records) == []
+    assert [each.facts["known"] for each in later.entries] == [True]
+
+
+def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Records) -> None:
+    """Also where it begins in the middle, at a position at which the schema was unknown."""
+    replay = intake(1, 9, unknown=(SINCE,))
+    replay.replay()
+    assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
+    assert replay.entries == []
+    replay.apply(Entry(SCHEMA, 5, {"s": 2}, None, {"stream": "s", "schema": 9, "known": True}))
+    assert dead(replay, records) == []
+    replay.apply(Entry(SCHEMA, 6, {"s": 2}, None, {"stream": "s", "schema": 9, "known": False}))
+    assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
+
+
+def test_a_position_keeps_what_may_be_read_again() -> None:
+    stretches = turned(turned(turned((), 9, 10, known=False), 9, 20, known=True), 4, 15, known=False)
+    assert stretches == (Unknown(9, 10, 20), Unknown(4, 15, None))
+    assert unknown_yet(stretches) == {4}
+    assert [unknown_at(stretches, offset) for offset in (9, 10, 19, 20)] == [set(), {9}, {9, 4}, {4}]
+    assert edges_of(stretches) == [10, 20, 15]
+    assert needed(stretches, 19) == stretches
+    assert needed(stretches, 20) == (Unknown(4, 15, None),)
+    position = Position(5, {"s": Input("t", "id", 30, 19, unknown=stretches)}, ("s",), {})
+    assert unpack_position(pack_position(position)) == position
+    assert json.loads(pack_position(position))["v"] == 2
+    without = Position(5, {"s": Input("t", "id", 30, 19)}, ("s",), {})
+    assert json.loads(pack_position(without))["v"] == 1

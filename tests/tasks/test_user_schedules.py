@@ -1,0 +1,87 @@
+"""Any order of input, silence, time passing and crashes: a task's state is what a rebuild from input and journal gives,
+no timer is called twice, and nothing that it emitted is there twice (P1, P2, P9).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from samovar.changelog.partition import partition_of
+from tests.faults.stage import Stage, Staging
+from tests.faults.task_world import CODE, PARTITIONS, RULES, TASKS, rebuilt_digests, task_digests
+
+SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEED", "1 2 3").split()]
+STEPS = 30
+T0 = 1_700_000_000_000
+CARDS = [f"c{number}" for number in range(8)]
+STREAMS: dict[str, dict[str, Any]] = {
+    "use": {"key": "card", "slack": "2s", "idle": "3s", "partitions": PARTITIONS},
+    "told": {"key": "card", "idle": "3s"},
+}
+
+
+def made(random_: random.Random, now_ms: int) -> tuple[bytes, bytes]:
+    """An event of about now; one in twelve is long gone."""
+    behind = random_.choice((0, 0, 100, 900, 1_900)) if random_.random() < 11 / 12 else 90_000
+    card = random_.choice(CARDS)
+    event = {"card": card, "ts": now_ms - behind, "amount": random_.randrange(1, 20)}
+    return card.encode(), json.dumps(event).encode()
+
+
+def act(stage: Stage, random_: random.Random, began_ms: int) -> None:
+    now_ms = T0 + stage.clock.now_ms - began_ms
+    match random_.choice(("feed", "feed", "feed", "feed", "pass", "pass", "long", "crash", "lost", "unread")):
+        case "feed":
+            stage.service.append_pairs("use", [made(random_, now_ms) for _ in range(random_.randint(1, 8))])
+            stage.settle()
+            stage.clock.pass_ms(random_.choice((0, 300, 1_500)))
+        case "unread":
+            stage.service.append_pairs("use", [made(random_, now_ms)])
+        case "pass":
+            stage.pass_ms(random_.choice((500, 2_000, 5_000)))
+        case "long":
+            stage.pass_ms(random_.choice((15_000, 45_000)))
+        case "crash":
+            stage.crash()
+        case "lost":
+            stage.crash(wipe=True)
+
+
+def told(stage: Stage) -> Counter[tuple[Any, ...]]:
+    rows = stage.service.read(stage.service.settings.streams["told"].topic)
+    values = [json.loads(row.value or b"") for row in rows]
+    return Counter((value["what"], value["card"], value["ts"], value["total"]) for value in values)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_schedule(stage: Staging, seed: int) -> None:
+    """SAMOVAR_SEED="7 8 9" tries others."""
+    random_ = random.Random(seed)
+    here = stage(RULES, STREAMS, tasks=TASKS)
+    (here.service.folder / "totals.py").write_text(CODE)
+    began_ms = here.clock.now_ms
+    for _ in range(STEPS):
+        act(here, random_, began_ms)
+    here.settle()
+    here.pass_ms(60_000)
+    here.pass_ms(60_000)
+    here.settle()
+    here.close()
+    assert rebuilt_digests(here.service) == task_digests(here.service)
+    quiet = [each for each in told(here) if each[0] == "quiet"]
+    assert len(quiet) > 3
+    assert max(told(here)[each] for each in quiet) == 1
+    # Every event was told, or is late for the task, or is the unlucky one: once each.
+    events = sum(count for each, count in told(here).items() if each[0] == "event")
+    late = [row for row in here.service.late() if dict(row.headers).get("samovar.stage") == b"totals"]
+    dead = [row for row in here.service.dead() if dict(row.headers).get("samovar.stage") == b"totals"]
+    taken = len(here.service.read(here.service.settings.streams["use"].topic))
+    assert events + len(late) + len(dead) == taken
+    assert late or dead
+    assert {partition_of(card.encode(), PARTITIONS) for card in CARDS} == set(range(PARTITIONS))

@@ -44,6 +44,8 @@ SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "rd_kafka_queue_get_consumer": (c_void_p, [c_void_p]),
     "rd_kafka_queue_destroy": (None, [c_void_p]),
     "rd_kafka_destroy_flags": (None, [c_void_p, c_int]),
+    "rd_kafka_topic_new": (c_void_p, [c_void_p, c_char_p, c_void_p]),
+    "rd_kafka_topic_destroy": (None, [c_void_p]),
     "rd_kafka_topic_partition_list_new": (c_void_p, [c_int]),
     "rd_kafka_topic_partition_list_add": (c_void_p, [c_void_p, c_char_p, c_int32]),
     "rd_kafka_topic_partition_list_set_offset": (c_int, [c_void_p, c_char_p, c_int32, c_int64]),
@@ -144,8 +146,10 @@ class Trouble:
 class Fetcher:
     """A consumer of given partitions. One thread uses it."""
 
-    def __init__(self, settings: Mapping[str, Any], on_error: OnError) -> None:
-        """Raises KafkaException where a setting is not accepted."""
+    def __init__(self, settings: Mapping[str, Any], on_error: OnError, topics: Collection[str] = ()) -> None:
+        """Of the topics it asks at once where they are: one that is first heard of when it is to be read may cost a
+        second. Raises KafkaException where a setting is not accepted.
+        """
         self._library = client()
         _gathering()  # what it consumes must be let go of, or it could never be closed
 
@@ -157,7 +161,8 @@ class Fetcher:
         self._library.rd_kafka_poll_set_consumer(self._handle)
         self._queue = self._library.rd_kafka_queue_get_consumer(self._handle)
         self._room: Any = (c_void_p * 0)()
-        self._end = finalize(self, _closed, self._library, self._handle, self._queue, self._on_error)
+        known = [self._library.rd_kafka_topic_new(self._handle, topic.encode(), None) for topic in topics]
+        self._end = finalize(self, _closed, self._library, self._handle, self._queue, known, self._on_error)
 
     def _opened(self, settings: Mapping[str, Any]) -> int:
         library, text = self._library, ctypes.create_string_buffer(TEXT_SIZE)
@@ -219,7 +224,10 @@ class Fetcher:
         return max(int(count), 0)
 
 
-def _closed(library: Any, handle: int, queue: int, _on_error: object) -> None:
+def _closed(library: Any, handle: int, queue: int, topics: Sequence[int | None], _on_error: object) -> None:
+    for topic in topics:
+        if topic:
+            library.rd_kafka_topic_destroy(topic)
     library.rd_kafka_queue_destroy(queue)
     library.rd_kafka_destroy_flags(handle, NO_CLOSE)
 

@@ -59,7 +59,7 @@ class KafkaMember:
             if name not in settings.given:
                 member[name] = str(wanted)
         try:
-            self._stream = Stream(settings, f"reading in group {joining.group}", self._attend)
+            self._stream = Stream(settings, f"reading in group {joining.group}", joining.topics, self._attend)
             self._consumer = self._made(settings.consumer(joining.group, member | {"error_cb": self._stream.note_down}))
         except Refused:
             self._writer.close()

@@ -29,7 +29,13 @@ class Stream:
     `attend` is called in every poll, with the time it may wait: a member looks after its group there.
     """
 
-    def __init__(self, settings: Settings, doing: str, attend: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        doing: str,
+        topics: Collection[str],
+        attend: Callable[[float], None] | None = None,
+    ) -> None:
         self._settings = settings
         self._doing = doing
         self._attend = attend
@@ -41,7 +47,7 @@ class Stream:
         self._failure: Exception | None = None
         self._down: KafkaError | None = None
         try:
-            self._fetcher = Fetcher(settings.fetcher(NOBODY), self.note_down)
+            self._fetcher = Fetcher(settings.fetcher(NOBODY), self.note_down, topics)
         except KafkaException as error:
             raise settings.refusal(error) from None
 
@@ -171,7 +177,7 @@ class KafkaReader:
     """Reads committed records from given positions."""
 
     def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int]) -> None:
-        self._stream = Stream(settings, "reading")
+        self._stream = Stream(settings, "reading", {at.topic for at in positions})
         for at, offset in positions.items():
             self._stream.seek(at, offset)
 

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.packed import Packed
-from samovar.patterns.native import Messages, array_at, kernel
+from samovar.patterns.native import Messages, array_at, kernel, typed
 
 CONSUMER = 1
 NO_CLOSE = 0x8  # there is no group to leave
@@ -101,8 +101,7 @@ def client() -> Any:
     beside = [*package.parent.glob("confluent_kafka.libs/librdkafka*"), *package.glob(".dylibs/librdkafka*")]
     path = str(beside[0]) if beside else ctypes.util.find_library("rdkafka")
     try:
-        library = ctypes.CDLL(path) if path else None
-        _typed(library, SIGNATURES)
+        library = typed(ctypes.CDLL(path), SIGNATURES) if path else None
     except (OSError, AttributeError) as error:
         raise _missing(str(error)) from error
     if library is None or library.rd_kafka_version() != confluent_kafka.libversion()[1]:
@@ -115,12 +114,6 @@ def _missing(detail: str) -> Refused:
     return Refused("kafka-client-missing", "the librdkafka that confluent-kafka uses was not found", hint, detail)
 
 
-def _typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-
-
 @cache
 def _called() -> Any:
     found = [ctypes.cast(getattr(client(), name), c_void_p) for name in CALLED]
@@ -129,9 +122,7 @@ def _called() -> Any:
 
 @cache
 def _gathering() -> Any:
-    library = kernel()
-    _typed(library, GATHERING)
-    return library
+    return typed(kernel(), GATHERING)
 
 
 @dataclass(frozen=True, slots=True)

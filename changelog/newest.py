@@ -12,7 +12,7 @@ import numpy as np
 
 from samovar.changelog.log import Records
 from samovar.changelog.packed import objects
-from samovar.patterns.native import Messages, array_at, kernel
+from samovar.patterns.native import Messages, array_at, kernel, typed
 from samovar.state.store import Change
 
 INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)
@@ -27,11 +27,7 @@ SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
 
 @cache
 def _library() -> Any:
-    library = kernel()
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return typed(kernel(), SIGNATURES)
 
 
 class Newest:

@@ -26,7 +26,7 @@ from weakref import finalize
 import numpy as np
 
 from samovar.patterns.compile import Program
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, Int64s, array_at, kernel
+from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, Int64s, array_at, kernel, typed
 from samovar.patterns.syntax import Scalar
 
 MAX_PARTIALS = 1_000
@@ -85,11 +85,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def _library() -> Any:
-    library = kernel()
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return typed(kernel(), SIGNATURES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -83,12 +83,16 @@ def kernel() -> Any:
     if not Path(path).exists():
         raise KernelMissingError(f"the compiled kernel is missing: {path}\n  {hint}, or point SAMOVAR_KERNEL to one.")
     try:
-        library = ctypes.CDLL(path)
-        for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        return typed(ctypes.CDLL(path), SIGNATURES)
     except (OSError, AttributeError) as error:
         raise KernelMissingError(f"the compiled kernel cannot be used: {error}\n  {hint} again.") from error
+
+
+def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> Any:
+    """A C library with the types of these functions set: result and arguments by name."""
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
     return library
 
 

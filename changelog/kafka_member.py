@@ -32,6 +32,7 @@ JOIN_S = 30.0  # until a slot's producer must be ready
 OFFSETS_S = 5.0  # until the group's coordinator must have taken the offsets
 COMMIT_S = 30.0  # until a commit must be known to have happened, or not
 ABORT_S = 10.0
+REASON_S = 1.0
 
 Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
 
@@ -214,7 +215,7 @@ class KafkaMember:
                 watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
             points.passing("offsets.after")
         except KafkaException as error:
-            failure = self._failure(error_of(error), "writing")
+            failure = self._failure(self._reason(error_of(error)), "writing")
             self._abort()
             raise failure from None
         except NoAnswerError as error:
@@ -223,6 +224,19 @@ class KafkaMember:
         points.passing("commit.before")
         self._commit()
         points.passing("commit.after")
+
+    def _reason(self, error: KafkaError) -> KafkaError:
+        """Of a transaction that failed before its offsets were sent these only say so. Asked to commit, which it cannot
+        do any more, it says why.
+        """
+        if error.code() != KafkaError._STATE:
+            return error
+        self._writer.producer.poll(0)  # what became of single records
+        try:
+            self._writer.producer.commit_transaction(REASON_S)
+        except KafkaException as why:
+            return error_of(why)
+        raise AssertionError("a failed transaction was committed")
 
     def _send_offsets(self, places: list[KafkaPlace], seconds: float) -> None:
         producer, membership = self._writer.producer, self._membership

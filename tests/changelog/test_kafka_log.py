@@ -211,6 +211,21 @@ def test_a_record_that_is_too_large_is_refused_and_nothing_is_written(log: Log) 
     assert read_to_end(log, name) == []
 
 
+def test_a_transaction_that_failed_before_its_offsets_says_why(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, group = unique("t"), unique("g")
+    log.create([TopicSpec(name, 1, {"max.message.bytes": "2000"})])
+    at = TopicPartition(name, 0)
+    seat = seated(Seat(log, group, [name]), 1)
+    assert isinstance(seat.member, kafka_member.KafkaMember)
+    producer = seat.member._writer.producer
+    monkeypatch.setattr(points, "passing", lambda point: producer.flush(30) if point == "offsets.before" else None)
+    with pytest.raises(Refused) as refused:
+        seat.member.transact([Append(name, [(b"k", os.urandom(3000)), (b"k", b"small")], 0)], {at: 1})
+    assert refused.value.code == "record-too-large"
+    seat.member.close()
+    assert log.committed(group, [at]) == {at: None}
+
+
 def test_a_full_queue_keeps_the_order(kafka: str, log: Log) -> None:
     at = made(log)
     narrow = KafkaLog({"bootstrap.servers": kafka, "queue.buffering.max.messages": "100"})

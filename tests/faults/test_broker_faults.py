@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -151,7 +151,9 @@ def test_the_broker_is_restarted_under_load(
         aim = service.written() + 60
         service.append_pairs(world.STREAM, world.take(source, 500))
         wait_until(lambda aim=aim: service.committed() > aim, "they are in the middle of it")  # type: ignore[misc]
-        restart(folder, how)
+        with told_all(service, [each.process.pid or 0 for each in running]):
+            port = ended(folder, how)
+        broker.start(folder, port, lambda _text: None)
         service.append_pairs(world.STREAM, world.take(source, 100))
         wait_until(lambda: processed(service), f"all is processed after {how.name}")
     assert [each.terminate() for each in running] == [0, 0], running[0].text + running[1].text
@@ -159,12 +161,28 @@ def test_the_broker_is_restarted_under_load(
     ends_right(service, make_twin)
 
 
-def restart(folder: Path, how: signal.Signals) -> None:
+@contextmanager
+def told_all(service: Service, pids: Sequence[int]) -> Iterator[None]:
+    """With the containers stopped where they are, and no commit of theirs only half told. A single Kafka node (4.3.1)
+    that ends between a commit and its markers never writes these: "Couldn't find leader endpoint ... likely deleted".
+    """
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not open_transactions(service), "no transaction is open")
+        service.committed()  # waits for what is pending
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def ended(folder: Path, how: signal.Signals) -> int:
     process = broker.running_in(folder)
     assert process is not None
     os.kill(process.pid, how)
     wait_until(lambda: broker.running_in(folder) is None and is_free(process.port), "the broker is gone")
-    broker.start(folder, process.port, lambda _text: None)
+    return process.port
 
 
 def is_free(port: int) -> bool:

@@ -270,9 +270,9 @@ class Container:
         return True
 
     def _restore_more(self, member: Member, task: Task) -> None:
-        if task.life is Life.CREATED:
-            self._open(task)  # all of them are, before one is waited for
-        elif task.restore_some(RESTORE_POLL_S):
+        if task.life is Life.CREATED and not self._open(task):
+            return
+        if task.restore_some(RESTORE_POLL_S):
             for at in task.inputs:
                 readers = self._reading(at)
                 if all(each.life is Life.RUNNING for each in readers):
@@ -285,8 +285,10 @@ class Container:
             self.tell(note)
         task.notes.clear()
 
-    def _open(self, task: Task) -> None:
-        """Again and again while another process still has the store: one that hangs, or is about to leave."""
+    def _open(self, task: Task) -> bool:
+        """Whether it can run at once. Not while another process has the store, one that hangs or is about to leave; and
+        what is to be restored is read ahead while the other tasks are opened.
+        """
         now_ms = self.clock.steady_ms()
         try:
             task.open()
@@ -296,8 +298,9 @@ class Container:
                 self.tell(Note(f"{task.name} waits for its store: {held}", "store-held", "warning", task=task.name))
             if now_ms - since_ms > HELD_MS:
                 raise
-            return
+            return False
         self._held.pop((task.plan.stage, task.partition), None)
+        return task.restore.done
 
     # ------------------------------------------------------------ partitions come and go, inside poll and close
 

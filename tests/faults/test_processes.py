@@ -18,7 +18,7 @@ from samovar.service.processes import RESTARTS_MOST
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.ending import ends_right, open_transactions, processed
+from tests.faults.ending import ends_right, processed
 from tests.faults.harness import Service, make_service, wait_until
 
 BATCH = 12
@@ -171,11 +171,10 @@ def test_a_container_that_hung_is_waited_for_on_its_machine(
 def test_a_zombie_writes_nothing(
     kafka: str, tmp_path: Path, services: list[Service], make_twin: Callable[[Service], Service]
 ) -> None:
-    """P6 on Kafka: it hung in the middle of a commit, with all of it sent; on another machine its work was done; then
-    it wakes up and wants to commit.
+    """P6 on Kafka: it hung in the middle of a commit; on another machine its work was done; then it wakes up and wants
+    to commit.
     """
-    client = SOON | {"linger.ms": "0", "transaction.timeout.ms": "6000"}  # sent at once, and not soon given up
-    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=client)
+    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=SOON)
     services.append(service)
     source = world.events(7)
     service.append_pairs(world.STREAM, world.take(source, 100))
@@ -184,7 +183,6 @@ def test_a_zombie_writes_nothing(
     stat = Path(f"/proc/{zombie.process.pid}/stat")
     wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it hangs")
     try:
-        wait_until(lambda: bool(open_transactions(service)), "its transaction is open")
         service.append_pairs(world.STREAM, world.take(source, 200))
         heir = service.start("--slot", "1", poll=BATCH, config=service.elsewhere())
         wait_until(lambda: processed(service), "another container has taken over")

@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench chaos fuzz clean lock kernel fetcher
+.PHONY: help demo test lint format bench chaos fuzz clean lock kernel spark
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -18,7 +18,7 @@ help: ## this list
 demo: kernel ## a tour: rules, events, matches (a few seconds)
 	@$(BIN)/samovar demo $(ARGS)
 
-test: kernel fetcher ## all tests; ARGS="-k name" chooses some
+test: kernel spark ## all tests; ARGS="-k name" chooses some
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 lint: $(INSTALLED) ## ruff, mypy, layers
@@ -36,7 +36,7 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long parts too
 	@$(BIN)/python -m benchmarks all $(ARGS)
 
-chaos: kernel fetcher ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
+chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
 	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \
 	  $(BIN)/python -m pytest -q -s tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
 
@@ -53,18 +53,20 @@ lock: ## choose the newest allowed versions again and write requirements.lock
 	@build/lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --quiet \
 	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/new
 	@{ head -1 requirements.lock; cat build/lock/new; } > build/lock/whole && mv build/lock/whole requirements.lock
-	@echo 'pyspark==4.0.0' | build/lock/bin/uv pip compile - --universal --python-version 3.11 --quiet \
+	@build/lock/bin/uv pip compile pyproject.toml --extra spark --constraint build/lock/new --universal --python-version 3.11 --quiet \
 	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/spark
 	@{ head -1 requirements.lock; cat build/lock/spark; } > requirements-spark.lock
 	@rm -rf build/lock
 
 # ---------------------------------------------------------------- setting up
 
-# A Kafka broker's jars come through Maven, or through the Ivy in PySpark where there is no Maven.
-fetcher: $(INSTALLED)
-	@command -v mvn >/dev/null || $(BIN)/python -c "import pyspark" 2>/dev/null || { \
-	echo "setup: installing the packages of requirements-spark.lock"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock; }
+# The jobs on Spark; and the Ivy inside it, by which a Kafka broker's jars come where there is no Maven.
+spark: $(VENV)/.spark
+
+$(VENV)/.spark: $(INSTALLED) requirements-spark.lock
+	@echo "setup: installing the packages of requirements-spark.lock"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+	@touch $@
 
 kernel: $(INSTALLED)
 	@$(BIN)/python patterns/kernel/build.py

@@ -219,10 +219,16 @@ class Container:
             gc.collect(1)
 
     def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
-        """The group's offsets: of an input that several stages read, that of the one furthest behind."""
+        """The group's offsets: of an input that several stages read, that of the one furthest behind. While one of them
+        still restores, nothing is read of it, and its offset stays.
+        """
         found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
         for at in [at for at in found if len(self._readers[at.topic]) > 1]:
-            found[at] = min(task.positions()[at] for task in self._reading(at))
+            readers = self._reading(at)
+            if all(task.life is Life.RUNNING for task in readers):
+                found[at] = min(task.positions()[at] for task in readers)
+            else:
+                del found[at]
         return found
 
     def _keep_small(self) -> None:

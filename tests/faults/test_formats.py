@@ -108,10 +108,10 @@ def a_newer_changelog(service: Service, partition: int = 0) -> None:
 
 
 def test_a_newer_changelog_is_refused_before_it_is_in_the_store(here: Service) -> None:
-    before = digests(here)
+    before = digests(here)["0"]
     a_newer_changelog(here)
     here.refused("format-newer", "a task's position has format 99", "Run the version that wrote it")
-    assert digests(here) == before
+    assert digests(here)["0"] == before  # the other partition goes on
     here.wipe()
     here.refused("format-newer", "a task's position has format 99")
     with here.store() as store:

@@ -16,7 +16,18 @@ from typing import Annotated
 import typer
 
 from samovar import __version__
-from samovar.service import cli_kafka, cli_offline, cli_ops, cli_restore, cli_rules, cli_run, cli_service, cli_state
+from samovar.service import (
+    cli_config,
+    cli_demo,
+    cli_kafka,
+    cli_offline,
+    cli_ops,
+    cli_restore,
+    cli_rules,
+    cli_run,
+    cli_service,
+    cli_state,
+)
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -36,6 +47,8 @@ cli_run.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)
+cli_config.register(app)
+cli_demo.register(app)
 
 
 def print_version(wanted: bool) -> None:

@@ -24,7 +24,7 @@ def run_processes(config: Path, containers: int, *, until_caught_up: bool, optio
     """Several containers, a process each. Ends when all have; the exit code of the first one that failed."""
     command = [sys.executable, "-m", "samovar.service.cli", "run", str(config)]
     more = [*options, *(["--until-caught-up"] if until_caught_up else [])]
-    children = Children(lambda slot: [*command, "--slot", str(slot), *more])
+    children = Children(lambda slot: [*command, "--containers", "1", "--slot", str(slot), *more])
     with stopping(children.stop):
         return children.run(containers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,8 +21,46 @@ killed at any moment: the next start goes on at the present time, and no event c
 Exit codes: 0 stopped, 2 wrong usage or refused."""
 
 
+DEMO_HELP = """Run the two services of examples/ with generated traffic, and show their first alerts. Ctrl-C ends it.
+
+All state is kept beside the service files: the next demo goes on from there. Needs a checkout of the sources.
+
+Exit codes: 0 stopped, 1 a process ended by itself, 2 wrong usage or refused."""
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
 def register(app: typer.Typer) -> None:
     app.command(help=TRAFFIC_HELP)(traffic)
+    app.command(help=DEMO_HELP)(demo)
+
+
+def demo(
+    *,
+    kafka: Annotated[bool, typer.Option("--kafka", help="On a local broker, started where none runs.")] = False,
+    kafka_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where that broker's data is.")] = Path(
+        ".samovar/kafka"
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where that broker listens.")] = 9092,
+    rate: Annotated[float, typer.Option(min=0.1, max=5_000, metavar="N", help="Events a second and service.")] = 20.0,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
+    for_: Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")] = None,
+) -> None:
+    from samovar.service.cli_offline import milliseconds
+
+    seconds = None if for_ is None else milliseconds("--for", for_) / 1000
+    with told():
+        from rich.console import Console
+
+        from samovar.service.demo import Options, on_broker
+        from samovar.service.demo import demo as run
+
+        options = Options(folder, rate, seconds)
+        console = Console()
+        if not kafka:
+            raise typer.Exit(run(console, options))
+        with on_broker(kafka_dir, port, lambda text: print(text, file=sys.stderr, flush=True)) as address:
+            raise typer.Exit(run(console, options, address))
 
 
 def traffic(

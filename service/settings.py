@@ -96,8 +96,8 @@ def load(
     try:
         settings = ServiceFile.model_validate(layered(data, given), context={"folder": path.absolute().parent})
     except ValidationError as error:
-        beside = [_report(fault, node, report, given) for fault in error.errors(include_url=False, include_input=False)]
-        _refuse(report, _masked(text, node), [told for told in beside if told])
+        told = [_report(fault, node, report, given) for fault in error.errors(include_url=False, include_input=False)]
+        _refuse(report, _masked(text, node), [each for each in told if each])
     settings._path = path.absolute()
     beside = []
     for place, message, expected, hint in faults(settings):

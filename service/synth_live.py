@@ -4,7 +4,7 @@ The whole of it is fixed by seed, keys, rate and the moment at which it began, a
 stopped goes on at any later moment without repeating an event, from nothing but how far he had come. Events come out by
 the time at which they arrive, which is up to DISORDER_MS after they happened.
 
-What had begun in the hours before such a moment is made again and, as far as it was due, left out: an order that was
+What had begun in the hour before such a moment is made again and, as far as it was due, left out: an order that was
 placed before a stop is paid after it.
 """
 
@@ -17,15 +17,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from samovar.service import generate, synth_fraud, synth_sessions
+from samovar.service import generate, synth_fraud, synth_plants, synth_sessions
 from samovar.service.synth_world import DAY, HOUR, MINUTE, Clock
 
 BLOCK_MS = MINUTE
 DISORDER_MS = 500
 PLANT_EVERY_MS = 10_000  # a fraud and its double, or a planted visit
-PLANT_LONGEST_MS = 8 * MINUTE  # where a fraud may take its time; what is limited by a plane's speed takes up to 6 h
-PLANT_BACK_MS = 6 * HOUR
-HONEST_BACK_MS = HOUR
+PLANT_LONGEST_MS = 8 * MINUTE  # where a fraud may take its time
+BACK_MS = HOUR  # what began before that is not taken up again
 KEYS_MOST = 1_000_000
 
 
@@ -90,7 +89,7 @@ class Feed:
     def due(self, until_ms: int) -> list[Arrival]:
         """All that arrives before this time and was not given yet."""
         while self._recipe.start_ms + self._next_block * BLOCK_MS < until_ms:
-            self._add(self._block(self._next_block, with_honest=True))
+            self._add(self._block(self._next_block))
             self._next_block += 1
         found = []
         while self._waiting and self._waiting[0].at_ms < until_ms:
@@ -98,27 +97,24 @@ class Feed:
         return found
 
     def _catch_up(self) -> None:
-        planted_from = max(self._recipe.first_block, self._next_block - PLANT_BACK_MS // BLOCK_MS)
-        honest_from = max(self._recipe.first_block, self._next_block - HONEST_BACK_MS // BLOCK_MS)
-        for number in range(planted_from, self._next_block):
-            self._add(self._block(number, with_honest=number >= honest_from))
+        first = max(self._recipe.first_block, self._next_block - BACK_MS // BLOCK_MS)
+        for number in range(first, self._next_block):
+            self._add(self._block(number))
 
     def _add(self, arrivals: Iterator[Arrival]) -> None:
         for each in arrivals:
             if self._since is None or each.at_ms >= self._since:
                 heapq.heappush(self._waiting, each)
 
-    def _block(self, number: int, *, with_honest: bool) -> Iterator[Arrival]:
+    def _block(self, number: int) -> Iterator[Arrival]:
         """What begins in a block. Its numbers depend on nothing but the recipe and the block's own."""
         per_block = BLOCK_MS // PLANT_EVERY_MS
-        planted = [
-            line for plant in range(number * per_block, (number + 1) * per_block) for line in self._maker.planted(plant)
-        ]
+        plants = range(number * per_block, (number + 1) * per_block)
+        planted = [line for plant in plants for line in self._maker.planted(plant)]
         yield from self._arriving(planted, number, 4)
-        if with_honest:
-            rng = np.random.default_rng([self._recipe.seed, 3, number])
-            events = max(0, round(self._recipe.rate * BLOCK_MS / 1000) - len(planted))
-            yield from self._arriving(self._maker.honest(rng, number * BLOCK_MS, events), number, 5)
+        rng = np.random.default_rng([self._recipe.seed, 3, number])
+        events = max(0, round(self._recipe.rate * BLOCK_MS / 1000) - len(planted))
+        yield from self._arriving(self._maker.honest(rng, number * BLOCK_MS, events), number, 5)
 
     def _arriving(self, lines: list[tuple[int, str]], number: int, salt: int) -> Iterator[Arrival]:
         rng = np.random.default_rng([self._recipe.seed, salt, number])
@@ -147,7 +143,7 @@ class FraudMaker:
         self._seed = recipe.seed
 
     def before(self) -> list[tuple[int, str]]:
-        most = generate.MOST_SLEEPERS * len(generate.synth_plants.KINDS)
+        most = generate.MOST_SLEEPERS * len(synth_plants.KINDS)
         sleepers = generate.sleepers_of(self._world, most, PLANT_EVERY_MS)
         return generate.prologue(self._world, sleepers, self._seed)
 

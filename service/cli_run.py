@@ -18,6 +18,9 @@ RUN_HELP = """Run a service: read its streams, match its rules, write its alerts
 SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at any
 moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
 
+On Kafka the partitions of a container that ended wait some seconds for it to come back, so that a restart moves nothing.
+One that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
+
 Exit codes: 0 stopped or caught up, 2 wrong usage or refused."""
 
 
@@ -38,6 +41,9 @@ def run(
         str | None,
         typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; slot S at the port S above."),
     ] = None,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="When it is stopped, hand its partitions to the others at once.")
+    ] = False,
     log: Annotated[str, typer.Option("--log", metavar="text|json", help="How it tells what it does.")] = "text",
 ) -> None:
     if log not in ("text", "json"):
@@ -45,6 +51,7 @@ def run(
     with nothing_begun(), told(as_json=log == "json"):
         if containers > 1:
             options = ["--log", log, *(["--metrics", metrics] if metrics is not None else [])]
+            options += ["--leave"] if leave else []
             raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up, options=options))
         from samovar.service.logs import opened
         from samovar.service.running import run_here
@@ -53,7 +60,14 @@ def run(
         settings = load_service(config)
         with opened(settings) as source:
             counts = run_here(
-                settings, source, slot, sys.stderr, until_caught_up=until_caught_up, form=log, metrics=metrics
+                settings,
+                source,
+                slot,
+                sys.stderr,
+                until_caught_up=until_caught_up,
+                form=log,
+                metrics=metrics,
+                leave=leave,
             )
     if json:
         print(jsonlib.dumps(asdict(counts)))

@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 ARGS ?=
+WORKERS ?= 2
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -18,8 +19,8 @@ help: ## this list
 demo: kernel $(if $(KAFKA),spark) ## both services with generated traffic, until Ctrl-C; KAFKA=1 for a local broker
 	@$(BIN)/samovar demo $(if $(KAFKA),--kafka) $(ARGS)
 
-test: kernel spark ## all tests; ARGS="-k name" chooses some
-	@$(BIN)/python -m pytest -q $(ARGS)
+test: kernel spark ## all tests, on WORKERS=2 processes; ARGS="-k name" chooses some
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 lint: $(INSTALLED) ## ruff, mypy, layers
 	@failed=; \

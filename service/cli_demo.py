@@ -88,7 +88,7 @@ def traffic(
         settings = load_service(config, flags=set_ or ())
         with opened(settings) as log:
             run = Run(settings, log, Wanted(rate, backfill_ms, seed, keys, for_ms), sys.stderr)
-            with stopping(run.stop):
+            with stopping(run.stop, run.stop):
                 written = run.run()
     if json:
         print(jsonlib.dumps(asdict(written)))

@@ -227,5 +227,5 @@ def demo(console: Console, options: Options, kafka: str | None = None) -> int:
     if kafka is not None:
         environment |= {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/state-kafka"}
     running = Demo(console, options, environment)
-    with stopping(running.stop):
+    with stopping(running.stop, running.stop):
         return running.run()

@@ -59,8 +59,11 @@ def run_here(
     until_caught_up: bool,
     form: str = "text",
     metrics: str | None = None,
+    leave: bool = False,
 ) -> Counts:
-    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand."""
+    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
+    SIGUSR1 always does.
+    """
     tell = teller(form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
     rules = sum(len(plan.rules) for plan in container.plans.values())
@@ -70,7 +73,8 @@ def run_here(
     tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
     shown = Shown(tell)
     client_told = logging_told(tell) if form == "json" else nullcontext()
-    with stopping(container.stop), client_told, reported(container, log, settings.service, metrics) as look:
+    stop = container.leave if leave else container.stop
+    with stopping(stop, container.leave), client_told, reported(container, log, settings.service, metrics) as look:
 
         def after_cycle(status: Status) -> None:
             shown(status)

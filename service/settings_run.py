@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field
 
-from samovar.service.settings_types import Count, Model, read_choice, shown, wrong
+from samovar.service.settings_types import Count, Model, read_choice, read_flag, shown, wrong
 
 LogForm: TypeAlias = Literal["text", "json"]
 SLOTS_MOST = 10_000
@@ -43,6 +43,7 @@ class RunSettings(Model):
 
     slot: Annotated[int, BeforeValidator(read_slot)] = 0
     containers: Count = 1
+    leave: Annotated[bool, BeforeValidator(read_flag)] = False
     metrics: Annotated[str, BeforeValidator(read_address)] | None = None
     log_form: Annotated[LogForm, BeforeValidator(lambda value: read_choice(value, get_args(LogForm)))] = Field(
         "text", alias="log"

@@ -77,6 +77,7 @@ class Container:
             for spec in plan.inputs:
                 self._readers[spec.topic].append(plan.stage)
         self._stopped = threading.Event()
+        self._leaves = False  # for good, when it ends
         self._goes_on = False  # until it is told to stop
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
@@ -98,9 +99,16 @@ class Container:
             with collector_off():
                 self._loop(until_caught_up, on_cycle)
             self._last_commit()
+            self._leaves = self._leaves or (until_caught_up and self._is_alone())
         finally:
             self.close()
         return self._gone
+
+    def _is_alone(self) -> bool:
+        """Whether nobody would have to take over from it."""
+        with suppress(LogUnavailable):
+            return len(self.log.members(self.upkeep.group)) <= 1
+        return False
 
     def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
         while not self._stopped.is_set():
@@ -111,7 +119,14 @@ class Container:
                 break
 
     def stop(self) -> None:
-        """End after the cycle at hand."""
+        """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
+        over.
+        """
+        self._stopped.set()
+
+    def leave(self) -> None:
+        """End after the cycle at hand, for good: its partitions go to the others at once."""
+        self._leaves = True
         self._stopped.set()
 
     def _cycle_or_rejoin(self) -> None:
@@ -395,4 +410,4 @@ class Container:
         finally:
             self._paused.clear()
             if member is not None:
-                member.close()
+                (member.leave if self._leaves else member.close)()

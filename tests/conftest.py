@@ -20,7 +20,8 @@ settings.register_profile(
 )
 settings.load_profile("samovar")
 
-pytest_plugins = ["tests.kafka"]  # the fixture `kafka`: a real broker, started when the first test asks for it
+# The fixture `kafka`: a real broker, started when the first test asks for it. How tests are shared out to workers.
+pytest_plugins = ["tests.kafka", "tests.workers"]
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -41,6 +41,9 @@ from samovar.service.settings_types import (
     shown,
     wrong,
 )
+
+if TYPE_CHECKING:
+    from samovar.service.rulebook import Rulebook
 
 Format: TypeAlias = Literal["json", "avro"]
 STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,199}\Z")
@@ -250,6 +253,7 @@ class ServiceFile(Model):
     snapshots: Snapshots = Snapshots.model_validate({})
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
     _path: Path = PrivateAttr(default=Path("service.yml"))
+    _book: Any = PrivateAttr(default=None)
 
     @property
     def path(self) -> Path:
@@ -259,6 +263,14 @@ class ServiceFile(Model):
     @property
     def folder(self) -> Path:
         return self._path.parent
+
+    @property
+    def book(self) -> Rulebook | None:
+        """What was published since, where someone asked the log for it (samovar.service.rulebook.with_rulebook)."""
+        return cast("Rulebook | None", self._book)
+
+    def keep_book(self, book: Rulebook) -> None:
+        self._book = book
 
     @model_validator(mode="before")
     @classmethod

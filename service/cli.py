@@ -16,7 +16,17 @@ from typing import Annotated
 import typer
 
 from samovar import __version__
-from samovar.service import cli_kafka, cli_offline, cli_ops, cli_restore, cli_rules, cli_run, cli_service, cli_state
+from samovar.service import (
+    cli_backtest,
+    cli_kafka,
+    cli_offline,
+    cli_ops,
+    cli_restore,
+    cli_rules,
+    cli_run,
+    cli_service,
+    cli_state,
+)
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -30,6 +40,7 @@ rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, te
 app.add_typer(rules, name="rules")
 cli_offline.register(app, rules)
 cli_rules.register(rules)
+cli_backtest.register(rules)
 cli_kafka.register(app)
 cli_service.register(app)
 cli_run.register(app)

@@ -20,7 +20,7 @@ from samovar.patterns.compile import compile_rules
 from samovar.patterns.matcher import Matches
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule
-from samovar.service.backtest_lanes import Lane, Stretch, merged
+from samovar.service.backtest_lanes import Lane, Seen, Stretch, merged
 from samovar.service.plans import input_of
 from samovar.service.settings_models import ServiceFile
 from samovar.state.memory import MemoryStore
@@ -68,21 +68,33 @@ class Found(NamedTuple):
 
 @dataclass
 class Tally:
-    """What a fold met on its way. Nothing is passed over without being counted."""
+    """What folds met on their way. Where several read the same partition, it counts once."""
 
-    events: int = 0
-    dead: int = 0
-    late: int = 0
+    seen: dict[tuple[str, int], Seen] = field(default_factory=dict)  # by stream and partition
     largest: int = NO_TIME  # event time
     dropped: dict[str, int] = field(default_factory=dict)  # by rule: partial matches and events beyond a limit
     no_key: dict[str, int] = field(default_factory=dict)
     suppressed: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def events(self) -> int:
+        return sum(each.records for each in self.seen.values())
+
+    @property
+    def dead(self) -> int:
+        return sum(each.dead for each in self.seen.values())
+
+    @property
+    def late(self) -> int:
+        return sum(each.late for each in self.seen.values())
+
+    def see(self, place: tuple[str, int], seen: Seen) -> None:
+        self.seen[place] = max(seen, self.seen.get(place, seen), key=lambda each: each.records)
+
     def add(self, other: Tally) -> None:
-        self.events += other.events
-        self.dead += other.dead
-        self.late += other.late
         self.largest = max(self.largest, other.largest)
+        for place, seen in other.seen.items():
+            self.see(place, seen)
         for mine, its in (
             (self.dropped, other.dropped), (self.no_key, other.no_key), (self.suppressed, other.suppressed)
         ):  # fmt: skip
@@ -109,7 +121,9 @@ def run_fold(
         finally:
             for lane in lanes:
                 lane.close()
-        tally.add(Tally(seen, sum(lane.dead for lane in lanes), sum(lane.late for lane in lanes)))
+        for lane in lanes:
+            for stream, each in lane.counts.items():
+                tally.see((stream, lane.stretch.partition), each)
         states.count(tally)
 
 

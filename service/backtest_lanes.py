@@ -36,6 +36,18 @@ class Stretch:
         return sum(max(0, self.stop[stream] - self.start[stream]) for stream in self.stop)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What was met in one partition of one stream. Nothing is passed over without being counted."""
+
+    records: int = 0
+    dead: int = 0
+    late: int = 0
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(self.records + other.records, self.dead + other.dead, self.late + other.late)
+
+
 class Lane:
     """A partition on its way through history. The source of truth for how far it is."""
 
@@ -44,7 +56,7 @@ class Lane:
         self.intake = Intake(plan.inputs, plan.fields, stretch.partition)
         self.intake.replay()
         self.watermark = self.intake.watermark
-        self.records = self.dead = self.late = 0
+        self.counts = {stream: Seen() for stream in self.intake.sources}
         self._entries = [entry for entry in entries if self._matters(entry)]
         self._cursors: dict[str, Cursor] = {}
         self._ended: set[str] = set()
@@ -60,6 +72,10 @@ class Lane:
             return False
         # What happened to event time before the first record is not known of the records either.
         return entry.kind == SCHEMA or any(at > start[stream] for stream, at in places)
+
+    @property
+    def records(self) -> int:
+        return sum(seen.records for seen in self.counts.values())
 
     def batches(self) -> Iterator[Batch]:
         """Events in order; after each batch `watermark` says how far event time is."""
@@ -82,10 +98,8 @@ class Lane:
             stream = min(left, key=self.intake.largest)
             records = self._cursor(stream).take(left[stream])
             if records is not None:
-                self.records += len(records)
                 fed = self.intake.feed(records)
-                self.dead += len(fed.dead)
-                self.late += len(fed.late)
+                self.counts[stream] += Seen(len(records), len(fed.dead), len(fed.late))
                 yield self._moved(fed.ordered.released)
                 continue
             self.intake.sources[stream].next = max(self.intake.sources[stream].next, left.pop(stream))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 
 from samovar.service.cli_refusals import REFUSED, told
 from samovar.service.cli_service import Json
+from samovar.service.cli_spark import Engine, Master, refuse_engine
 
 if TYPE_CHECKING:
     from samovar.service.backtesting import Asked, Backtest
@@ -28,11 +28,6 @@ Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or refused."""
 RULE_ERRORS = 1
 
 
-class EngineName(StrEnum):
-    LOCAL = "local"
-    SPARK = "spark"
-
-
 def register(rules: typer.Typer) -> None:
     rules.command(name="backtest", help=BACKTEST_HELP)(rules_backtest)
 
@@ -43,25 +38,24 @@ def rules_backtest(
     *,
     start: Annotated[str | None, typer.Option("--from", metavar="T", help="Otherwise as far back as there is.")] = None,
     stop: Annotated[str | None, typer.Option("--to", metavar="T", help="Otherwise all that there is.")] = None,
-    engine: Annotated[EngineName, typer.Option("--engine", help="Where to run it.")] = EngineName.LOCAL,
+    engine: Engine = "local",
+    master: Master = None,
     examples: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="So many of each kind and rule.")] = 3,
     overlap_any: Annotated[
         bool, typer.Option("--overlap-any/--no-overlap-any", help="Also try sequences with overlap=any.")
     ] = True,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with charts.")] = None,
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --engine spark: another cluster than local[*].")
-    ] = None,
     json: Json = False,
 ) -> None:
     from samovar.service.backtesting import Asked
     from samovar.service.service_rules import BadRules
 
+    refuse_engine(engine, master)
     from_ms, to_ms = _moment("--from", start), _moment("--to", stop)
-    asked = Asked(overlap_any=overlap_any, examples=examples, engine=engine.value)
+    asked = Asked(overlap_any=overlap_any, examples=examples, engine=engine)
     with told():
         try:
-            run = _run if engine is EngineName.LOCAL else partial(_run_on_spark, master)
+            run = _run if engine == "local" else partial(_run_on_spark, master)
             found = run(rules, config, from_ms, to_ms, asked, quiet=json)
         except BadRules as bad:
             print(bad, file=sys.stderr)

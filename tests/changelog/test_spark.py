@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.spark import Session, starting
 from samovar.changelog.spark_progress import Progress, Ticker, ticked
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 
 
 def test_a_session_that_is_open_is_used_and_stays_open(spark: Session) -> None:

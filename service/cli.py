@@ -17,6 +17,7 @@ import typer
 
 from samovar import __version__
 from samovar.service import (
+    cli_backtest,
     cli_kafka,
     cli_offline,
     cli_ops,
@@ -41,6 +42,7 @@ app.add_typer(rules, name="rules")
 cli_offline.register(app, rules)
 cli_rules.register(rules)
 cli_publish.register(app, rules)
+cli_backtest.register(rules)
 cli_kafka.register(app)
 cli_service.register(app)
 cli_run.register(app)

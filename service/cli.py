@@ -16,7 +16,17 @@ from typing import Annotated
 import typer
 
 from samovar import __version__
-from samovar.service import cli_kafka, cli_offline, cli_ops, cli_restore, cli_rules, cli_run, cli_service, cli_state
+from samovar.service import (
+    cli_kafka,
+    cli_offline,
+    cli_ops,
+    cli_restore,
+    cli_rules,
+    cli_run,
+    cli_serve,
+    cli_service,
+    cli_state,
+)
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -33,6 +43,7 @@ cli_rules.register(rules)
 cli_kafka.register(app)
 cli_service.register(app)
 cli_run.register(app)
+cli_serve.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)

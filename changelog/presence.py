@@ -1,9 +1,9 @@
 """What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 2.
 
-A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A container
-that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group any more.
-Format 1 has no `rules`. The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the difference shows
-a wrong clock.
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence` (format 1 has
+no `rules`). A container that leaves deletes its record; one that was killed leaves it behind, and is known by that it
+is in no group any more. The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's
+own: the difference shows a wrong clock.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def one(index: AlertsIndex, id: str) -> tuple[Alert, str]:
         raise Refused(
             "unknown-alert",
             "there is no such alert",
-            f"Only the newest {index.most:,} are searched; `samovar read CONFIG alerts` has those that the topic keeps.",
+            f"Only the newest {index.most:,} are searched; `samovar read CONFIG alerts` has what the topic keeps.",
         )
     return _alert(rows[0]), rows[0][4] or "open"
 

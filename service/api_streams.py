@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
+from pydantic import Field
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.letters import PREFIX
@@ -110,8 +111,8 @@ def dead_letters(
 class Redriving(Body):
     """Which letters to put back: of these reasons, or these alone; to another stream, where one is named."""
 
-    reasons: list[str] = []
-    letters: list[str] = []
+    reasons: tuple[str, ...] = Field((), max_length=50)
+    letters: tuple[str, ...] = Field((), max_length=10_000)
     to: str | None = None
     dry_run: bool = True
 
@@ -120,7 +121,7 @@ class Redriving(Body):
 def redrive_letters(asking: Operating, body: Redriving) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
     world = asking.world
-    wanted = Wanted(tuple(body.reasons), tuple(map(_letter, body.letters)))
+    wanted = Wanted(body.reasons, tuple(map(_letter, body.letters)))
     if body.dry_run:
         plan = plan_redrive(world.settings, world.log, wanted, body.to)
         return answered({"plan": plan.data(), "dry_run": True, "redriven": 0})

@@ -11,6 +11,7 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config
+from samovar.service.http_place import place_from
 from samovar.service.processes import nothing_begun, run_processes
 
 RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
@@ -39,13 +40,29 @@ def run(
         typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; slot S at the port S above."),
     ] = None,
     log: Annotated[str, typer.Option("--log", metavar="text|json", help="How it tells what it does.")] = "text",
+    http: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, beside it.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")
+    ] = None,
+    answers_at: Annotated[str | None, typer.Option(metavar="URL", hidden=True)] = None,
 ) -> None:
     if log not in ("text", "json"):
         raise typer.BadParameter(f"`{log}`: choose text or json", param_hint="--log")
     with nothing_begun(), told(as_json=log == "json"):
-        if containers > 1:
+        if containers > 1 or http is not None:
             options = ["--log", log, *(["--metrics", metrics] if metrics is not None else [])]
-            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up, options=options))
+            beside = None
+            if http is not None:
+                place = place_from(http, advertise)
+                options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
+                beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
+            raise typer.Exit(
+                run_processes(
+                    config, containers, until_caught_up=until_caught_up, options=options, serve=beside, first=slot
+                )
+            )
         from samovar.service.logs import opened
         from samovar.service.running import run_here
         from samovar.service.settings import load_service
@@ -53,7 +70,14 @@ def run(
         settings = load_service(config)
         with opened(settings) as source:
             counts = run_here(
-                settings, source, slot, sys.stderr, until_caught_up=until_caught_up, form=log, metrics=metrics
+                settings,
+                source,
+                slot,
+                sys.stderr,
+                until_caught_up=until_caught_up,
+                form=log,
+                metrics=metrics,
+                address=answers_at,
             )
     if json:
         print(jsonlib.dumps(asdict(counts)))

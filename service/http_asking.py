@@ -27,7 +27,7 @@ bearer = HTTPBearer(auto_error=False, description="An API token, as `samovar tok
 class Body(BaseModel):
     """What a request gives. A name that nobody knows is refused, not passed over."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 def world_of(request: Request) -> World:
@@ -78,7 +78,7 @@ def need(right: str) -> Callable[[Request], Asking]:
             raise Refused(
                 "access-role",
                 f"the role {who.role.word} may not do this",
-                f"It needs the role {RIGHTS[right].word}; `samovar tokens add CONFIG NAME --role {RIGHTS[right].word}`.",
+                f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
             )
         return Asking(request, who)
 

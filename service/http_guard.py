@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
 
+from samovar.service.http_place import is_loopback
 from samovar.service.http_problems import MEDIA_TYPE, problem
-from samovar.service.http_world import World, is_loopback
+from samovar.service.http_world import World
 
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]

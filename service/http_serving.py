@@ -12,7 +12,8 @@ import uvicorn
 from samovar.changelog.errors import Refused
 from samovar.service.access import load_tokens
 from samovar.service.http import app_of
-from samovar.service.http_world import World, place_of, refuse_open
+from samovar.service.http_place import place_of
+from samovar.service.http_world import World, refuse_open
 from samovar.service.logs import opened
 from samovar.service.settings_models import ServiceFile
 

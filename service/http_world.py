@@ -6,7 +6,6 @@ import socket
 import tempfile
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from samovar.changelog.errors import Refused
@@ -20,6 +19,7 @@ from samovar.service.api_live import Hub
 from samovar.service.http_events import Events
 from samovar.service.http_jobs import Jobs
 from samovar.service.http_metrics import Requests
+from samovar.service.http_place import Place
 from samovar.service.http_rules import RuleShelf
 from samovar.service.http_stores import StorePool
 from samovar.service.http_watch import Watch
@@ -27,34 +27,6 @@ from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
 from samovar.service.sinks import Sinks
 from samovar.service.topics import ensure
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where this process answers: what it binds, and what other nodes call it by."""
-
-    host: str
-    port: int
-    advertised: str
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """
-    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.1.2.3")]
-    [True, True, True, False, False]
-    """
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def place_of(host: str, port: int, advertised: str | None = None) -> Place:
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - told apart, not bound here
-    shown = f"[{name}]" if ":" in name else name
-    return Place(host, port, advertised or f"http://{shown}:{port}")
 
 
 class World:

@@ -59,6 +59,7 @@ def run_here(
     until_caught_up: bool,
     form: str = "text",
     metrics: str | None = None,
+    address: str | None = None,
 ) -> Counts:
     """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand."""
     tell = teller(form, out, settings.service, slot)
@@ -70,7 +71,7 @@ def run_here(
     tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
     shown = Shown(tell)
     client_told = logging_told(tell) if form == "json" else nullcontext()
-    with stopping(container.stop), client_told, reported(container, log, settings.service, metrics) as look:
+    with stopping(container.stop), client_told, reported(container, log, settings.service, metrics, address) as look:
 
         def after_cycle(status: Status) -> None:
             shown(status)

@@ -25,6 +25,7 @@ from samovar.service import (
     cli_restore,
     cli_rules,
     cli_run,
+    cli_serve,
     cli_service,
     cli_state,
 )
@@ -46,6 +47,7 @@ cli_backtest.register(rules)
 cli_kafka.register(app)
 cli_service.register(app)
 cli_run.register(app)
+cli_serve.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)

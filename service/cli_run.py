@@ -11,6 +11,7 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config
+from samovar.service.http_place import place_from
 from samovar.service.processes import nothing_begun, run_processes
 
 RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
@@ -45,14 +46,30 @@ def run(
         bool, typer.Option("--leave", help="When it is stopped, hand its partitions to the others at once.")
     ] = False,
     log: Annotated[str, typer.Option("--log", metavar="text|json", help="How it tells what it does.")] = "text",
+    http: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, beside it.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")
+    ] = None,
+    answers_at: Annotated[str | None, typer.Option(metavar="URL", hidden=True)] = None,
 ) -> None:
     if log not in ("text", "json"):
         raise typer.BadParameter(f"`{log}`: choose text or json", param_hint="--log")
     with nothing_begun(), told(as_json=log == "json"):
-        if containers > 1:
+        if containers > 1 or http is not None:
             options = ["--log", log, *(["--metrics", metrics] if metrics is not None else [])]
             options += ["--leave"] if leave else []
-            raise typer.Exit(run_processes(config, containers, until_caught_up=until_caught_up, options=options))
+            beside = None
+            if http is not None:
+                place = place_from(http, advertise)
+                options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
+                beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
+            raise typer.Exit(
+                run_processes(
+                    config, containers, until_caught_up=until_caught_up, options=options, serve=beside, first=slot
+                )
+            )
         from samovar.service.logs import opened
         from samovar.service.running import run_here
         from samovar.service.settings import load_service
@@ -68,6 +85,7 @@ def run(
                 form=log,
                 metrics=metrics,
                 leave=leave,
+                address=answers_at,
             )
     if json:
         print(jsonlib.dumps(asdict(counts)))

@@ -64,6 +64,7 @@ def run_here(
     form: str = "text",
     metrics: str | None = None,
     leave: bool = False,
+    address: str | None = None,
 ) -> Counts:
     """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
     SIGUSR1 always does.
@@ -83,7 +84,7 @@ def run_here(
         stopping(stop, container.leave),
         client_told,
         container.renewal.watching(),
-        reported(container, log, settings.service, metrics) as look,
+        reported(container, log, settings.service, metrics, address) as look,
     ):
 
         def after_cycle(status: Status) -> None:

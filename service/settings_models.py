@@ -24,6 +24,7 @@ from samovar.service.settings_types import (
     DeliveryName,
     DurationMs,
     FieldName,
+    FieldNames,
     Model,
     RelativePath,
     RelativePaths,
@@ -183,6 +184,7 @@ class Stream(Model):
     partitions: Count | None = None
     repartition: Annotated[bool, BeforeValidator(read_flag)] | None = None  # None: where rules need it; and checked
     retention_ms: RetentionMs = Field(7 * D, alias="retention")
+    pii: FieldNames = ()
 
 
 class OutputTopic(Model):
@@ -219,6 +221,13 @@ class Snapshots(Model):
     keep: Count = 2
 
 
+class HttpSettings(Model):
+    """Limits of the HTTP API: of one request, and of one client."""
+
+    max_request_bytes: SizeBytes = Field(10 * 10**6, alias="max_request")
+    requests_per_s: Count = 200
+
+
 TOPICS_OF_A_SERVICE = {
     "alerts": "alerts",
     "late": "late",
@@ -252,6 +261,7 @@ class ServiceFile(Model):
     max_partials: Count = MAX_PARTIALS
     snapshots: Snapshots = Snapshots.model_validate({})
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
+    http: HttpSettings = HttpSettings.model_validate({})
     _path: Path = PrivateAttr(default=Path("service.yml"))
     _book: Any = PrivateAttr(default=None)
 

@@ -18,6 +18,8 @@ import typer
 from samovar import __version__
 from samovar.service import (
     cli_backtest,
+    cli_config,
+    cli_demo,
     cli_kafka,
     cli_offline,
     cli_ops,
@@ -51,6 +53,8 @@ cli_serve.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)
+cli_config.register(app)
+cli_demo.register(app)
 
 
 def print_version(wanted: bool) -> None:

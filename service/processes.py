@@ -43,7 +43,7 @@ def run_processes(
     def of_slot(slot: int) -> list[str]:
         if slot == SERVE:
             return [*command, "serve", str(config), *(serve or ())]
-        return [*command, "run", str(config), "--slot", str(slot), *more]
+        return [*command, "run", str(config), "--containers", "1", "--slot", str(slot), *more]
 
     children = Children(of_slot)
     with stopping(children.stop, children.leave):

@@ -18,6 +18,7 @@ from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.settings_run import RunSettings
 from samovar.service.settings_tasks import TaskName, TaskSettings
 from samovar.service.settings_types import (
     Count,
@@ -262,6 +263,7 @@ class ServiceFile(Model):
     snapshots: Snapshots = Snapshots.model_validate({})
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
     http: HttpSettings = HttpSettings.model_validate({})
+    run: RunSettings = RunSettings.model_validate({})
     _path: Path = PrivateAttr(default=Path("service.yml"))
     _book: Any = PrivateAttr(default=None)
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from samovar.changelog.journal import Entry, unpack_entry
-from samovar.service.rulebook import read_rulebook
 from samovar.service.rule_watch import RuleWatch
+from samovar.service.rulebook import read_rulebook
 from samovar.service.stores import site_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.container import Container
 from samovar.tasks.rebuild import Until, rebuild
 from tests.contracts.log_driving import read_to_end
-from tests.oncall import RULES, Service, catch_up, make, many, purchase, run
+from tests.oncall import RULES, Service, catch_up, make, many, run
 
 BIG = """
 rule: big

@@ -52,6 +52,13 @@ def run(
     log: Annotated[
         str | None, typer.Option("--log", metavar="text|json", help="How it tells what it does; by default text.")
     ] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, beside it.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")
+    ] = None,
+    answers_at: Annotated[str | None, typer.Option(metavar="URL", hidden=True)] = None,
     set_: SetFlags = None,
 ) -> None:
     if log not in (None, "text", "json"):
@@ -62,10 +69,25 @@ def run(
 
         flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
         settings = load_service(config, flags=flags)
-        if settings.run.containers > 1:
-            options = [part for flag in flags for part in ("--set", flag)]
-            code = run_processes(config, settings.run.containers, until_caught_up=until_caught_up, options=options)
-            raise typer.Exit(code)
+        containers = settings.run.containers
+        if containers > 1 or http is not None:
+            options, beside = [part for flag in flags for part in ("--set", flag)], None
+            if http is not None:
+                from samovar.service.http_place import place_from
+
+                place = place_from(http, advertise)
+                options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
+                beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
+            raise typer.Exit(
+                run_processes(
+                    config,
+                    containers,
+                    until_caught_up=until_caught_up,
+                    options=options,
+                    serve=beside,
+                    first=settings.run.slot,
+                )
+            )
         from samovar.service.logs import opened
         from samovar.service.running import run_here
 
@@ -79,6 +101,7 @@ def run(
                 form=settings.run.log_form,
                 metrics=settings.run.metrics,
                 leave=settings.run.leave,
+                address=answers_at,
             )
     if json:
         print(jsonlib.dumps(asdict(counts)))

@@ -184,7 +184,7 @@ export function histogram(buckets, { height = 150, label, unit = "", format = sh
       buckets.map((each, at) => {
         const bar = s("rect", { class: "column", x: left + at * wide + 1, y: y(each.count), width: Math.max(1, wide - 2), height: Math.max(0, y(0) - y(each.count)), rx: 1.5 });
         bar.append(s("title", {}, `${format(each.from)} to ${format(each.to)} ${unit}: ${each.count}`));
-        return [bar, at % every === 0 ? s("text", { class: "tick", x: left + at * wide, y: height - 16, "text-anchor": at ? "middle" : "start" }, format(each.from)) : null];
+        return [bar, at % every === 0 || each.more ? s("text", { class: "tick", x: left + (at + (each.more ? 0.5 : 0)) * wide, y: height - 16, "text-anchor": at ? "middle" : "start" }, `${each.more ? "≥ " : ""}${format(Math.round(each.from * 10) / 10)}`) : null];
       }),
       unit ? s("text", { class: "tick", x: width - right, y: height - 3, "text-anchor": "end" }, unit) : null,
     ];

@@ -56,7 +56,7 @@ export function mount(root) {
   // ---------------------------------------------------------------- partitions
 
   function partitions(place) {
-    const show = (status) => put(place, containerTable(status.containers), tasksOf(status), inputTable(status.tasks));
+    const show = (status) => put(place, named("Containers", containerTable(status.containers)), named("Tasks", tasksOf(status)), named("Inputs", inputTable(status.tasks)));
     if (known.status) show(known.status);
     return statusNews.hear((status, fault) => (status ? show(status) : fault && put(place, problem(fault))));
   }
@@ -143,6 +143,8 @@ export function mount(root) {
     stop();
   };
 }
+
+const named = (title, content) => (content ? h("div", {}, h("h2", { class: "sub-head" }, title), content) : null);
 
 function containerTable(containers) {
   if (!containers.length) return empty("No container", "samovar run starts one.");

@@ -10,16 +10,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 ARGS ?=
+WORKERS ?= 2
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1#\2/p' $(MAKEFILE_LIST) | while IFS='#' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
 
-demo: kernel ## a tour: rules, events, matches (a few seconds)
-	@$(BIN)/samovar demo $(ARGS)
+demo: kernel $(if $(KAFKA),spark) ## both services with generated traffic, until Ctrl-C; KAFKA=1 for a local broker
+	@$(BIN)/samovar demo $(if $(KAFKA),--kafka) $(ARGS)
 
-test: kernel spark ## all tests; ARGS="-k name" chooses some
-	@$(BIN)/python -m pytest -q $(ARGS)
+test: kernel spark ## all tests, on WORKERS=2 processes; ARGS="-k name" chooses some
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 lint: $(INSTALLED) ## ruff, mypy, layers
 	@failed=; \

@@ -236,6 +236,10 @@ class EmbeddedMember:
 
     # ---------------------------------------------------------------- leaving
 
+    def leave(self) -> None:
+        """Its locks are all that others see of it."""
+        self.close()
+
     def close(self) -> None:
         if self._is_closed:
             return

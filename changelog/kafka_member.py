@@ -2,16 +2,18 @@
 
     join      init_transactions fences the slot's previous producer and ends its transaction, then the group is joined
     transact  begin, produce, send_offsets_to_transaction with the membership of the last assignment, commit
-    close     abort what is open, leave
+    close     abort what is open, go
+    leave     unsubscribe first
 
 A static member that closes is not forgotten by the broker before its session is over (6 s): a restart in that time
-causes no rebalance.
+causes no rebalance. One that unsubscribes is: its client tells the broker, and its close waits until that is answered.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -33,6 +35,8 @@ OFFSETS_S = 5.0  # until the group's coordinator must have taken the offsets
 COMMIT_S = 30.0  # until a commit must be known to have happened, or not
 ABORT_S = 10.0
 REASON_S = 1.0
+LEAVE_POLL_S = 0.02
+LEAVE_S = 5.0  # until the client must have let go of its partitions
 
 Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
 
@@ -309,6 +313,21 @@ class KafkaMember:
             raise ValueError("after a failed transaction, or a close, a member can only be closed")
 
     # ---------------------------------------------------------------- leaving
+
+    def leave(self) -> None:
+        if not self._closed and self._usable and not self._open:
+            self._unsubscribe()
+        self.close()
+
+    def _unsubscribe(self) -> None:
+        """Partitions are given up in a callback, which the client makes only while it is asked for something. One that
+        does not get there is missed when its session is over, as after a mere close.
+        """
+        deadline = time.monotonic() + LEAVE_S
+        with suppress(KafkaException):
+            self._consumer.unsubscribe()
+            while self._owned and time.monotonic() < deadline:
+                self._consumer.consume(1, LEAVE_POLL_S)
 
     def close(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -18,6 +18,7 @@ from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.settings_run import RunSettings
 from samovar.service.settings_tasks import TaskName, TaskSettings
 from samovar.service.settings_types import (
     Count,
@@ -42,6 +43,9 @@ from samovar.service.settings_types import (
     shown,
     wrong,
 )
+
+if TYPE_CHECKING:
+    from samovar.service.rulebook import Rulebook
 
 Format: TypeAlias = Literal["json", "avro"]
 STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,199}\Z")
@@ -259,7 +263,9 @@ class ServiceFile(Model):
     snapshots: Snapshots = Snapshots.model_validate({})
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
     http: HttpSettings = HttpSettings.model_validate({})
+    run: RunSettings = RunSettings.model_validate({})
     _path: Path = PrivateAttr(default=Path("service.yml"))
+    _book: Any = PrivateAttr(default=None)
 
     @property
     def path(self) -> Path:
@@ -269,6 +275,14 @@ class ServiceFile(Model):
     @property
     def folder(self) -> Path:
         return self._path.parent
+
+    @property
+    def book(self) -> Rulebook | None:
+        """What was published since, where someone asked the log for it (samovar.service.rulebook.with_rulebook)."""
+        return cast("Rulebook | None", self._book)
+
+    def keep_book(self, book: Rulebook) -> None:
+        self._book = book
 
     @model_validator(mode="before")
     @classmethod

@@ -23,6 +23,7 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.presence import Presence, RestoreReport, Seen, TaskReport, all_seen
 from samovar.changelog.record import POSITION, Position, unpack_position
 from samovar.service.plans import rule_plans
+from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import partitions_of
 
@@ -229,7 +230,7 @@ def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
     partitions = partitions_of(settings, existing)
     found = [StagePlan("", inputs, settings.changelog.topic, partitions)]
     with suppress(Refused):
-        for each in rule_plans(settings, partitions)[1:]:
+        for each in rule_plans(with_rulebook(settings, log), partitions)[1:]:
             topics = {spec.stream: spec.topic for spec in each.inputs}
             found.append(StagePlan(each.stage, topics, each.topics.changelog, partitions))
     for name, task in settings.tasks.items():

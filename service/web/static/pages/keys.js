@@ -52,10 +52,10 @@ export function mount(root, { query, go }) {
   }
 
   async function look() {
-    const held = h("div", { class: "stack" }, loading());
-    const events = h("div", {}, loading());
+    const held = h("div", { class: "stack" }, card("Partial matches", loading()));
+    const events = h("div", {}, card("Events", loading("Looking for its events in the log")));
     const why = h("div", {});
-    const alerts = h("div", {});
+    const alerts = h("div", {}, card("Alerts", loading()));
     put(place, events, h("div", { class: "grid wide-left" }, h("div", { class: "stack" }, held, why), alerts));
     whyPart(why, key, rule, () => over);
     const [state, past, rules] = await Promise.allSettled([get(`/keys/${part(key)}`), get(`/keys/${part(key)}/events`, { limit: EVENTS }), get("/rules")]);

@@ -7,6 +7,7 @@ import { counted, percent, short, span, whole } from "/format.js";
 import { card, empty, keyLink, loading, problem, select, stat, table, time } from "/parts.js";
 
 const AGAIN_MS = 4000;
+const COUNT_MS = 20000; // all ended sessions are gone through for these
 const BUCKETS = 100;
 const COLUMNS = 14;
 // Which value of a session rule's alerts is its length, and which its pages, in the order in which they are looked for.
@@ -14,7 +15,7 @@ const PAGES = ["pages", "views", "count"];
 
 export function mount(root, { query, go }) {
   let over = false;
-  let timer = 0;
+  const timers = [];
   const place = h("div", { class: "stack" }, loading());
   const choice = h("span", { class: "actions" });
   put(root, h("div", { class: "page-head" }, h("h1", {}, "Sessions"), choice), place);
@@ -49,28 +50,37 @@ export function mount(root, { query, go }) {
       h("div", { class: "grid three" }, card("Length of ended sessions", lengths), card("Pages a session", pages), card("Funnel", funnel)),
       card("Live sessions", { flush: true, aside: h("span", {}, "of ", h("code", {}, rule.rule)) }, live),
     );
+    const shown = {};
+    const tell = () => put(figures, statsOf(shown.now, shown.length, shown.seen));
     const refresh = async () => {
-      const asked = [
-        get("/sessions", { rule: rule.rule, limit: 100 }),
-        get("/alerts/values", { rule: rule.rule, field: "duration_ms", buckets: BUCKETS }),
-        pageValues(rule.rule),
-        funnelOf(rules, rule),
-      ];
-      const [now, length, seen, steps] = await Promise.allSettled(asked);
+      try {
+        shown.now = await get("/sessions", { rule: rule.rule, limit: 100 });
+        if (!over) put(live, liveTable(shown.now));
+      } catch (fault) {
+        if (!over) put(live, problem(fault));
+      }
       if (over) return;
-      put(live, now.status === "fulfilled" ? liveTable(now.value) : problem(now.reason));
+      tell();
+      timers[0] = setTimeout(refresh, AGAIN_MS);
+    };
+    const count = async () => {
+      const asked = [get("/alerts/values", { rule: rule.rule, field: "duration_ms", buckets: BUCKETS }), pageValues(rule.rule), funnelOf(rules, rule)];
+      const [length, seen, steps] = await Promise.allSettled(asked);
+      if (over) return;
       put(lengths, length.status === "fulfilled" ? lengthChart(length.value) : problem(length.reason));
       put(pages, seen.status === "fulfilled" ? pageChart(seen.value) : problem(seen.reason));
       put(funnel, steps.status === "fulfilled" ? funnelChart(steps.value) : problem(steps.reason));
-      put(figures, statsOf(now.value, length.value, seen.value));
-      timer = setTimeout(refresh, AGAIN_MS);
+      [shown.length, shown.seen] = [length.value, seen.value];
+      tell();
+      timers[1] = setTimeout(count, COUNT_MS);
     };
+    count();
     refresh();
   }
 
   return () => {
     over = true;
-    clearTimeout(timer);
+    timers.forEach(clearTimeout);
   };
 }
 

@@ -18,7 +18,7 @@ RUN_HELP = """Run a service: read its streams, match its rules, write its alerts
 SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at any
 moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
 
-On Kafka the partitions of a container that ended wait some seconds for it to come back, so that a restart moves nothing.
+On Kafka the partitions of a container that ended wait some seconds for it to come back: a restart moves nothing.
 One that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
 
 Exit codes: 0 stopped or caught up, 2 wrong usage or refused."""

@@ -39,7 +39,7 @@ class Counts:
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
     unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
-    skipped: int = 0  # alerts found again after a rewind, and not published twice
+    skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
 
 
 def added(left: Counts, right: Counts) -> Counts:
@@ -85,12 +85,12 @@ class Core:
         if position is not None:
             self.intake.resume(position)
         told = {} if position is None else position.forwards
-        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told)
+        self._skips = Skips.of(store)
+        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
-        self._skips = Skips.of(store)
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()
         self._dirty = False

@@ -1,6 +1,7 @@
-"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 1.
+"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 2.
 
-A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A container
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. Without
+`rules` and `rules_refused`, which only published rules and throttled ones need, it is written as format 1. A container
 that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group any more.
 The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the difference shows
 a wrong clock.
@@ -17,7 +18,8 @@ from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 
-FORMAT = 1
+FORMAT = 2
+LEAST_FORMAT = 1
 SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": "3600000"}
 
 
@@ -66,6 +68,19 @@ class TaskReport:
 
 
 @dataclass(frozen=True)
+class RuleReport:
+    """A rule at work. `status` is live, shadow, cold (in shadow while it has too little history) or draining; in a
+    storm, `kept_back` are the alerts that were not raised.
+    """
+
+    rule: str
+    version: str
+    number: int = 0
+    status: str = "live"
+    kept_back: int = 0
+
+
+@dataclass(frozen=True)
 class Presence:
     """One container. `address` is where it answers questions about keys, once it does."""
 
@@ -79,6 +94,8 @@ class Presence:
     counts: Mapping[str, int] = field(default_factory=dict)
     caught_up: bool = False
     address: str | None = None
+    rules: Sequence[RuleReport] = ()
+    rules_refused: str | None = None  # why a published change is not taken
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,11 @@ def spec_of(service: str, replication: int = 1) -> TopicSpec:
 
 
 def pack_presence(presence: Presence) -> bytes:
-    return json.dumps({"v": FORMAT, **asdict(presence)}, separators=(",", ":")).encode()
+    data = asdict(presence)
+    is_newer = presence.rules or presence.rules_refused is not None
+    if not is_newer:
+        del data["rules"], data["rules_refused"]
+    return json.dumps({"v": FORMAT if is_newer else LEAST_FORMAT, **data}, separators=(",", ":")).encode()
 
 
 def unpack_presence(data: bytes) -> Presence:
@@ -109,7 +130,8 @@ def unpack_presence(data: bytes) -> Presence:
             "a container of a newer version of Samovar runs, and this one cannot read what it tells",
             "Use the version that the containers run, or a newer one.",
         )
-    return Presence(**{**raw, "tasks": tuple(_task(each) for each in raw["tasks"])})
+    rules = tuple(RuleReport(**each) for each in raw.pop("rules", ()))
+    return Presence(**{**raw, "tasks": tuple(_task(each) for each in raw["tasks"]), "rules": rules})
 
 
 def _task(raw: dict[str, Any]) -> TaskReport:

@@ -21,7 +21,6 @@ from samovar.service.lists import show as show_lists
 from samovar.service.logs import opened
 from samovar.service.match import UsageError
 from samovar.service.publishing import commit
-
 from samovar.service.rulebook import Rulebook, RuleEntry, read_rulebook
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile

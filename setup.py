@@ -1,4 +1,4 @@
-"""Adds two steps that pyproject.toml cannot say: before files are gathered the kernel is compiled, the editor bundled."""
+"""Adds what pyproject.toml cannot say: the kernel is compiled and the editor bundled before files are gathered."""
 
 import runpy
 import sys

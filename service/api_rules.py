@@ -17,6 +17,7 @@ from samovar.patterns.cost import cost
 from samovar.patterns.draw_svg import draw_svg
 from samovar.patterns.findings import Finding, has_errors, to_json
 from samovar.patterns.lint import lint
+from samovar.patterns.loading import load_given
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.ruletest import run_tests
 from samovar.patterns.syntax import Rule
@@ -26,9 +27,10 @@ from samovar.service.http_asking import Authoring, Body, Reading, answered
 from samovar.service.http_ingest import BadEvents
 from samovar.service.http_trying import try_rule
 from samovar.service.http_world import World
+from samovar.service.rulebook import RuleEntry
 from samovar.service.rules_explain import document
 from samovar.service.rules_test import json_of_result
-from samovar.service.service_rules import schema_of
+from samovar.service.service_rules import lists_of, schema_of
 from samovar.service.stages import brackets_of, sources_of
 
 router = APIRouter(tags=["rules"])
@@ -59,39 +61,52 @@ def rules(asking: Reading) -> Response:
     world = asking.world
     loaded = world.shelf.get()
     judged = precisions(world.index)
-    found = [rule_data(world, name, judged.get(name, {})) for name in sorted(loaded.rules)]
+    off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
+    found = [rule_data(world, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
     return answered({"rules": found, "problems": [] if loaded.problem is None else [loaded.problem]})
 
 
 def rule_data(world: World, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
     loaded = world.shelf.get()
-    rule = loaded.rules[name]
+    entry = loaded.entry(name)
+    rule = loaded.rules.get(name)
+    if rule is None:  # disabled: its text is still there
+        rule = load_text(entry.text).rule if entry is not None else None
+    if rule is None:
+        return {"rule": name, "title": None, **_published(entry)}
     return {
         "rule": name,
         "title": rule.title,
         "severity": rule.severity,
         "tags": list(rule.tags),
-        "status": "live",
-        "number": None,
         "version": loaded.version(name),
         "form": type(rule.form).__name__.removesuffix("Form").lower(),
         "by": [key.name for key in rule.form.by],
         "types": sorted({bracket.type for bracket in brackets_of(rule)}),
-        "stage": loaded.stages[name],
-        "author": None,
-        "note": None,
-        "at": None,
+        "stage": loaded.stages.get(name),
+        **_published(entry),
         "alerts": judged.get("alerts", 0),
         "precision": judged.get("precision"),
         "tests": len(rule.tests),
     }
 
 
+def _published(entry: RuleEntry | None) -> dict[str, Any]:
+    """What the rulebook says of a rule; of one that stands in a file only, that it is live."""
+    if entry is None:
+        return {"status": "live", "number": None, "author": None, "note": None, "at": None}
+    told = {"status": entry.status, "number": entry.number, "version": entry.version}
+    return told | {"author": entry.author, "note": entry.note, "at": entry.at_ms}
+
+
 @router.get("/rules/{rule}")
 def rule(asking: Reading, rule: RuleName) -> Response:
     """One rule with its text."""
     world = asking.world
-    found = world.shelf.rule(rule)
+    loaded = world.shelf.get()
+    entry = loaded.entry(rule)
+    found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
+    found = found or world.shelf.rule(rule)
     own = rule_data(world, rule, precisions(world.index).get(rule, {}))
     return answered(own | {"text": found.text, "params": dict(found.params), "lists": _lists(found)})
 
@@ -111,14 +126,10 @@ def svg(asking: Reading, rule: RuleName) -> Response:
 
 def checked(world: World, text: str) -> tuple[Rule | None, list[Finding]]:
     """A rule as the service would load it: with its schema, its parameters and its lists."""
-    settings = world.settings
+    site = world.shelf.get().site
+    settings = world.settings if site is None else site.settings
     schema = schema_of(settings.streams)
-    loaded = load_text(text, schema=schema)
-    if loaded.rule is not None:
-        params = {name: value for name, value in settings.params.items() if name in loaded.rule.params}
-        lists = {name: value for name, value in settings.lists.items() if name in loaded.rule.lists}
-        if params or lists:
-            loaded = load_text(text, schema=schema, params=params, lists=lists)
+    loaded = load_given(text, "<rule>", settings.params, lists_of(settings), schema)
     if loaded.rule is None:
         return None, list(loaded.findings)
     found = [*loaded.findings, *_type_findings(world, loaded.rule)]

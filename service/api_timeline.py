@@ -31,14 +31,13 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
     events = {event.place: event for event in [*found.values(), *others]}
     shown = [_shown(masks, event, steps.get(event.place), _fields(known)) for event in _by_time(events.values())]
     shown += [_gone(place, name) for place, name in steps.items() if place not in found and place in set(wanted)]
-    text = loaded.texts.get(alert.rule) if rule is not None else None
     return {
         "steps": match["steps"],
         "timeline": shown,
         "timeline_complete": len(found) == len(steps),
         "why": None if rule is None else told_of(masks, rule, match["key"], list(_by_time(events.values()))),
-        "rule_text": None if text is None else text.text,
-        "rule_current": rule is not None,
+        "rule_text": None if rule is None else rule.text,
+        "rule_current": loaded.version(alert.rule) == match["version"],
     }
 
 

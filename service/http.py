@@ -14,6 +14,7 @@ from samovar.service import (
     api_access,
     api_alerts,
     api_keys,
+    api_publish,
     api_rules,
     api_status,
     api_streams,
@@ -42,7 +43,8 @@ PROBLEM_SCHEMA = {
         "instance": {"type": "string"},
     },
 }
-ROUTERS = (api_access, api_status, api_alerts, api_keys, api_rules, api_streams)
+# /rules/plan and the like come before /rules/{rule}.
+ROUTERS = (api_access, api_status, api_alerts, api_keys, api_publish, api_rules, api_streams)
 
 
 def app_of(world: World) -> FastAPI:

@@ -1,4 +1,4 @@
-"""The rules of a service as the HTTP process knows them: loaded once, and again when a rule file changed.
+"""The rules of a service as the HTTP process knows them: loaded once, and again when one was published or changed.
 
 What a rule file has wrong does not stop anybody from looking at alerts and keys: the rules that loaded last stay.
 """
@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from samovar.changelog import rules_topic
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Log
+from samovar.changelog.log import Log, TopicPartition
 from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
+from samovar.service.rulebook import Rulebook, RuleEntry
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import Site, site_of
 from samovar.tasks.plan import RuleText
@@ -30,14 +33,25 @@ class Loaded:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     texts: Mapping[str, RuleText] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
+    book: Rulebook | None = None
     problem: str | None = None
 
     def version(self, rule: str) -> str | None:
         return self.texts[rule].version if rule in self.texts else None
 
     def of_version(self, rule: str, version: str) -> Rule | None:
-        """A rule, if it is still the one of that version."""
-        return self.rules.get(rule) if self.version(rule) == version else None
+        """A rule of a version: the one of now, or one that the rulebook still has."""
+        if self.version(rule) == version:
+            return self.rules.get(rule)
+        found = self.entry_of(rule, version)
+        return None if found is None else load_text(found.text).rule
+
+    def entry_of(self, rule: str, version: str) -> RuleEntry | None:
+        entries = () if self.book is None else self.book.history(rule)
+        return next((each for each in entries if each.version == version), None)
+
+    def entry(self, rule: str) -> RuleEntry | None:
+        return None if self.book is None else self.book.entry(rule)
 
 
 class RuleShelf:
@@ -78,15 +92,20 @@ class RuleShelf:
         try:
             site = site_of(self._settings, self._log)
         except Refused as refused:
-            return Loaded(self._loaded.site, self._loaded.rules, self._loaded.texts, self._loaded.stages, str(refused))
+            return replace(self._loaded, problem=str(refused))
         rules, texts, stages = {}, {}, {}
         for plan in site.plans:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
-        return Loaded(site, rules, texts, stages)
+        return Loaded(site, rules, texts, stages, site.settings.book)
 
     def _fingerprint(self) -> object:
-        return [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
+        """What the rules depend on: the files, and what was published since."""
+        topic = rules_topic.topic_of(self._settings.service)
+        at = TopicPartition(topic, 0)
+        published = self._log.bounds([at])[at].end if topic in self._log.topics([topic]) else 0
+        files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
+        return files, published
 
 
 def _files(path: Path) -> list[Path]:

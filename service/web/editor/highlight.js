@@ -37,7 +37,7 @@ function name(word, stream, state) {
   state.afterBracket = false;
   if (type) return "typeName";
   if (ATOMS.has(word)) return "atom";
-  if (stream.match(/^\s*\(/, false) && !WORDS.has(word)) return "function";
+  if (stream.match(/^\s*\(/, false) && !WORDS.has(word)) return "variableName.function";
   if (WORDS.has(word)) return "keyword";
   return word.includes(".") ? "propertyName.special" : "variableName";
 }

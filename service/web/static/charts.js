@@ -31,6 +31,12 @@ export function tickText(at, step) {
   return step % 6e4 === 0 ? clock(at).slice(0, 5) : clock(at);
 }
 
+// A text under the axis that stays inside the picture.
+function timeText(x, y, left, width, text) {
+  const half = text.length * 3.2;
+  return s("text", { class: "tick", x: Math.min(width - half - 2, Math.max(left + half - 4, x)), y, "text-anchor": "middle" }, text);
+}
+
 // ---------------------------------------------------------------- a line over time
 
 // series: [{name, points: [[ms, value]], kind}]; the width follows the place it is put into.
@@ -52,7 +58,7 @@ export function lineChart({ series, height = 150, format = short, label, from = 
         s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
         s("text", { class: "tick", x: left - 7, y: y(value) + 3.5, "text-anchor": "end" }, format(value)),
       ]),
-      axis.at.map((at) => s("text", { class: "tick", x: Math.min(width - 18, Math.max(left + 12, x(at))), y: height - 5, "text-anchor": "middle" }, tickText(at, axis.step))),
+      axis.at.map((at) => timeText(x(at), height - 5, left, width, tickText(at, axis.step))),
       series.map((each, index) => plot(each, index, x, y)),
       hover(series, { left, right, top, bottom, width, height, begin, end, x, y, format }),
     ];
@@ -184,7 +190,7 @@ export function histogram(buckets, { height = 150, label, unit = "", format = sh
       buckets.map((each, at) => {
         const bar = s("rect", { class: "column", x: left + at * wide + 1, y: y(each.count), width: Math.max(1, wide - 2), height: Math.max(0, y(0) - y(each.count)), rx: 1.5 });
         bar.append(s("title", {}, `${format(each.from)} to ${format(each.to)} ${unit}: ${each.count}`));
-        return [bar, at % every === 0 ? s("text", { class: "tick", x: left + at * wide, y: height - 16, "text-anchor": at ? "middle" : "start" }, format(each.from)) : null];
+        return [bar, at % every === 0 || each.more ? s("text", { class: "tick", x: left + (at + (each.more ? 0.5 : 0)) * wide, y: height - 16, "text-anchor": at ? "middle" : "start" }, `${each.more ? "≥ " : ""}${format(Math.round(each.from * 10) / 10)}`) : null];
       }),
       unit ? s("text", { class: "tick", x: width - right, y: height - 3, "text-anchor": "end" }, unit) : null,
     ];
@@ -213,7 +219,7 @@ export function timeBars({ from, bucket, counts, height = 120, label }) {
         bar.append(s("title", {}, `${clock(from + at * bucket)}: ${count}`));
         return bar;
       }),
-      axis.at.map((at) => s("text", { class: "tick", x: Math.min(width - 16, Math.max(left + 12, x(at))), y: height - 5, "text-anchor": "middle" }, tickText(at, axis.step))),
+      axis.at.map((at) => timeText(x(at), height - 5, left, width, tickText(at, axis.step))),
     ];
   });
   return box;

@@ -29,7 +29,7 @@ export function mount(root, { name }) {
 function draw(root, alert, reload) {
   document.title = `${alert.rule} · ${alert.key_text}`;
   const events = alert.timeline || [];
-  const rows = eventTable(events, stepNames(alert));
+  const rows = eventTable(events, stepNames(alert), Object.keys(alert.key || {}));
   put(
     root,
     h("p", { class: "crumb" }, h("a", { href: "/alerts" }, "Alerts"), " / ", alert.rule),
@@ -39,7 +39,7 @@ function draw(root, alert, reload) {
     h(
       "div",
       { class: "grid wide-left" },
-      card("Events", { flush: true, aside: h("span", {}, "fields the rule reads are ", h("span", { class: "values" }, h("span", { class: "mattered" }, h("b", {}, "marked")))) }, events.length ? rows.element : empty("The events are no longer in the log", "The input topic keeps them for as long as its retention says.")),
+      card("Events", { flush: true, aside: "what the rule reads comes first" }, events.length ? rows.element : empty("The events are no longer in the log", "The input topic keeps them for as long as its retention says.")),
       h("div", { class: "stack" }, facts(alert), why(alert), history(alert)),
     ),
   );
@@ -76,12 +76,14 @@ function picture(alert, events, rows) {
   });
 }
 
-export function eventTable(events, steps) {
+// What a rule reads is marked, but for the key itself, which is the same everywhere.
+export function eventTable(events, steps, keys = []) {
+  const read = (each) => Object.keys(each.values || {}).filter((name) => !keys.includes(name));
   const columns = [
     { head: "Time", class: "tight num", cell: (each) => h("time", { title: moment(each.time, true) }, clock(each.time, true)) },
     { head: "Step", class: "tight", cell: (each) => (each.step ? badge(each.step, "accent") : "") },
     { head: "Event", class: "tight", cell: (each) => each.type || "" },
-    { head: "Values", class: "grow", cell: (each) => (each.event ? values(each.event, Object.keys(each.values || {})) : h("span", { class: "faint" }, "no longer in the log")) },
+    { head: "Values", class: "grow", cell: (each) => (each.event ? values(each.event, read(each)) : h("span", { class: "faint" }, "no longer in the log")) },
     { head: "Place", class: "tight mono faint", cell: (each) => `${each.stream}/${each.partition}/${each.offset}` },
   ];
   const element = table(columns, events, { label: "Events of the alert", rowClass: (each) => (each.step || !steps.length ? null : "other") });
@@ -102,7 +104,9 @@ export function values(event, mattered = []) {
   const entries = Object.entries(event).filter(([name]) => !HIDDEN.has(name));
   const first = entries.filter(([name]) => mattered.includes(name));
   const rest = entries.filter(([name]) => !mattered.includes(name));
-  return h("div", { class: "values" }, [...first, ...rest].map(([name, given]) => h("span", { class: mattered.includes(name) ? "mattered" : null }, `${name} `, h("b", {}, value(given)))));
+  const shown = (kind) => ([name, given]) => h("span", { class: kind }, `${name} `, h("b", {}, value(given)));
+  if (!first.length) return h("div", { class: "values" }, rest.map(shown(null)));
+  return h("div", {}, h("div", { class: "values" }, first.map(shown("mattered"))), rest.length ? h("div", { class: "values rest" }, rest.map(shown(null))) : null);
 }
 
 function facts(alert) {

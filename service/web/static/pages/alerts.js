@@ -2,7 +2,7 @@
 
 import { get, put as send, query as queryOf } from "/api.js";
 import { h, put } from "/dom.js";
-import { counted, percent, whole } from "/format.js";
+import { counted, day, percent, whole } from "/format.js";
 import { button, empty, failed, keyLink, label, labelText, loading, problem, rowLink, ruleLink, select, severity, table, tableRow, time, toast } from "/parts.js";
 import { alertNews, may } from "/store.js";
 
@@ -104,11 +104,10 @@ export function mount(root, { query, go }) {
 
   function columns() {
     return [
-      { head: "Event time", class: "tight num", cell: (each) => time(each.at) },
+      { head: "Event time", class: "tight num", cell: (each) => [time(each.at, "clock"), h("div", { class: "faint small" }, day(each.at))] },
       { head: "Severity", class: "tight", cell: (each) => severity(each.severity) },
-      { head: "Rule", class: "tight", cell: (each) => rowLink(`/alerts/${each.id}`, each.rule) },
+      { head: "What", class: "grow", cell: (each) => [rowLink(`/alerts/${each.id}`, each.rule), h("span", { class: "one-line muted", title: each.message || each.title }, each.message || each.title)] },
       { head: "Key", class: "tight", cell: (each) => keyLink(each.key_text) },
-      { head: "What", class: "grow", cell: (each) => h("span", { class: "one-line", title: each.message || each.title }, each.message || each.title) },
       { head: "Events", class: "tight num", cell: (each) => whole(each.events) },
       { head: "Status", class: "tight", cell: (each) => label(each.label) },
     ];
@@ -183,10 +182,8 @@ function precisionTable(rules) {
   return table(
     [
       { head: "Rule", class: "grow", cell: (each) => h("span", { class: "one-line" }, ruleLink(each.rule)) },
-      { head: "Right", class: "tight num", cell: (each) => whole(each.confirmed) },
-      { head: "False", class: "tight num", cell: (each) => whole(each.false_alarm) },
-      { head: "Open", class: "tight num", cell: (each) => whole(each.open) },
-      { head: "Precision", class: "tight num", cell: (each) => percent(each.precision) },
+      { head: "Judged", class: "tight num", cell: (each) => [whole(each.confirmed), h("span", { class: "faint" }, ` of ${whole(each.confirmed + each.false_alarm)}`)] },
+      { head: "Precision", class: "tight num", cell: (each) => h("b", {}, percent(each.precision)) },
     ],
     sorted,
     { label: "Precision a rule" },

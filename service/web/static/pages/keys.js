@@ -52,13 +52,13 @@ export function mount(root, { query, go }) {
   }
 
   async function look() {
-    const held = h("div", { class: "stack" }, loading());
-    const events = h("div", {}, loading());
+    const held = h("div", { class: "stack" }, card("Partial matches", loading()));
+    const events = h("div", {}, card("Events", loading("Looking for its events in the log")));
     const why = h("div", {});
-    const alerts = h("div", {});
+    const alerts = h("div", {}, card("Alerts", loading()));
     put(place, events, h("div", { class: "grid wide-left" }, h("div", { class: "stack" }, held, why), alerts));
     whyPart(why, key, rule, () => over);
-    const [state, past] = await Promise.allSettled([get(`/keys/${part(key)}`), get(`/keys/${part(key)}/events`, { limit: EVENTS })]);
+    const [state, past, rules] = await Promise.allSettled([get(`/keys/${part(key)}`), get(`/keys/${part(key)}/events`, { limit: EVENTS }), get("/rules")]);
     if (over) return;
     if (state.status === "rejected") put(held, card("What is held", problem(state.reason, look)));
     else {
@@ -66,7 +66,7 @@ export function mount(root, { query, go }) {
       put(alerts, alertsPart(state.value));
     }
     const raised = state.status === "fulfilled" ? state.value.alerts || [] : [];
-    put(events, past.status === "rejected" ? card("Events", problem(past.reason, look)) : eventsPart(past.value, raised, state.value));
+    put(events, past.status === "rejected" ? card("Events", problem(past.reason, look)) : eventsPart(past.value, raised, sessionsOf(state.value, rules.value)));
   }
 
   return () => {
@@ -90,28 +90,28 @@ function keyTable(keys) {
 
 // ---------------------------------------------------------------- events
 
-function eventsPart(found, alerts, state) {
+function eventsPart(found, alerts, sessions) {
   const events = [...found.events].sort((one, other) => one.time - other.time);
   if (!events.length) {
     const since = found.scanned && found.scanned.since ? ` Looked back to ${moment(found.scanned.since)}.` : "";
     return card("Events", empty("No event of this key was found", `Is it written as in the events? A key of two fields is card=c1,user=7.${since}`));
   }
   const types = [...new Set(events.map((each) => each.type))];
-  const sessions = sessionsOf(state);
   const near = alerts.filter((each) => each.at >= events[0].time && each.at <= events.at(-1).time + 864e5);
+  const bands = sessions.filter((each) => each.to >= events[0].time).map((each) => ({ ...each, to: Math.min(each.to, events.at(-1).time) }));
   const lanes = [...types.map((type) => ({ name: type })), ...(near.length ? [{ name: "alerts" }] : [])];
   const from = events[0].time, to = Math.max(events.at(-1).time, ...near.map((each) => each.at));
   const margin = Math.max(1000, (to - from) * 0.03);
   const list = eventList([...events].reverse());
   const marks = [
-    ...events.map((each, at) => ({ at: each.time, lane: types.indexOf(each.type), kind: "second", id: String(events.length - 1 - at), text: `${moment(each.time, true)} ${each.type} ${JSON.stringify(each.event)}` })),
+    ...events.map((each, at) => ({ at: each.time, lane: types.indexOf(each.type), kind: "plain", id: String(events.length - 1 - at), text: `${moment(each.time, true)} ${each.type} ${JSON.stringify(each.event)}` })),
     ...near.map((each) => ({ at: each.at, lane: lanes.length - 1, kind: "alert", id: `alert:${each.id}`, text: `${moment(each.at)} ${each.rule}: ${each.message || each.title}` })),
   ];
   const scanned = found.scanned || {};
   return card(
     "Events",
     { aside: `${counted(events.length, "event")}${scanned.complete === false ? `, looked back to ${scanned.since ? moment(scanned.since) : "the limit"}` : ""}` },
-    timeline({ lanes, marks, bands: sessions, from: from - margin, to: to + margin, label: `Events of the key by type`, onpick: (id) => list.pick(id) }),
+    timeline({ lanes, marks, bands, from: from - margin, to: to + margin, label: `Events of the key by type`, onpick: (id) => list.pick(id) }),
     h("details", { open: events.length <= 12 }, h("summary", { class: "small muted" }, "As a list, newest first"), list.element),
   );
 }
@@ -144,16 +144,18 @@ function eventList(events) {
   };
 }
 
-// A live session, as a band over the time line
-function sessionsOf(state) {
-  const found = [];
-  for (const held of (state && state.held) || []) {
-    for (const rule of held.rules || []) {
-      const session = rule.session || (rule.form === "session" ? rule : null);
-      if (session && session.since) found.push({ from: session.since, to: session.last || session.since, text: "session" });
-    }
-  }
-  return found;
+// Sessions as bands over the time line: those that ended are in the alerts of one session rule, a live one in its state.
+function sessionsOf(state, known) {
+  const rules = ((known && known.rules) || []).filter((each) => each.form === "session").map((each) => each.rule);
+  const rule = rules.find((each) => /summary/.test(each)) || rules[0];
+  if (!state || !rule) return [];
+  const ended = (state.alerts || []).filter((each) => each.rule === rule).map((each) => ({ from: each.start, to: each.end, text: "session" }));
+  const live = (state.held || [])
+    .flatMap((each) => each.rules || [])
+    .filter((each) => each.rule === rule)
+    .flatMap((each) => each.partials || [])
+    .map((each) => ({ from: each.since, to: Infinity, text: "live session" }));
+  return [...ended, ...live];
 }
 
 // ---------------------------------------------------------------- what is held
@@ -177,6 +179,8 @@ function heldPart(found) {
   ];
 }
 
+const WINDOWS = { aggregate: "in the window", session: "in the session", window: "in the window" };
+
 function partialPart(rule, partial) {
   const bound = partial.bound || [];
   const waits = partial.waits_for || [];
@@ -197,7 +201,11 @@ function partialPart(rule, partial) {
     h(
       "div",
       { class: "steps-line" },
-      steps.length ? steps.map((step) => h("span", { class: "step-chip" }, `${step}${counts(step) > 1 ? ` × ${counts(step)}` : ""}`)) : h("span", { class: "step-chip" }, partial.step || "begun"),
+      WINDOWS[partial.step]
+        ? h("span", { class: "step-chip" }, `${WINDOWS[partial.step]}: ${counted(partial.events ?? bound.length, "event")}`)
+        : steps.length
+          ? steps.map((step) => h("span", { class: "step-chip" }, `${step}${counts(step) > 1 ? ` × ${counts(step)}` : ""}`))
+          : h("span", { class: "step-chip" }, partial.step || "begun"),
       waits.length ? h("span", { class: "muted small" }, "waits for") : null,
       waits.map((step) => h("span", { class: "step-chip waits" }, step)),
     ),
@@ -241,8 +249,7 @@ function alertsPart(found) {
     alerts.length
       ? table(
           [
-            { head: "When", class: "tight num", cell: (each) => time(each.at) },
-            { head: "Rule", class: "grow", cell: (each) => [severity(each.severity), " ", rowLink(`/alerts/${each.id}`, each.rule)] },
+            { head: "Rule", class: "grow", cell: (each) => [rowLink(`/alerts/${each.id}`, each.rule), h("br"), h("div", { class: "muted small inline" }, severity(each.severity), time(each.at))] },
             { head: "Status", class: "tight", cell: (each) => label(each.label) },
           ],
           alerts,

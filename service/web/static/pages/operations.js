@@ -46,7 +46,7 @@ export function mount(root) {
       figures,
       stat("Containers", [whole(status.containers.filter((each) => each.state === "running").length), h("small", {}, ` of ${status.containers.length}`)], status.containers.map((each) => each.host).filter(Boolean)[0] || "none told of itself"),
       stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? `${seconds(status.behind_s)} behind` : "caught up"),
-      stat("Slowest", slow ? (slow.stage ? `${slow.stage}/${slow.partition}` : `partition ${slow.partition}`) : "–", slow && slow.input ? `held by ${slow.input.join("/")}` : "nothing holds event time back"),
+      stat("Slowest", slow ? (slow.stage ? `${slow.stage}/${slow.partition}` : `partition ${slow.partition}`) : "–", slow && slow.input ? `held by ${slow.input.join("/")}` : "nothing holds event time back", "text"),
       stat("Late", short(counts.late || 0), "events since start", counts.late ? "warn" : ""),
       stat("Dead", short(counts.dead || 0), "events since start", counts.dead ? "warn" : ""),
       stat("Dropped", short(counts.dropped || 0), "partial matches since start", counts.dropped ? "warn" : ""),
@@ -56,7 +56,7 @@ export function mount(root) {
   // ---------------------------------------------------------------- partitions
 
   function partitions(place) {
-    const show = (status) => put(place, containerTable(status.containers), tasksOf(status), inputTable(status.tasks));
+    const show = (status) => put(place, named("Containers", containerTable(status.containers)), named("Tasks", tasksOf(status)), named("Inputs", inputTable(status.tasks)));
     if (known.status) show(known.status);
     return statusNews.hear((status, fault) => (status ? show(status) : fault && put(place, problem(fault))));
   }
@@ -143,6 +143,8 @@ export function mount(root) {
     stop();
   };
 }
+
+const named = (title, content) => (content ? h("div", {}, h("h2", { class: "sub-head" }, title), content) : null);
 
 function containerTable(containers) {
   if (!containers.length) return empty("No container", "samovar run starts one.");

@@ -50,9 +50,10 @@ export function mount(root, { name, go }) {
 
 // A new rule begins with a type and a key that the service really has.
 async function fresh() {
-  const found = await get("/completions").catch(() => null);
-  const [type, fields] = Object.entries((found && found.types) || {})[0] || ["event", { key: "string" }];
-  const key = Object.keys(fields)[0] || "key";
+  const [words, known] = await Promise.all([get("/completions").catch(() => ({})), get("/streams").catch(() => ({ streams: [] }))]);
+  const [type, fields] = Object.entries(words.types || {})[0] || ["event", {}];
+  const stream = known.streams.find((each) => each.key && each.key in fields);
+  const key = stream ? stream.key : Object.keys(fields).find((name) => name !== "ts" && name !== "type") || "key";
   return { rule: "new", fresh: true, text: TEMPLATE.replaceAll("TYPE", type).replaceAll("KEY", key) };
 }
 
@@ -77,7 +78,7 @@ async function draw(root, state, rule, words, name, go) {
   const findings = h("ul", { class: "findings", "aria-label": "Findings", "aria-live": "polite" });
   const verdict = h("span", { class: "small", id: "verdict", role: "status" });
   const title = h("h1", {}, rule.fresh ? "New rule" : rule.rule);
-  const facts = h("span", { class: "actions" });
+  const facts = h("span", { class: "inline" });
   const panel = h("div", { class: "panel", role: "tabpanel", id: "panel" });
   const publishButton = button("Publish…", () => publishDialog(state, go), "main", { id: "publish", disabled: true });
   const panels = {

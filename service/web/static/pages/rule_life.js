@@ -2,7 +2,7 @@
 
 import { get, part, post } from "/api.js";
 import { h, put } from "/dom.js";
-import { hash, span, whole } from "/format.js";
+import { counted, hash, whole } from "/format.js";
 import { badge, button, dialog, empty, failed, field, loading, problem, toast, time } from "/parts.js";
 import { may } from "/store.js";
 
@@ -13,13 +13,14 @@ export function publishDialog(state, go) {
   const place = h("div", { class: "stack", id: "plan" }, loading("Making the plan"));
   const note = h("input", { type: "text", placeholder: "Why, in a line", "aria-label": "Note", maxlength: "500" });
   const shadow = h("input", { type: "checkbox", onchange: () => plan() });
+  const drain = h("input", { type: "checkbox", onchange: () => plan() });
   const warm = h("input", { type: "datetime-local", "aria-label": "Warm from (UTC)", onchange: () => plan() });
   const doIt = button("Publish", publish, "main", { disabled: true, id: "do-publish" });
   const box = dialog(
     `Publish ${state.checked && state.checked.rule ? state.checked.rule : "the rule"}`,
     [
       place,
-      h("div", { class: "toolbar" }, h("label", { class: "check" }, shadow, "In shadow: counted, no alerts"), field("Warm from (UTC)", warm, "folds history into its state first")),
+      h("div", { class: "toolbar" }, h("label", { class: "check" }, shadow, "In shadow: counted, no alerts"), state.rule.fresh ? null : h("label", { class: "check" }, drain, "Let matches that have begun finish"), field("Warm from (UTC)", warm, "folds history into its state first")),
       field("Note", note),
     ],
     [button("Cancel", () => box.close()), doIt],
@@ -27,13 +28,13 @@ export function publishDialog(state, go) {
   );
   let digest = null;
 
-  const warmMs = () => (warm.value ? Date.parse(`${warm.value}Z`) : null);
+  const asked = () => ({ text, shadow: shadow.checked, drain: drain.checked, warm_from: warm.value ? Date.parse(`${warm.value}Z`) : null });
 
   async function plan() {
     doIt.disabled = true;
     put(place, loading("Making the plan"));
     try {
-      const found = await post("/rules/plan", { text, shadow: shadow.checked, warm_from: warmMs() });
+      const found = await post("/rules/plan", asked());
       digest = found.digest;
       put(place, planShown(found.plan));
       doIt.disabled = false;
@@ -45,7 +46,7 @@ export function publishDialog(state, go) {
   async function publish() {
     doIt.disabled = true;
     try {
-      const done = await post("/rules/publish", { text, note: note.value, shadow: shadow.checked, warm_from: warmMs(), digest });
+      const done = await post("/rules/publish", { ...asked(), note: note.value, digest });
       box.close();
       toast(`Published ${done.rule || done.name} as number ${done.number}`);
       go(`/rules/${part(done.rule || done.name)}`);
@@ -57,38 +58,37 @@ export function publishDialog(state, go) {
   plan();
 }
 
-const WORDS = { kept: "are kept", drained: "finish under the old rule", dropped: "are dropped", keep: "are kept", drain: "finish under the old rule", drop: "are dropped" };
+const STATES = {
+  new: "There are none yet: the rule is new.",
+  kept: "Kept: the version is the same.",
+  moved: "Kept. What was collected stays as it was judged; from here on the new list counts.",
+  drained: "Drained: matches that have begun go on under the old version, new ones begin under this one.",
+  dropped: "Dropped: matches that have begun are given up.",
+};
 
+// A change before it happens: what becomes of partial matches, whether it may alert at once, findings, the difference.
 export function planShown(plan) {
-  const state = plan.state || {};
-  const cold = plan.cold_start ?? plan.cold;
+  const row = (name, ...content) => [h("dt", {}, name), h("dd", {}, content)];
+  const stages = plan.stages || {};
   return [
-    plan.summary ? h("p", {}, plan.summary) : null,
-    stateShown(state),
-    cold ? h("p", { class: "note warn" }, coldText(cold)) : null,
+    (plan.rules || []).map((rule) => [
+      h(
+        "dl",
+        { class: "facts", id: "state-plan" },
+        row("Becomes", `number ${rule.number}, `, h("code", {}, hash(rule.version)), " ", badge(rule.status, { live: "good", shadow: "warn" }[rule.status] || "")),
+        row("Partial matches", STATES[rule.state] || rule.state, rule.states && rule.state !== "new" ? ` ${counted(rule.states, "key has", "keys have")} one.` : ""),
+        rule.cold_start ? row("Cold start", h("span", { class: rule.cold_start.shadow_ms ? "warn-text" : null }, sentence(rule.cold_start.text))) : null,
+        plan.seeds && plan.seeds.length ? row("First change", `The ${counted(plan.seeds.length, "rule")} of the rules folder are written down as number 1; from here on the folder is not read.`) : null,
+        stages.new && stages.new.length ? row("New stages", stages.new.join(", ")) : null,
+        stages.gone && stages.gone.length ? row("Stages that go", stages.gone.join(", ")) : null,
+      ),
+      rule.diff ? diffShown(rule.diff) : h("p", { class: "note" }, rule.state === "new" ? "A new rule: there is nothing to compare it with." : "The text is the same."),
+    ]),
     (plan.findings || []).map((each) => h("p", { class: `note ${each.level === "error" ? "bad" : "warn"}` }, `line ${each.line}: ${each.message}${each.hint ? ` ${each.hint}` : ""}`)),
-    (plan.notes || []).map((each) => h("p", { class: "note" }, each)),
-    plan.diff ? diffShown(plan.diff) : h("p", { class: "note" }, "A new rule: there is nothing to compare it with."),
   ];
 }
 
-function stateShown(state) {
-  if (typeof state === "string") return h("p", { class: "note" }, `Partial matches ${WORDS[state] || state}.`);
-  const counts = Object.entries(state).filter(([, count]) => typeof count === "number");
-  const texts = Object.entries(state).filter(([, text]) => typeof text === "string" && text);
-  return h(
-    "div",
-    { class: "stack", id: "state-plan" },
-    counts.length ? h("p", { class: "note" }, "Partial matches: ", counts.map(([name, count]) => `${whole(count)} ${WORDS[name] || name.replaceAll("_", " ")}`).join(", ")) : null,
-    texts.map(([name, text]) => h("p", { class: "note" }, `${name.replaceAll("_", " ")}: ${WORDS[text] || text}`)),
-  );
-}
-
-function coldText(cold) {
-  if (typeof cold === "string") return cold;
-  if (typeof cold === "number") return `The rule stays in shadow for ${span(cold)}: it looks back that far and knows nothing yet.`;
-  return cold.text || cold.why || Object.entries(cold).map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`).join(", ");
-}
+const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
 
 export function diffShown(text) {
   const kind = (line) => (line.startsWith("@@") ? "place" : line.startsWith("+") ? "added" : line.startsWith("-") ? "gone" : null);
@@ -97,27 +97,32 @@ export function diffShown(text) {
 
 // ---------------------------------------------------------------- on, off
 
-export function stateButtons(state, go) {
-  if (!may("rules")) return null;
-  const rule = state.rule;
-  const off = rule.status === "disabled";
-  const act = off ? "enable" : "disable";
-  return button(off ? "Enable" : "Disable", () => ask(), off ? "" : "danger", { id: act });
+const ACTS = {
+  enable: { name: "Enable", words: "It begins again at the next batch.", done: "Enabled", kind: "main" },
+  live: { name: "Make live", words: "It leaves the shadow: from the next batch on it raises alerts.", done: "Live", kind: "main" },
+  disable: { name: "Disable", words: "It raises no more alerts from the next batch on. Its history stays, and it can be enabled again.", done: "Disabled", kind: "danger" },
+};
 
-  function ask() {
+export function stateButtons(state, go) {
+  if (!may("rules")) return [];
+  const { rule, status } = state.rule;
+  const acts = { live: ["disable"], shadow: ["live", "disable"], disabled: ["enable"] }[status] || [];
+  return acts.map((name) => button(ACTS[name].name, () => ask(name), name === "disable" ? "danger" : "", { id: name }));
+
+  function ask(name) {
+    const act = ACTS[name];
     const note = h("input", { type: "text", placeholder: "Why, in a line", "aria-label": "Note" });
-    const doIt = button(off ? "Enable" : "Disable", async () => {
+    const doIt = button(act.name, async () => {
       try {
-        await post(`/rules/${part(rule.rule)}/${act}`, { note: note.value });
+        await post(`/rules/${part(rule)}/${name === "live" ? "enable" : name}`, { note: note.value });
         box.close();
-        toast(off ? "Enabled" : "Disabled");
-        go(`/rules/${part(rule.rule)}`, true);
+        toast(act.done);
+        go(`/rules/${part(rule)}`, true);
       } catch (fault) {
         failed(fault);
       }
-    }, off ? "main" : "danger");
-    const words = off ? "It begins again at the next batch." : "It raises no more alerts from the next batch on. Its history stays, and it can be enabled again.";
-    const box = dialog(`${off ? "Enable" : "Disable"} ${rule.rule}`, [h("p", {}, words), field("Note", note)], [button("Cancel", () => box.close()), doIt]);
+    }, act.kind, { id: `do-${name}` });
+    const box = dialog(`${act.name} ${rule}`, [h("p", {}, act.words), field("Note", note)], [button("Cancel", () => box.close()), doIt]);
   }
 }
 

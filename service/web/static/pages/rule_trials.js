@@ -54,10 +54,13 @@ function oneTest(test, state) {
   return h(
     "li",
     { class: test.passed ? "pass" : "fail" },
-    h("span", { class: "mark", "aria-hidden": "true" }, test.passed ? "✓" : "✗"),
-    h("span", { class: "unseen" }, test.passed ? "passed: " : "failed: "),
-    test.name,
-    h("button", { type: "button", class: "where line-link button low small", onclick: () => state.editor.goTo(test.line) }, `line ${test.line}`),
+    h(
+      "div",
+      { class: "test-head" },
+      h("span", { class: "mark", "aria-hidden": "true" }, test.passed ? "✓" : "✗"),
+      h("span", {}, h("span", { class: "unseen" }, test.passed ? "passed: " : "failed: "), test.name),
+      h("button", { type: "button", class: "line-link", onclick: () => state.editor.goTo(test.line) }, `line ${test.line}`),
+    ),
     (test.differences || []).map((each) =>
       h(
         "dl",
@@ -76,7 +79,7 @@ function oneTest(test, state) {
 // ---------------------------------------------------------------- trials
 
 export function tryPanel(state) {
-  const result = h("div", { id: "tried" }, empty("Try it on what just came in", "The rule runs over the newest events of the log, from nothing. No alert is raised and no state is kept."));
+  const result = h("div", { id: "tried", class: "stack" }, empty("Try it on what just came in", "The rule runs over the newest events of the log, from nothing. No alert is raised and no state is kept."));
   let minutes = "60";
   const runButton = button("Try it", run, "", { id: "run-try" });
   const element = h(
@@ -104,7 +107,7 @@ export function tryPanel(state) {
       h("p", { class: "note" }, h("b", {}, counted(found.matches, "alert")), ` in ${counted(found.events, "event")} ${past}`, found.suppressed ? `, ${whole(found.suppressed)} suppressed` : "", found.bad ? `, ${whole(found.bad)} could not be read` : "", `; took ${span(found.seconds * 1000)}`, found.complete === false ? ". There were more events than are tried at once." : ""),
       found.alerts.length
         ? [
-            found.per_key && found.per_key.length > 1 ? bars(found.per_key.slice(0, 5).map((each) => ({ name: keyLink(each.key_text), count: each.count })), { label: "Alerts a key" }) : null,
+            found.per_key && found.per_key.some((each) => each.count > 1) ? bars(found.per_key.slice(0, 5).map((each) => ({ name: keyLink(each.key_text), count: each.count })), { label: "Alerts a key" }) : null,
             h("div", { class: "stack" }, found.alerts.map(oneAlert)),
           ]
         : empty("It would not have fired", "Nothing in these events matches. The page Keys says for one key how far a rule came."),

@@ -7,12 +7,15 @@ import { counted, percent, short, span, whole } from "/format.js";
 import { card, empty, keyLink, loading, problem, select, stat, table, time } from "/parts.js";
 
 const AGAIN_MS = 4000;
+const COUNT_MS = 20000; // all ended sessions are gone through for these
+const BUCKETS = 100;
+const COLUMNS = 14;
 // Which value of a session rule's alerts is its length, and which its pages, in the order in which they are looked for.
 const PAGES = ["pages", "views", "count"];
 
 export function mount(root, { query, go }) {
   let over = false;
-  let timer = 0;
+  const timers = [];
   const place = h("div", { class: "stack" }, loading());
   const choice = h("span", { class: "actions" });
   put(root, h("div", { class: "page-head" }, h("h1", {}, "Sessions"), choice), place);
@@ -47,34 +50,43 @@ export function mount(root, { query, go }) {
       h("div", { class: "grid three" }, card("Length of ended sessions", lengths), card("Pages a session", pages), card("Funnel", funnel)),
       card("Live sessions", { flush: true, aside: h("span", {}, "of ", h("code", {}, rule.rule)) }, live),
     );
+    const shown = {};
+    const tell = () => put(figures, statsOf(shown.now, shown.length, shown.seen));
     const refresh = async () => {
-      const asked = [
-        get("/sessions", { rule: rule.rule, limit: 100 }),
-        get("/alerts/values", { rule: rule.rule, field: "duration_ms", buckets: 20 }),
-        pageValues(rule.rule),
-        funnelOf(rules, rule),
-      ];
-      const [now, length, seen, steps] = await Promise.allSettled(asked);
+      try {
+        shown.now = await get("/sessions", { rule: rule.rule, limit: 100 });
+        if (!over) put(live, liveTable(shown.now));
+      } catch (fault) {
+        if (!over) put(live, problem(fault));
+      }
       if (over) return;
-      put(live, now.status === "fulfilled" ? liveTable(now.value) : problem(now.reason));
+      tell();
+      timers[0] = setTimeout(refresh, AGAIN_MS);
+    };
+    const count = async () => {
+      const asked = [get("/alerts/values", { rule: rule.rule, field: "duration_ms", buckets: BUCKETS }), pageValues(rule.rule), funnelOf(rules, rule)];
+      const [length, seen, steps] = await Promise.allSettled(asked);
+      if (over) return;
       put(lengths, length.status === "fulfilled" ? lengthChart(length.value) : problem(length.reason));
       put(pages, seen.status === "fulfilled" ? pageChart(seen.value) : problem(seen.reason));
       put(funnel, steps.status === "fulfilled" ? funnelChart(steps.value) : problem(steps.reason));
-      put(figures, statsOf(now.value, length.value, seen.value));
-      timer = setTimeout(refresh, AGAIN_MS);
+      [shown.length, shown.seen] = [length.value, seen.value];
+      tell();
+      timers[1] = setTimeout(count, COUNT_MS);
     };
+    count();
     refresh();
   }
 
   return () => {
     over = true;
-    clearTimeout(timer);
+    timers.forEach(clearTimeout);
   };
 }
 
 async function pageValues(rule) {
   for (const field of PAGES) {
-    const found = await get("/alerts/values", { rule, field, buckets: 20 }).catch(() => null);
+    const found = await get("/alerts/values", { rule, field, buckets: BUCKETS }).catch(() => null);
     if (found && found.count) return found;
   }
   return { count: 0, field: "pages" };
@@ -90,21 +102,47 @@ function statsOf(now, length, seen) {
   ];
 }
 
-// Narrow steps below, one for the long rest: a mean of the few long ones would flatten the others.
+// Few sessions are very long, and would leave all others in one column: what lies far beyond 19 of 20 goes into the last.
+function columns(found, least) {
+  const far = Math.max(least, found.p95 * 1.3);
+  const near = found.buckets.filter((each) => each.from < far);
+  const together = Math.max(1, Math.ceil(near.length / COLUMNS));
+  const made = [];
+  for (let at = 0; at < near.length; at += together) {
+    const some = near.slice(at, at + together);
+    made.push({ from: some[0].from, to: some.at(-1).to, count: some.reduce((sum, each) => sum + each.count, 0) });
+  }
+  const rest = found.buckets.slice(near.length).reduce((sum, each) => sum + each.count, 0);
+  if (rest) made.push({ from: made.at(-1).to, to: found.max, count: rest, more: true });
+  return made;
+}
+
 function lengthChart(found) {
   if (!found.count) return empty("No session has ended yet", "A session ends when its gap has passed without an event.");
-  return histogram(found.buckets.map((each) => ({ ...each, from: each.from / 60000, to: each.to / 60000 })), { label: "Length of sessions in minutes", unit: "minutes" });
+  const minutes = (each) => ({ ...each, from: each.from / 60000, to: each.to / 60000 });
+  return histogram(columns(found, 60000).map(minutes), { label: "Length of sessions in minutes", unit: "minutes" });
+}
+
+// Counts are whole numbers: a column each, where the buckets are narrow enough to tell them apart.
+function byNumber(found) {
+  if (found.max - found.min > BUCKETS) return found;
+  const counts = new Map();
+  for (const each of found.buckets) {
+    const number = Math.min(Math.ceil(each.from - 1e-9), found.max);
+    counts.set(number, (counts.get(number) || 0) + each.count);
+  }
+  return { ...found, buckets: [...counts].map(([from, count]) => ({ from, to: from + 1, count })) };
 }
 
 function pageChart(found) {
   if (!found.count) return empty("No session has ended yet");
-  return histogram(found.buckets, { label: `${found.field} a session`, unit: found.field === "count" ? "events" : found.field });
+  return histogram(columns(byNumber(found), 1), { label: `${found.field} a session`, unit: found.field === "count" ? "events" : found.field });
 }
 
 // The steps of a visit, told by the rules that watch for them. Only rules that the service has are counted.
 const STEPS = [
   { name: "Visits", of: ["session-summary"] },
-  { name: "Saw more than one page", of: ["session-summary"], less: ["bounce"] },
+  { name: "Several pages", of: ["session-summary"], less: ["bounce"] },
   { name: "Filled a cart", of: ["cart-abandoned", "funnel-completed"] },
   { name: "Paid", of: ["funnel-completed"] },
 ];
@@ -123,7 +161,7 @@ async function funnelOf(rules, chosen) {
 function funnelChart({ steps }) {
   if (!steps.length) return empty("No funnel for this rule", "The funnel is counted from the rules session-summary, bounce, cart-abandoned and funnel-completed of the sessions pack.");
   const most = Math.max(1, steps[0].count);
-  const list = bars(steps.map((step, at) => ({ ...step, kind: at === steps.length - 1 ? "" : "second", note: at ? `${percent(step.count / most)} of visits` : "" })), { most, label: "Funnel" });
+  const list = bars(steps.map((step, at) => ({ ...step, kind: at === steps.length - 1 ? "second" : "", note: at ? `${percent(step.count / most)} of visits` : "" })), { most, label: "Funnel" });
   list.classList.add("funnel");
   return list;
 }
@@ -134,8 +172,12 @@ function liveTable(found) {
     [
       { head: "Key", class: "tight", cell: (each) => keyLink(each.key_text) },
       { head: "Since", class: "tight num", cell: (each) => time(each.since) },
-      { head: "Last event", class: "tight num", cell: (each) => (each.last ? time(each.last, "clock") : "–") },
-      { head: "Length", class: "tight num", cell: (each) => (each.last ? span(each.last - each.since) : "–") },
+      ...(found.sessions.some((each) => each.last)
+        ? [
+            { head: "Last event", class: "tight num", cell: (each) => (each.last ? time(each.last, "clock") : "–") },
+            { head: "Length", class: "tight num", cell: (each) => (each.last ? span(each.last - each.since) : "–") },
+          ]
+        : []),
       { head: "Events", class: "tight num", cell: (each) => whole(each.events) },
       { head: "Closes at", class: "tight num", cell: (each) => (each.closes ? time(each.closes, "clock") : "–") },
       { head: "", class: "grow", cell: () => "" },

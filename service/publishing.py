@@ -256,8 +256,8 @@ def planned(
 
 def _refuse_large(plans: Sequence[Plan]) -> None:
     """The journal tells all rules of a stage in one record, with their lists."""
-    for plan in plans:
-        size = len(json.dumps(rules_facts(plan)))
+    for each in plans:
+        size = len(json.dumps(rules_facts(each)))
         if size > MAX_MESSAGE_BYTES * 3 // 4:  # what drains comes on top
             raise Refused(
                 "change-too-large",

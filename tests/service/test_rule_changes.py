@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import Entry, unpack_entry
-from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.changelog.rules_topic import append_changes
 from samovar.service.publishing import plan_publish, publish
 from samovar.service.rule_watch import RuleWatch
@@ -88,17 +88,20 @@ def equal(service: Service) -> None:
     assert sorted(folded(service)) == raised
 
 
-def folded(service: Service) -> Iterator[str]:
+def folded(service: Service) -> list[str]:
     """The ids of all alerts that a fold of input and journal raises."""
+    found: list[str] = []
+
+    def take_ids(pairs: Sequence[Pair]) -> None:
+        found.extend(json.loads(value or b"")["id"] for _, value in pairs)
+
     with service.log() as log:
         site = site_of(service.settings, log)
         for each in site.stages():
             for partition in range(site.partitions):
                 until = Until({spec.stream: _end(log, spec.topic, partition) for spec in each.plan.inputs})
-                found: list[str] = []
-                rebuild(log, each.plan, partition, MemoryStore(), until, on_alerts=lambda pairs, ids=found: ids.extend(
-                    json.loads(value or b"")["id"] for _, value in pairs))  # fmt: skip
-                yield from found
+                rebuild(log, each.plan, partition, MemoryStore(), until, on_alerts=take_ids)
+    return found
 
 
 def _end(log: Any, topic: str, partition: int) -> int:
@@ -431,18 +434,22 @@ def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(s
             service.config.write_text(text)
             take(container)
             assert any("change 2 of the rules is not taken" in line for line in said), said
-            assert container.renewal.trouble is not None
+            assert trouble(container)
             events = [*many(20, start_s=200), *tide(400)]  # its own file is not read again
             log.append([Append("purchase", [(each["card"].encode(), json.dumps(each).encode()) for each in events])])
             catch_up(container)
             assert "testing" in {alert["rule"] for alert in alerts(service)}
             assert run("rules", "disable", service.config, "big", "--yes").exit_code == 0
             take(container)
-            assert container.renewal.trouble is None
+            assert not trouble(container)
         finally:
             container.close()
     equal(service)
     assert [entry.facts.get("book") for entry in journal(service, 0) if entry.kind == "rules"] == [None, 3]
+
+
+def trouble(container: Container) -> bool:
+    return container.renewal.trouble is not None
 
 
 def test_a_lost_rules_topic_is_refused_never_guessed(service: Service) -> None:

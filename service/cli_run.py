@@ -68,14 +68,15 @@ def run(
         from samovar.service.settings import load_service
 
         flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
+        flags += given_flags(None, http=http, advertise=advertise)
         settings = load_service(config, flags=flags)
-        containers = settings.run.containers
+        containers, http = settings.run.containers, settings.run.http if answers_at is None else None
         if containers > 1 or http is not None:
             options, beside = [part for flag in flags for part in ("--set", flag)], None
             if http is not None:
                 from samovar.service.http_place import place_from
 
-                place = place_from(http, advertise)
+                place = place_from(http, settings.run.advertise)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
                 beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
             raise typer.Exit(

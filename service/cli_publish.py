@@ -37,6 +37,9 @@ Exit codes: 0 fine, 2 wrong usage or refused."""
 DIFF_HELP = """Show what differs between two numbers of a rule.
 
 Exit codes: 0 the same, 1 they differ, 2 wrong usage or refused."""
+PLAN_HELP = """Show which fields of the streams changed since the last change, and whether every rule can run with them.
+
+Exit codes: 0 all can, 1 one cannot, 2 wrong usage or refused."""
 LISTS_HELP = f"""Change a shared list; a running service takes it between two batches.
 
 {CODES}"""
@@ -63,6 +66,7 @@ def register(app: typer.Typer, rules: typer.Typer) -> None:
     rules.command(name="rollback", help=ROLLBACK_HELP)(rollback)
     rules.command(name="history", help=HISTORY_HELP)(history)
     rules.command(name="diff", help=DIFF_HELP)(diff)
+    rules.command(name="plan", help=PLAN_HELP)(plan)
     lists = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Shared lists of a service's rules.")
     lists.command(name="add", help=LISTS_HELP)(lists_add)
     lists.command(name="remove", help=LISTS_HELP)(lists_remove)
@@ -225,6 +229,19 @@ def diff(
     if found:
         print(found)
     raise typer.Exit(1 if found else 0)
+
+
+def plan(config: Config, *, json: Json = False) -> None:
+    with told():
+        from samovar.service.logs import opened
+        from samovar.service.schema_plan import plan_schema
+        from samovar.service.settings import load_service
+
+        settings = load_service(config)
+        with opened(settings) as log:
+            found = plan_schema(settings, log)
+    print(found.as_json() if json else found.as_text())
+    raise typer.Exit(0 if found.ok else 1)
 
 
 def lists_add(

@@ -12,7 +12,6 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config, SetFlags
-from samovar.service.http_place import place_from
 from samovar.service.processes import nothing_begun, run_processes
 
 RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
@@ -20,8 +19,8 @@ RUN_HELP = """Run a service: read its streams, match its rules, write its alerts
 SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at any
 moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
 
-On Kafka the partitions of a container that ended wait some seconds for it to come back, so that a restart moves nothing.
-One that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
+On Kafka the partitions of a container that ended wait some seconds for it to come back: a restart moves nothing. One
+that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
 
 Exit codes: 0 stopped or caught up, 2 wrong usage or refused."""
 
@@ -74,6 +73,8 @@ def run(
         if containers > 1 or http is not None:
             options, beside = [part for flag in flags for part in ("--set", flag)], None
             if http is not None:
+                from samovar.service.http_place import place_from
+
                 place = place_from(http, advertise)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
                 beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]

@@ -165,7 +165,7 @@ class Demo:
         service.rules_seen.add(rule.id)
         if service.whole < WHOLE_MOST:
             service.whole += 1
-            show_alert(self._console, rule, alert, events_of(service.log, service.settings, alert))
+            show_alert(self._console, rule, alert, events_of(service.log, alert))
         else:
             show_line(self._console, rule, alert)
 

@@ -12,7 +12,6 @@ from rich.markup import escape
 from samovar.changelog.log import Log, TopicPartition
 from samovar.patterns.follow import iso_time
 from samovar.patterns.syntax import Rule
-from samovar.service.settings_models import ServiceFile
 
 SHOWN_EVENTS = 3  # of an alert
 COLOURS = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "cyan", "info": "dim"}
@@ -59,14 +58,14 @@ def event_text(line: str) -> str:
     return f"{event['type']} {fields}" if "type" in event else fields
 
 
-def events_of(log: Log, settings: ServiceFile, alert: Mapping[str, Any]) -> list[tuple[str, str]]:
+def events_of(log: Log, alert: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The first matched events, read back from where the alert says that they are."""
     places = [(step, place) for step, taken in alert["steps"].items() for place in taken]
-    return [(step, line) for step, place in places[:SHOWN_EVENTS] for line in _read(log, settings, *place)]
+    return [(step, line) for step, place in places[:SHOWN_EVENTS] for line in _read(log, *place)]
 
 
-def _read(log: Log, settings: ServiceFile, stream: str, partition: int, offset: int) -> Iterator[str]:
-    reader = log.reader({TopicPartition(settings.streams[stream].topic, partition): offset})
+def _read(log: Log, topic: str, partition: int, offset: int) -> Iterator[str]:
+    reader = log.reader({TopicPartition(topic, partition): offset})
     try:
         for records in reader.poll(1, READ_S)[:1]:
             if len(records) and int(records.offsets[0]) == offset:

@@ -1,4 +1,4 @@
-"""Where the HTTP process answers. Imports nothing heavy: `samovar run` needs it before anything has begun."""
+"""Where the HTTP process answers."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from samovar.patterns.syntax import Rule
 from samovar.service.avro_streams import decoding_of
 from samovar.service.rulebook import Rulebook
 from samovar.service.service_rules import lists_of, rules_of
-from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.settings_models import ServiceFile, Storm, Stream
 from samovar.service.stages import Stage, stages_of, topic_of
 from samovar.service.user_tasks import task_plans
 from samovar.tasks.plan import Book, Coming, Forward, InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.storm import EVERY, Limits
 
 
 def plan_of(settings: ServiceFile, partitions: int) -> Plan:
@@ -69,8 +70,15 @@ def _plan(settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec,
     program = compile_rules(rules)
     texts = _texts(settings, rules, [plan.version for plan in program.rules])
     limits = settings.max_partials, settings.max_events, settings.cache_bytes
-    plan = Plan(settings.service, inputs, program, texts, topics, *limits)
+    plan = Plan(settings.service, inputs, program, texts, topics, *limits, storm=_storm(settings.storm))
     return plan if settings.book is None else replace(plan, book=_book(settings.book, rules))
+
+
+def _storm(storm: Storm | None) -> Limits:
+    if storm is None:
+        return {}
+    own = {rule: (limit.alerts, limit.per_ms) for rule, limit in storm.rules.items()}
+    return {EVERY: (storm.alerts, storm.per_ms), **own}
 
 
 def _book(book: Rulebook, rules: Sequence[Rule]) -> Book:

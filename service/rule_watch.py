@@ -41,6 +41,13 @@ class RuleWatch:
         self._ending = threading.Event()
         self.refused: tuple[int, Refused] | None = None  # a change that could not be taken
 
+    @property
+    def trouble(self) -> str | None:
+        if self.refused is None:
+            return None
+        change, error = self.refused
+        return f"change {change}: {error.code}: {error.what}"
+
     def newer(self) -> Sequence[Plan] | None:
         if self._found is None:  # without the lock: a look may be going on
             return None

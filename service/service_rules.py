@@ -63,9 +63,13 @@ def published_rules(settings: ServiceFile) -> RuleSet:
     rules = RuleSet(tuple(one.rule for one in loaded if one.rule is not None), findings)
     if rules.errors:
         count = "an error" if len(rules.errors) == 1 else f"{len(rules.errors)} errors"
-        hint = "Mend the service file, or what was published: `samovar rules plan`, `samovar rules rollback`."
         what = f"the published rules have {count} with this service file"
-        raise BadRules("rule-errors", what, hint, rendered(rules.errors, texts))
+        shown = rendered(rules.errors, texts)
+        if all(load_given(text, path, settings.params, lists).rule is not None for path, text in texts.items()):
+            hint = "`samovar rules plan` shows them all. Put the fields back, or publish rules without them first."
+            raise BadRules("schema-breaks-rules", what, hint, shown)
+        hint = "Mend the service file, or what was published: `samovar rules plan`, `samovar rules rollback`."
+        raise BadRules("rule-errors", what, hint, shown)
     return rules
 
 

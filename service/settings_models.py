@@ -230,6 +230,19 @@ class HttpSettings(Model):
     requests_per_s: Count = 200
 
 
+class StormLimit(Model):
+    """How many alerts a rule may raise in a partition, in a time of the events."""
+
+    alerts: Count
+    per_ms: DurationMs = Field(60 * S, alias="per")
+
+
+class Storm(StormLimit):
+    """The limit of all rules, and those of single ones."""
+
+    rules: Mapping[str, StormLimit] = {}
+
+
 TOPICS_OF_A_SERVICE = {
     "alerts": "alerts",
     "late": "late",
@@ -262,6 +275,7 @@ class ServiceFile(Model):
     max_events: Count = MAX_EVENTS
     max_partials: Count = MAX_PARTIALS
     snapshots: Snapshots = Snapshots.model_validate({})
+    storm: Storm | None = None
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
     sinks: Mapping[SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})

@@ -145,11 +145,9 @@ class Run:
     def _transact(self, member: Member, feed: Feed, mark: Mark, until_ms: int) -> Mark:
         """Write what is due and that it was written, as one."""
         arrivals = feed.due(until_ms)
-        if until_ms <= mark.written_ms and not arrivals:
-            return mark
         appends, passed_over = self._places.appends(arrivals, mark.shift_ms)
         events = sum(len(append.records) for append in appends)
-        mark = replace(mark, written_ms=until_ms, events=mark.events + events)
+        mark = replace(mark, written_ms=max(until_ms, mark.written_ms), events=mark.events + events)
         member.transact([*appends, append_of(self._settings.service, mark)], {})
         self.written.events += events
         self.written.passed_over += passed_over

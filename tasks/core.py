@@ -23,6 +23,7 @@ from samovar.tasks.plan import MAIN, InputSpec, Plan
 from samovar.tasks.receiving import Receiver
 from samovar.tasks.residence import Index, Residence
 from samovar.tasks.skipping import Skips
+from samovar.tasks.storm import Guard
 from samovar.tasks.switching import Switch, rules_facts
 
 
@@ -41,8 +42,9 @@ class Counts:
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
     unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
-    skipped: int = 0  # alerts found again after a rewind, and not published twice
+    skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
     muted: int = 0  # matches of rules in shadow, or of versions that drain
+    throttled: int = 0  # alerts that the storm guard kept back
 
 
 def added(left: Counts, right: Counts) -> Counts:
@@ -88,13 +90,14 @@ class Core:
         if position is not None:
             self.intake.resume(position)
         told = {} if position is None else position.forwards
-        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told)
+        self._skips = Skips.of(store)
+        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
-        self._skips = Skips.of(store)
         self.muting = Muting(plan.rules)
+        self.guard = Guard(plan.storm, store)
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()
         self._dirty = False
@@ -151,6 +154,12 @@ class Core:
             self.residence.forget()
         self._run(self.intake.apply(entry))
 
+    def release_to(self, watermark: int) -> None:
+        """Let event time be this, where it is behind: of a fold that ends where another task stands."""
+        buffer = self.intake.buffer
+        buffer.floor = max(buffer.floor, watermark)
+        self._run(release(buffer))
+
     def index_some(self) -> None:
         """Go on with the index of deadlines; what it shows to be due happens when it is complete."""
         if self.residence.index_some():
@@ -174,10 +183,17 @@ class Core:
             found_here: Sequence[Pair] = found.records()
             alerts = found_here if self.muting.is_idle else self.muting.left(found_here)
             self._since.muted += len(found_here) - len(alerts)
+            alerts = alerts if self.guard.is_idle else self._guarded(alerts)
             left = alerts if self._skips.is_over else self._skips.left(alerts)
             self._since.skipped += len(alerts) - len(left)
             self._since.matches += len(left)
             self.alerts += left
+
+    def _guarded(self, alerts: Sequence[Pair]) -> list[Pair]:
+        before = self.guard.throttled.total()
+        left = self.guard.left(alerts)
+        self._since.throttled += self.guard.throttled.total() - before
+        return left
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
         if not fed.dead and not fed.late:
@@ -219,7 +235,7 @@ class Core:
         position = self.position()
         rows, index = self.residence.changes(self.watermark)
         gone = [] if self._skips.is_over else self._skips.changes(position)
-        rows = [*more, *rows, *gone, (POSITION, pack_position(position))]
+        rows = [*more, *rows, *gone, *self.guard.changes(), (POSITION, pack_position(position))]
         self._since.rows = len(rows)
         appends = [Append(topics.changelog, rows, partition)]
         if self.alerts:

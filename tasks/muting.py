@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from samovar.changelog.log import Pair
 from samovar.tasks.plan import RuleText
+
+_SERIALS = count()
 
 
 class Muting:
@@ -21,6 +24,7 @@ class Muting:
     def __init__(self, rules: Sequence[RuleText]) -> None:
         self._rules = {head_of(rule): rule for rule in rules if _may_be_muted(rule)}
         self._heads = tuple(self._rules)
+        self.serial = next(_SERIALS)  # no other of this process has it
         self.muted: Counter[str] = Counter()  # matches a rule, since these rules began here
 
     @property

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from samovar.patterns.compile import Program
 from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.native import Decoder
+from samovar.tasks.storm import Limits
 from samovar.tasks.user_spec import TaskSpec
 
 # Of the fields to take, and the fields of time and type; without the last, the type of all events.
@@ -158,6 +159,7 @@ class Plan:
     others: tuple[InputSpec, ...] = ()
     task: TaskSpec | None = None
     book: Book | None = None  # None: nothing was ever published, the rules are those of files
+    storm: Limits = field(default_factory=dict)  # alerts that a rule may raise
 
     @property
     def versions(self) -> dict[str, str]:

@@ -17,11 +17,13 @@ from samovar.changelog.journal import REWIND, Entry, standing, unpack_entry
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.changelog.record import Position
 from samovar.state.store import Change, TaskStore
+from samovar.tasks.core import Core
 from samovar.tasks.hearts import heart_of
 from samovar.tasks.intake import numbered
 from samovar.tasks.opening import recover_waiting
-from samovar.tasks.plan import Plan
-from samovar.tasks.switching import book_row, plan_of_facts, switch_rows
+from samovar.tasks.plan import InputSpec, Plan
+from samovar.tasks.switching import Switch, plan_of_facts, standing_rows, switch_rows
+from samovar.tasks.warming import warm_rows
 
 COMMIT_EVENTS = 200_000  # between two writes to the store
 
@@ -138,8 +140,7 @@ class Replay:
         self.core = heart_of(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
         self.core.intake.replay()
         self.core.intake.journaled = first.number
-        if self.plan.book is not None:
-            self.store.write(book_row(self.plan))
+        self.store.write(standing_rows(self.plan, self.store))
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
 
     def _go_on(self, start: Position) -> None:
@@ -240,10 +241,10 @@ class Replay:
         self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
         if self.plan.book is not None:
-            self.store.write(self._switched_rows(entry, position))
+            self.store.write(self._switched_rows(entry, specs))
         self.core = heart_of(self.plan, self.partition, self.store, specs, position)
         self.core.intake.replay()
-        self.store.write(self.core.gone_rows())
+        self.store.write([*self.core.gone_rows(), *standing_rows(self.plan, self.store)])
         recover_waiting(self.log, self.core.intake, position, self.partition)
         self.core.intake.journaled = entry.number
         self._topic_ids()
@@ -251,9 +252,13 @@ class Replay:
             if stream not in position.inputs and stream in self.core.intake.sources:
                 self.core.intake.sources[stream].next = offset
 
-    def _switched_rows(self, entry: Entry, position: Position) -> list[Change]:
+    def _switched_rows(self, entry: Entry, specs: Sequence[InputSpec]) -> list[Change]:
         """As the task did it: before the rules that come after the change begin."""
-        return switch_rows(self.store, self.plan, entry.facts.get("moves", {}))
+        warm = entry.facts.get("warm", {"rules": (), "from": {}})
+        switch = Switch(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+        assert isinstance(self.core, Core), self.core
+        folded = warm_rows(self.log, switch, self.partition, self.core, specs)
+        return [*switch_rows(self.store, switch.plan, switch.moves), *folded]
 
     def close(self) -> None:
         self.core.close()

@@ -11,6 +11,11 @@ from samovar.tasks.plan import Plan
 class Renewal(Protocol):
     """Makes plans beside the container's loop, which only asks whether there are newer ones."""
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the last change is not taken."""
+        ...
+
     def newer(self) -> Sequence[Plan] | None:
         """Plans that were not given out yet; never waits."""
         ...
@@ -22,6 +27,8 @@ class Renewal(Protocol):
 
 class Never:
     """The rules never change: those of a test, or of a service without a rules topic."""
+
+    trouble = None
 
     def newer(self) -> None:
         return None

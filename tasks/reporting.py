@@ -137,6 +137,8 @@ class Reporter:
             look.caught_up,
             self._address,
             [RuleReport(**asdict(rule)) for rule in look.rules],
+            at_work=look.at_work if look.changes or any(rule.kept_back for rule in look.at_work) else (),
+            rules_refused=look.rules_refused,
         )
 
     def _with_lag(self, look: Look, each: InputReport, now_ms: int, now_s: float) -> InputReport:

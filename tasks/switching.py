@@ -26,6 +26,7 @@ from samovar.patterns.spans import lasting_ms
 from samovar.patterns.syntax import Rule
 from samovar.state.store import Change, Readable
 from samovar.tasks.plan import MAIN, Book, Coming, Plan, RuleText
+from samovar.tasks.storm import limits_facts, limits_in, limits_of, limits_row
 
 FORMAT = 1
 
@@ -53,7 +54,8 @@ class Switch:
 def rules_facts(plan: Plan) -> dict[str, Any]:
     """What the journal, and the row of the store, say about the rules at work."""
     book = {} if plan.book is None else {"book": plan.book.change}
-    return {"rules": [rule.facts() for rule in plan.rules], **book}
+    storm = {} if not plan.storm else {"storm": limits_facts(plan.storm)}
+    return {"rules": [rule.facts() for rule in plan.rules], **book, **storm}
 
 
 # ---------------------------------------------------------------- what is at work
@@ -66,6 +68,8 @@ def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
     if standing.book is None or standing.book.change != wanted.book.change:
         return True
     own = {rule.id: rule.version for rule in standing.rules if not rule.drains}
+    if dict(standing.storm) != dict(wanted.storm):
+        return True
     return own != wanted.versions or any(_has_drained(rule, watermark) for rule in standing.rules)
 
 
@@ -173,7 +177,8 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
     coming = {} if plan.book is None else plan.book.coming
     draining = frozenset() if plan.book is None else plan.book.draining
     book = None if change is None else Book(change, coming, draining)
-    return replace(with_rules(plan, texts), inputs=inputs, book=book)
+    storm = limits_of(facts.get("storm", {}))
+    return replace(with_rules(plan, texts), inputs=inputs, book=book, storm=storm)
 
 
 # ---------------------------------------------------------------- rows
@@ -181,7 +186,16 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
 
 def book_row(plan: Plan) -> list[Change]:
     """The row that says which rules are at work."""
+    if plan.book is None:
+        return []
     return [(BOOK, json.dumps({"v": FORMAT, **rules_facts(plan)}, separators=(",", ":")).encode())]
+
+
+def standing_rows(plan: Plan, store: Readable) -> list[Change]:
+    """The rows that say what is at work, for a replay that begins or changes here."""
+    if plan.book is not None or plan.task is not None:
+        return book_row(plan)
+    return limits_row(plan.storm) if dict(limits_in(store)) != dict(plan.storm) else []
 
 
 def book_of(store: Readable) -> Mapping[str, Any] | None:

@@ -23,10 +23,12 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.record import (
     FOLLOWING,
+    INDEXED,
     POSITION,
     ROW,
     Following,
     Position,
+    deadline_rows,
     formats_of,
     pack_following,
     refuse_newer,
@@ -49,7 +51,9 @@ from samovar.tasks.notes import Note
 from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.restoring import plan_of_position
+from samovar.tasks.storm import limits_in, limits_row
 from samovar.tasks.switching import Switch, book_of, book_row, is_due, plan_of_facts, switch_rows, switched
+from samovar.tasks.warming import warm_offsets, warm_rows
 
 
 class RulesBehind(Exception):
@@ -220,7 +224,11 @@ class Task:
         self._core = self._core_of(standing, position)
         if self.plan.book is None:
             self._dropped = self._rows_of_gone_rules(position)
-            if position is None or dict(position.rules) != self.plan.versions or self._has_other_inputs(position):
+            has_other_limits = self.plan.task is None and dict(limits_in(self.store)) != dict(self.plan.storm)
+            if has_other_limits:
+                self._dropped += limits_row(self.plan.storm)
+            is_other = position is None or dict(position.rules) != self.plan.versions
+            if is_other or has_other_limits or (position is not None and self._has_other_inputs(position)):
                 self._core.note_rules()
         elif position is None:
             self._dropped = book_row(self.plan)
@@ -296,10 +304,18 @@ class Task:
         assert not self.dirty, self.name
         assert isinstance(self.core, Core), self.name
         switch = switched(self.core.plan, self.plan, _known(self.core.watermark))
+        if switch.warm:
+            since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
+            switch = replace(switch, warm_from=since)
+        specs = numbered(self.core.position(), switch.plan.inputs)
+        warm = warm_rows(self.log, switch, self.partition, self.core, specs)
         rows = switch_rows(self.store, switch.plan, switch.moves)
         self.core.turn(switch, self._nexts_after(switch.plan))
         self._tell_switch(switch, rows)
-        return self.core.outcome(rows)
+        outcome = self.core.outcome([*rows, *warm])
+        if self.store.get(INDEXED) is not None:
+            outcome.changes.extend(deadline_rows(warm))
+        return outcome
 
     def end_switch(self) -> None:
         """What `begin_switch` gave is in the log and in the store."""
@@ -324,6 +340,7 @@ class Task:
         assert switch.plan.book is not None
         gone = {row_parts(row)[1] for row, value in rows if value is None and row[:1] == ROW} - switch.moves.keys()
         more = f", states of {', '.join(sorted(gone))} are dropped" if gone else ""
+        more += f", the history of {', '.join(switch.warm)} is folded" if switch.warm else ""
         drains = [rule.name for rule in switch.plan.rules if rule.drains]
         more += f", {', '.join(drains)} drains" if drains else ""
         text = f"{self.name}: rules of change {switch.plan.book.change} from here on{more}"

@@ -5,6 +5,7 @@ replay, rebuild, verify, restore and rewind do the same (P1, P2).
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.log import TopicPartition
 from samovar.service.rule_watch import RuleWatch
 from samovar.service.rulebook import read_rulebook
 from samovar.service.stores import site_of
@@ -19,7 +21,7 @@ from samovar.state.memory import MemoryStore
 from samovar.tasks.container import Container
 from samovar.tasks.rebuild import Until, rebuild
 from tests.contracts.log_driving import read_to_end
-from tests.oncall import RULES, Service, catch_up, make, many, run
+from tests.oncall import RULES, Service, catch_up, make, many, purchase, run
 
 BIG = """
 rule: big
@@ -94,8 +96,6 @@ def folded(service: Service) -> Iterator[str]:
 
 
 def _end(log: Any, topic: str, partition: int) -> int:
-    from samovar.changelog.log import TopicPartition
-
     at = TopicPartition(topic, partition)
     return int(log.bounds([at])[at].end)
 
@@ -125,3 +125,204 @@ def test_a_running_service_takes_a_rule_between_two_batches(service: Service) ->
             for partition in (0, 1)
         }
         assert book.took_effect("big", 2) is None
+
+
+def tide(second: float) -> list[dict[str, Any]]:
+    """Events of no interest in all partitions, so that what is two seconds older waits no more."""
+    return [purchase(f"t{n}", second, 5) for n in range(8)]
+
+
+def test_what_has_not_changed_keeps_its_partial_matches(service: Service) -> None:
+    service.produce([purchase("c1", 0, 1), purchase("c1", 1, 1), *tide(4)])
+    with service.container() as container:
+        published(service, BIG)
+        take(container)
+        service.produce([purchase("c1", 5, 900), *tide(30)])
+        catch_up(container)
+    assert [alert["rule"] for alert in alerts(service) if alert["rule"] != "unusual"] == ["testing", "big"]
+    equal(service)
+
+
+def test_a_changed_rule_drops_its_partial_matches_or_drains_them(service: Service) -> None:
+    found: dict[str, list[str]] = {}
+    for option in ("drop", "drain"):
+        own = make(service.config.parent / option)
+        own.produce([purchase("c1", 0, 1), purchase("c1", 1, 1), purchase("c2", 2, 1), *tide(4.5)])
+        with own.container() as container:
+            plan = published(own, TESTING_3, *(["--drain"] if option == "drain" else []))
+            assert [(each["name"], each["number"], each["state"]) for each in plan["rules"]] == [
+                ("testing", 2, "drained" if option == "drain" else "dropped")
+            ]
+            assert plan["rules"][0]["states"] == 2
+            take(container)
+            # c1 began before the change and ends after it; c3 begins and ends after it, c2 needs one probe only
+            own.produce([purchase("c3", 5, 1), purchase("c1", 6, 900), purchase("c3", 7, 900), *tide(30)])
+            catch_up(container)
+        equal(own)
+        raised = [alert for alert in alerts(own) if alert["rule"] == "testing"]
+        found[option] = sorted(f"{alert['key']['card']} {alert['version']}" for alert in raised)
+        versions = {number: entry["version"] for number, entry in numbered(own, "testing").items()}
+        if option == "drop":
+            assert found[option] == [f"c3 {versions[2]}"]
+        else:
+            assert found[option] == sorted([f"c1 {versions[1]}", f"c3 {versions[2]}"])
+
+
+def test_a_version_that_has_drained_goes(service: Service) -> None:
+    service.produce([purchase("c1", 0, 1)])
+    with service.container() as container:
+        published(service, TESTING_3, "--drain")
+        take(container)
+        service.produce([purchase(f"c{n}", 300, 5) for n in range(8)])
+        catch_up(container)
+        assert any(rule.drains for task in container.tasks.values() for rule in task.core.plan.rules)
+        service.produce([purchase(f"c{n}", 700, 5) for n in range(8)])
+        catch_up(container)
+        container.cycle()
+        assert not any(rule.drains for task in container.tasks.values() for rule in task.core.plan.rules)
+    equal(service)
+
+
+def test_disable_enable_rollback_and_their_history(service: Service) -> None:
+    service.produce(many(20))
+    with service.container() as container:
+        published(service, TESTING_3, "--note", "one probe is enough", "--author", "ada")
+        take(container)
+        for words in (["disable", "testing"], ["enable", "testing"], ["rollback", "testing"]):
+            done = run("rules", words[0], service.config, *words[1:], "--yes")
+            assert done.exit_code == 0, done.output
+            service.produce(many(20, start_s=100 * len(words)))
+            take(container)
+    equal(service)
+    history = numbered(service, "testing")
+    assert [(n, each["act"], each["status"]) for n, each in history.items()] == [
+        (1, "seed", "live"),
+        (2, "publish", "live"),
+        (3, "disable", "disabled"),
+        (4, "enable", "live"),
+        (5, "rollback", "live"),
+    ]
+    assert history[2]["note"] == "one probe is enough"
+    assert history[2]["author"] == "ada"
+    assert history[5]["version"] == history[1]["version"] != history[4]["version"] == history[2]["version"]
+    assert all(each["took_effect"].keys() == {"0", "1"} for each in history.values())
+    diff = run("rules", "diff", service.config, "testing", 1, 2)
+    assert diff.exit_code == 1
+    assert "-    [purchase where amount < 2] as probe with runs=2.." in diff.stdout
+    assert run("rules", "diff", service.config, "testing", 1, 5).exit_code == 0
+
+
+def numbered(service: Service, name: str) -> dict[int, dict[str, Any]]:
+    done = run("rules", "history", service.config, name, "--json")
+    assert done.exit_code == 0, done.output
+    return {each["number"]: each for each in json.loads(done.stdout)["entries"]}
+
+
+def test_a_rule_with_errors_is_refused_and_the_old_one_goes_on(service: Service) -> None:
+    service.produce(many(20))
+    with service.container() as container:
+        refused = published(service, RULES["testing"].replace("amount < 2", "amont < 2"), code=2)["refused"]
+        assert "rule-errors" in refused
+        assert "^" in refused
+        take(container)
+        service.produce(many(30, start_s=60))
+        catch_up(container)
+    assert "testing" in {alert["rule"] for alert in alerts(service)}
+    assert "nothing was published yet" in run("rules", "history", service.config).stdout
+    equal(service)
+
+
+def test_a_dry_run_writes_nothing(service: Service) -> None:
+    service.process(many(5))
+    assert published(service, BIG, "--dry-run")["written"] is False
+    assert "nothing was published yet" in run("rules", "history", service.config).stdout
+
+
+def test_a_rule_in_shadow_is_counted_and_raises_nothing(service: Service) -> None:
+    service.produce([*many(5), *tide(20)])
+    with service.container() as container:
+        published(service, BIG, "--shadow")
+        take(container)
+        service.produce([*many(60, start_s=60), *tide(300)])
+        catch_up(container)
+        assert "big" not in {alert["rule"] for alert in alerts(service)}
+        muted = sum(task.core.counts.muted for task in container.tasks.values())
+        assert muted == sum(event["amount"] > 500 for event in many(60)) == 10
+        assert run("rules", "enable", service.config, "big", "--yes").exit_code == 0
+        take(container)
+        service.produce(many(60, start_s=600))
+        catch_up(container)
+    assert "big" in {alert["rule"] for alert in alerts(service)}
+    equal(service)
+
+
+def test_a_list_changes_without_publishing_and_states_stay(service: Service) -> None:
+    service.produce([purchase("c1", 0, 5, "FR"), *tide(5)])
+    with service.container() as container:
+        published(service, RISKY)
+        take(container)
+        service.produce([purchase("c1", 10, 5, "FR"), *tide(20)])
+        catch_up(container)
+        done = run("lists", "add", service.config, "places", "DE", "--json", "--note", "a wave of them")
+        assert done.exit_code == 0, done.output
+        plan = json.loads(done.stdout)
+        assert plan["lists"] == {"places": {"items": 2, "added": ["DE"], "removed": []}}
+        assert [(each["name"], each["state"]) for each in plan["rules"]] == [("risky", "moved")]
+        take(container)
+        service.produce([purchase("c1", 30, 5, "DE"), *tide(60)])
+        catch_up(container)
+    (alert,) = [alert for alert in alerts(service) if alert["rule"] == "risky"]
+    assert alert["start"] == purchase("c1", 10, 5)["ts"]
+    assert "places: FR, DE" in run("lists", "show", service.config).stdout
+    assert "a wave of them" in run("rules", "history", service.config).stdout
+    equal(service)
+
+
+def test_list_items_come_from_a_file_and_go_again(service: Service, tmp_path: Path) -> None:
+    service.process(many(5))
+    published(service, RISKY)
+    (tmp_path / "items.txt").write_text("# countries\nDE\n\nIT\n")
+    assert run("lists", "add", service.config, "places", "--file", tmp_path / "items.txt", "--yes").exit_code == 0
+    assert run("lists", "remove", service.config, "places", "FR", "DE", "--yes").exit_code == 0
+    assert json.loads(run("lists", "show", service.config, "--json").stdout) == {"places": ["IT"]}
+    again = run("lists", "remove", service.config, "places", "FR", "--yes")
+    assert (again.exit_code, "list-unchanged" in again.stderr) == (2, True)
+    unknown = run("lists", "add", service.config, "plces", "FR", "--yes")
+    assert (unknown.exit_code, "did you mean `places`" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["changelog", "source"])
+def test_a_lost_store_comes_back_with_the_rules_it_had(service: Service, option: str) -> None:
+    service.produce(many(40))
+    with service.container() as container:
+        published(service, TESTING_3, "--drain", "--shadow")
+        take(container)
+        service.produce(many(40, start_s=200))
+        catch_up(container)
+    before = service.digests()
+    shutil.rmtree(service.state)
+    done = run("restore", service.config, "--from", option, "--verify")
+    assert done.exit_code == 0, done.output
+    assert service.digests() == before
+    service.process(many(40, start_s=400))
+    assert "testing" not in {
+        alert["rule"] for alert in alerts(service) if alert["start"] > many(1, start_s=210)[0]["ts"]
+    }
+    equal(service)
+
+
+def test_a_rewind_to_before_a_change_takes_it_again(service: Service) -> None:
+    service.produce(many(40))
+    with service.container() as container:
+        published(service, BIG)
+        take(container)
+        service.produce(many(40, start_s=200))
+        catch_up(container)
+    before = sorted(alert["id"] for alert in alerts(service))
+    done = run("rewind", service.config, "--to-time", many(1, start_s=60)[0]["ts"])
+    assert done.exit_code == 0, done.output
+    with service.container():
+        pass
+    assert len({alert["id"] for alert in alerts(service)}) == len(alerts(service)) >= len(before)
+    done = run("verify", service.config, "--json")
+    assert done.exit_code == 0, done.output

@@ -19,6 +19,7 @@ from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
 from samovar.service.settings_run import RunSettings
+from samovar.service.settings_sinks import SinkName, SinkSettings
 from samovar.service.settings_tasks import TaskName, TaskSettings
 from samovar.service.settings_types import (
     Count,
@@ -276,6 +277,7 @@ class ServiceFile(Model):
     snapshots: Snapshots = Snapshots.model_validate({})
     storm: Storm | None = None
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
+    sinks: Mapping[SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})
     run: RunSettings = RunSettings.model_validate({})
     _path: Path = PrivateAttr(default=Path("service.yml"))

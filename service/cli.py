@@ -26,6 +26,7 @@ from samovar.service import (
     cli_run,
     cli_service,
     cli_state,
+    cli_views,
 )
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
@@ -47,6 +48,7 @@ cli_run.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)
+cli_views.register(app)
 
 
 def print_version(wanted: bool) -> None:

@@ -25,6 +25,8 @@ POINTS = (
 )
 # Passed only when partitions come and go.
 MOVES = ("revoke.before", "revoke.after", "assign.after")
+# Passed only when a view is published.
+VIEWS = ("publish.before", "publish.between", "publish.after")
 
 
 class UnknownPointError(ValueError):
@@ -33,8 +35,9 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    if name and name not in POINTS + MOVES:
-        raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(POINTS + MOVES)}.")
+    known = POINTS + MOVES + VIEWS
+    if name and name not in known:
+        raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]
 
 

@@ -157,6 +157,10 @@ class Member(Protocol):
         """Whether all that was committed at the last look has been given out."""
         ...
 
+    def has_share(self) -> bool:
+        """Whether the group has said what is this member's, be it nothing. Not before it joined, nor while it waits."""
+        ...
+
     def transact(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:

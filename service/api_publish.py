@@ -149,14 +149,10 @@ def history(asking: Reading, rule: RuleName) -> Response:
     if not found:
         world.shelf.rule(rule)  # says what is near
         raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
-    entries = [
-        {
-            **entry_data(each),
-            "text": each.text,
-            "took_effect": book.took_effect(rule, each.number) if book.change else None,
-        }
-        for each in reversed(found)
-    ]
+    entries = []
+    for each in reversed(found):
+        effect = book.took_effect(rule, each.number) if book.change else None
+        entries.append({**entry_data(each), "text": each.text, "took_effect": effect})
     return answered({"entries": entries})
 
 
@@ -173,11 +169,8 @@ def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 def show_lists(asking: Reading) -> Response:
     """Shared lists as they are now."""
     found = lists.show(asking.world.settings, asking.world.log)
-    if asking.masks.is_on:  # what a list holds is compared with fields, and may be what is marked
-        return answered(
-            {"lists": {name: [asking.masks.alias(item) for item in items] for name, items in found.items()}}
-        )
-    return answered({"lists": {name: list(items) for name, items in found.items()}})
+    alias = asking.masks.alias  # what a list holds is compared with fields, and may be what is marked
+    return answered({"lists": {name: [alias(item) for item in items] for name, items in found.items()}})
 
 
 @router.post("/lists/{name}/add")
@@ -209,9 +202,8 @@ def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
         def progress(done: int, total: int) -> None:
             on_progress(done / total if total else 0.0, None)
 
-        return masked_backtest(
-            masks, backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress).to_json()
-        )
+        found = backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress)
+        return masked_backtest(masks, found.to_json())
 
     job = world.jobs.start("backtest", asking.name, work)
     return answered({"job": job.number}, 202)
@@ -239,8 +231,6 @@ def cancel(asking: Authoring, job: Annotated[str, Path(max_length=64)]) -> Respo
     """Cancel a job: one's own, or as an operator anybody's."""
     found = asking.world.jobs.get(job)
     if found.by != asking.name and not asking.who.may("operate"):
-        raise Refused(
-            "unknown-job", "there is no such job", "A job is cancelled by whoever began it, and by operators."
-        )
+        raise Refused("unknown-job", "there is no such job", "It is cancelled by whoever began it, and by operators.")
     found.cancelled.set()
     return answered(found.data())

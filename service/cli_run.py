@@ -81,6 +81,7 @@ def run(
                 place = place_from(http, settings.run.advertise)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
                 beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
+                beside += [part for flag in flags for part in ("--set", flag)]
             raise typer.Exit(
                 run_processes(
                     config,

@@ -6,6 +6,7 @@ the plans of now and those that would be.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,10 +42,10 @@ from samovar.service.rulebook import Rulebook, RuleEntry, folded, read_rulebook,
 from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import reading, rows_of
-from samovar.service.topics import bootstrap_of, missing, partitions_of, plan
+from samovar.service.topics import MAX_MESSAGE_BYTES, bootstrap_of, missing, partitions_of, plan
 from samovar.state.errors import StoreError
 from samovar.tasks.plan import Plan
-from samovar.tasks.switching import switched
+from samovar.tasks.switching import rules_facts, switched
 from samovar.tasks.task import task_folder
 
 NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
@@ -234,6 +235,7 @@ def planned(
     existing = log.topics([stream.topic for stream in settings.streams.values()])
     partitions = partitions_of(settings, existing)
     plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
+    _refuse_large(plans)
     standing: list[Plan] = []
     with suppress(Refused):  # what was published before does not load: this change may be what mends it
         standing = rule_plans(with_book(settings, before), partitions)
@@ -250,6 +252,19 @@ def planned(
         tuple(each for each in names[0] if standing and each not in names[1]),
         tuple(each for each in names[1] if each not in names[0]),
     )
+
+
+def _refuse_large(plans: Sequence[Plan]) -> None:
+    """The journal tells all rules of a stage in one record, with their lists."""
+    for each in plans:
+        size = len(json.dumps(rules_facts(each)))
+        if size > MAX_MESSAGE_BYTES * 3 // 4:  # what drains comes on top
+            raise Refused(
+                "change-too-large",
+                f"the rules and their lists would have {size:,} bytes together, and a record of the journal holds"
+                f" {MAX_MESSAGE_BYTES:,}",
+                "Disable rules that are not needed, or shorten the list.",
+            )
 
 
 def _numbered(record: RuleRecord, number: int) -> RuleRecord:

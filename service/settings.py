@@ -1,8 +1,9 @@
 """Reads a service file: YAML to a `ServiceFile`, with every error of the file at once, each with its line and a caret.
 
-`${NAME}` in a value under `log` or `registry` is the environment variable NAME, so that a file holds no secrets, and
-`$${` is `${`. Over the file go variables that are settings themselves, and over those flags (settings_layers.py). What
-came from the environment, and what is named as a secret, is hidden in every text that this program writes.
+`${NAME}` in a value under `log`, `registry` or `sinks` is the environment variable NAME, so that a file holds no
+secrets, and `$${` is `${`. Over the file go variables that are settings themselves, and over those flags
+(settings_layers.py). What came from the environment, and what is named as a secret, is hidden in every text that this
+program writes.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class _Reader:
     lenient: bool
 
     def data(self, node: Map) -> dict[str, Any]:
-        return {key.text: self._value(value, secret=key.text == "log") for key, value in node.entries}
+        return {key.text: self._value(value, secret=key.text in ("log", "sinks")) for key, value in node.entries}
 
     def _value(self, node: Node, *, secret: bool) -> Any:
         if isinstance(node, Map):

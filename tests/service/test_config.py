@@ -18,7 +18,7 @@ from samovar.service.settings_layers import OTHERS, OTHERS_BEGIN, PREFIX, names_
 from tests.service.test_service_file_page import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
-CANARY = "canary-7f3a"
+CANARY = "canary-7f3a-0123456789"
 SERVICE = """
 service: fraud
 log: {embedded: there}

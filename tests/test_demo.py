@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -116,6 +117,9 @@ def goes_on_and_loses_nothing(folder: Path, environment: Mapping[str, str], stre
         first.wait_for(FIRST)
         first.wait_for(r"^(low|medium|high|critical) +\S+ \S+=")  # rule and key
         first.wait_for(r"^ {9}\w+: \w+ \w+=")  # and its events
+        for address in re.findall(r"pages +(\S+)", first.text):
+            with urllib.request.urlopen(f"{address}/live", timeout=PATIENCE_S) as answer:
+                assert json.load(answer) == {"live": True}
         assert first.interrupt() == 0, first.text
         assert children_of(first.process.pid) == []
     before = {name: written(folder / name / "service.yml", environment) for name in ("fraud", "sessions")}

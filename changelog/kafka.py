@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -33,6 +34,7 @@ from samovar.changelog.log import Append, Bounds, Joining, Member, Reader, Topic
 
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
 VISIBLE_S = 30.0  # until a new topic must have its leaders, and a deleted one must be gone
+TRY_S = 12.0  # for one try; the client's own time for a request is 10 s
 AGAIN_S = 0.05
 ANSWER_S = 5.0
 # What checks of a topic look at.
@@ -41,6 +43,8 @@ CHECKED = frozenset(
     max.message.bytes min.insync.replicas message.timestamp.type segment.ms""".split()
 )
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
+DESCRIBE_S = (1.0, 3.0, 10.0)
+TIMED_OUT = "(_TIMED_OUT)"  # as `failure_of` ends
 
 admin: Any = admin_module  # most of its names are not exported as far as types go
 
@@ -170,10 +174,22 @@ class KafkaLog:
             consumer.close()
 
     def members(self, group: str) -> Sequence[str]:
-        doing = f"describing group {group}"
-        told = self._ask(doing, lambda: self._admin.describe_consumer_groups([group]), without=NO_GROUP)
+        told = self._described(group, f"describing group {group}")
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
+
+    def _described(self, group: str, doing: str) -> dict[str, Any]:
+        """On a broker where no group ever was, the client's first question makes the coordinator's topic and is then
+        forgotten until its time is over: it is asked with little time first, and again.
+        """
+        for seconds in DESCRIBE_S:
+            try:
+                ask = partial(self._admin.describe_consumer_groups, [group], request_timeout=seconds)
+                return self._ask(doing, ask, without=NO_GROUP)
+            except LogUnavailable as error:
+                if seconds == DESCRIBE_S[-1] or TIMED_OUT not in str(error):
+                    raise
+        raise AssertionError(DESCRIBE_S)
 
     # ---------------------------------------------------------------- records
 
@@ -222,8 +238,9 @@ class KafkaLog:
                 if told.code() not in PASSING or time.monotonic() > deadline:
                     raise failure_of(told, doing, self._settings) from None
                 self._look_again(told)
-            except FutureTimeout:
-                raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
+            except FutureTimeout:  # the client lost it: it answers within its own time, or never
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
             time.sleep(AGAIN_S)
 
     def _look_again(self, error: KafkaError) -> None:
@@ -244,7 +261,7 @@ def answers(futures: Futures[Key], without: Collection[int]) -> dict[Key, Any]:
     found = {}
     for key, future in futures.items():
         try:
-            found[key] = future.result(ASK_S)
+            found[key] = future.result(TRY_S)
         except KafkaException as error:
             if error_of(error).code() not in without:
                 raise

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -42,9 +41,8 @@ CHECKED = frozenset(
     """cleanup.policy min.compaction.lag.ms max.compaction.lag.ms delete.retention.ms retention.ms retention.bytes
     max.message.bytes min.insync.replicas message.timestamp.type segment.ms""".split()
 )
+COORDINATORS = "__consumer_offsets"
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
-DESCRIBE_S = (1.0, 3.0, 10.0)
-TIMED_OUT = "(_TIMED_OUT)"  # as `failure_of` ends
 
 admin: Any = admin_module  # most of its names are not exported as far as types go
 
@@ -174,22 +172,22 @@ class KafkaLog:
             consumer.close()
 
     def members(self, group: str) -> Sequence[str]:
-        told = self._described(group, f"describing group {group}")
+        doing = f"describing group {group}"
+        if not self._had_groups(doing):
+            return []
+        told = self._ask(doing, lambda: self._admin.describe_consumer_groups([group]), without=NO_GROUP)
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
 
-    def _described(self, group: str, doing: str) -> dict[str, Any]:
-        """On a broker where no group ever was, the client's first question makes the coordinator's topic and is then
-        forgotten until its time is over: it is asked with little time first, and again.
+    def _had_groups(self, doing: str) -> bool:
+        """Whether there was ever a group. Where none was, the question after one would make the coordinator's topic,
+        and the client would then forget it until its time is over.
         """
-        for seconds in DESCRIBE_S:
-            try:
-                ask = partial(self._admin.describe_consumer_groups, [group], request_timeout=seconds)
-                return self._ask(doing, ask, without=NO_GROUP)
-            except LogUnavailable as error:
-                if seconds == DESCRIBE_S[-1] or TIMED_OUT not in str(error):
-                    raise
-        raise AssertionError(DESCRIBE_S)
+        asked = TopicCollection([COORDINATORS])
+        try:
+            return bool(self._ask(doing, lambda: self._admin.describe_topics(asked), without=MISSING))
+        except Refused:  # we may not look
+            return True
 
     # ---------------------------------------------------------------- records
 

@@ -14,6 +14,7 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.record import POSITION, Position, unpack_position
 from samovar.changelog.restore import Changelog, Restore
 from samovar.state.memory import MemoryStore
+from samovar.state.store import TaskStore
 
 LOOK_BACK = 20_000  # records looked at first for the end of a commit; then ten times as many, and so on
 
@@ -23,13 +24,20 @@ def image_at(
 ) -> MemoryStore:
     """The rows that a changelog stands for up to an offset."""
     store = MemoryStore()
+    fill(store, log, changelog, to, on_progress)
+    return store
+
+
+def fill(
+    store: TaskStore, log: Log, changelog: Changelog, to: int, on_progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """The same into any empty store: of a large state, one on disk."""
     restore = Restore(store, log, changelog, min(changelog.bounds.begin, to), to=to)
     try:
         while not restore.advance():
             on_progress(restore.records)
     finally:
         restore.close()
-    return store
 
 
 def is_exact(log: Log, changelog: Changelog, offset: int, lag_ms: int, now_ms: int) -> bool:

@@ -27,6 +27,7 @@ FETCH_S = 900
 PROBE_S = 30
 
 Say: TypeAlias = Callable[[str], None]
+Name: TypeAlias = tuple[str, str, str]  # of a jar: group, artifact, version
 
 POM = """<project>
 <modelVersion>4.0.0</modelVersion><groupId>samovar</groupId><artifactId>broker</artifactId><version>1</version>
@@ -43,13 +44,13 @@ class Java:
     version: str
 
 
-def find_java() -> Java:
+def find_java(whom: str = "a Kafka broker") -> Java:
     """The Java of JAVA_HOME, else of the PATH."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which("java", path=str(Path(home) / "bin") if home else None) or shutil.which("java")
     if path is None:
         hint = f"Install a Java runtime, version {OLDEST_JAVA} or later, or set JAVA_HOME to one."
-        raise Refused("java-missing", "there is no Java, which a Kafka broker needs", hint)
+        raise Refused("java-missing", f"there is no Java, which {whom} needs", hint)
     try:
         told = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=PROBE_S, check=False)
         output = told.stderr + told.stdout
@@ -80,7 +81,10 @@ def kafka_jars(java: Java, say: Say) -> list[Path]:
     folder = cache_folder()
     if not folder.is_dir():
         say(f"fetching Kafka {VERSION} into {folder} (once, about 45 MB)")
-        fetch(folder, java)
+        try:
+            fetch(folder, java, WANTED)
+        except NotFetched as failed:
+            raise Refused("kafka-jars-missing", f"Kafka {VERSION}: {failed.what}", failed.hint, failed.tried) from None
     jars = sorted(folder.glob("*.jar"))
     if not any(jar.name == f"kafka_2.13-{VERSION}.jar" for jar in jars):
         hint = f"Delete {folder} and try again."
@@ -88,14 +92,22 @@ def kafka_jars(java: Java, say: Say) -> list[Path]:
     return jars
 
 
-def fetch(folder: Path, java: Java) -> None:
+class NotFetched(Exception):
+    """Jars could not be fetched, or not kept: what happened, what to do, and what each way of fetching said."""
+
+    def __init__(self, what: str, hint: str, tried: str = "") -> None:
+        super().__init__(what)
+        self.what, self.hint, self.tried = what, hint, tried
+
+
+def fetch(folder: Path, java: Java, wanted: Sequence[Name]) -> None:
     """Fetch all jars, with Maven or Ivy. The folder appears when all is there, also where two do this at once."""
     failed = []
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for way in (maven_commands, ivy_commands):
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
-                commands = way(Path(scratch), java)
+                commands = way(Path(scratch), java, wanted)
                 if not commands:
                     continue
                 said = run_all(commands)
@@ -105,10 +117,10 @@ def fetch(folder: Path, java: Java) -> None:
                 failed.append(said)
     except OSError as error:
         hint = "Set XDG_CACHE_HOME to a folder that can be written."
-        raise Refused("kafka-jars-missing", f"cannot keep the Kafka jars: {error}", hint) from None
+        raise NotFetched(f"the jars cannot be kept: {error}", hint) from None
     tried = "\n  ".join(failed) or "neither `mvn` nor pyspark (for its Ivy) is installed"
     hint = f"Install Maven or pyspark, see that it can reach its repository, or put the jars into {folder} by hand."
-    raise Refused("kafka-jars-missing", f"Kafka {VERSION} could not be fetched", hint, tried)
+    raise NotFetched("the jars could not be fetched", hint, tried)
 
 
 def put_in_place(jars: Path, folder: Path) -> None:
@@ -119,17 +131,17 @@ def put_in_place(jars: Path, folder: Path) -> None:
             raise
 
 
-def maven_commands(scratch: Path, _java: Java) -> list[list[str]]:
+def maven_commands(scratch: Path, _java: Java, wanted: Sequence[Name]) -> list[list[str]]:
     maven = shutil.which("mvn")
     if maven is None:
         return []
     pom = scratch / "pom.xml"
-    pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*name) for name in WANTED)), "utf-8")
+    pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*name) for name in wanted)), "utf-8")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={scratch / 'jars'}"]
     return [[maven, "--batch-mode", "--quiet", "--file", str(pom), *goal]]
 
 
-def ivy_commands(scratch: Path, java: Java) -> list[list[str]]:
+def ivy_commands(scratch: Path, java: Java, wanted: Sequence[Name]) -> list[list[str]]:
     """PySpark ships Ivy as a jar that can be run."""
     spark = importlib.util.find_spec("pyspark")
     folders = spark.submodule_search_locations if spark is not None else None
@@ -138,7 +150,7 @@ def ivy_commands(scratch: Path, java: Java) -> list[list[str]]:
         return []
     ivy = [java.path, "-jar", str(found[-1]), "-warn", "-cache", str(scratch / "ivy"), "-confs", "default"]
     into = ["-types", "jar", "bundle", "-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
-    return [[*ivy, "-dependency", *name, *into] for name in WANTED]
+    return [[*ivy, "-dependency", *name, *into] for name in wanted]
 
 
 def run_all(commands: Sequence[Sequence[str]]) -> str | None:

@@ -21,6 +21,13 @@ class Refused(Exception):
         detail = f"\n  {self.detail}" if self.detail else ""
         return f"{self.code}: {self.what}{detail}\n  {self.hint}"
 
+    @classmethod
+    def read(cls, text: str) -> Refused:
+        """A refusal from its text, as another process told it."""
+        code, _, told = text.partition(": ")
+        what, *more = [line.strip() for line in told.splitlines()] or [""]
+        return cls(code, what, more[-1] if more else "", "\n  ".join(more[:-1]))
+
 
 class Fenced(Exception):
     """Another container owns the partition now: nothing of this transaction happened."""

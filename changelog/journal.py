@@ -3,7 +3,8 @@
 A record's key is the task's partition as text, its value JSON: `v` first, then `kind`, `number` (the task's entries
 counted from 1), `inputs` (stream to the offset that was next when it happened), `watermark` before it, and:
 
-    advance   stream, largest      the stream was idle at its end, and its event time was raised
+    advance   stream, largest      the stream was idle at its end, and its event time was raised. Without a stream: a
+                                   stage was set back, and event time came up to `largest` there
     silent    stream               no event ever came, and the stream holds event time back no more
     joined    stream, largest      a silent stream's first records came: events before `largest` are late
     rules     rules, params, lists the rules from here on: id, version and text of each; of a user's task none, but

@@ -6,6 +6,8 @@
     class Count(samovar.Task):                      # a task of one's own: docs/tasks.md
         def process(self, event, ctx): ...
 
+    samovar.register_spark(spark)                   # then: spark.read.format("samovar"), docs/spark.md
+
 The names below are loaded when they are first used, so that importing samovar costs nothing.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samovar.patterns.api import BadEvent, Match, Result, RuleError, Rules, check, load_rules
+    from samovar.service.frames import register_spark
     from samovar.tasks.user import (
         ClosableTask,
         Context,
@@ -45,6 +48,7 @@ __all__ = [
     "__version__",
     "check",
     "load_rules",
+    "register_spark",
 ]
 _OF_TASKS = {name for name in __all__ if name.endswith("Task")} | {"Context", "Event", "NamedStore"}
 
@@ -52,9 +56,14 @@ _OF_TASKS = {name for name in __all__ if name.endswith("Task")} | {"Context", "E
 def __getattr__(name: str) -> Any:
     if name in __all__:
         # Only when it is needed, and only what is needed.
-        module = import_module("samovar.tasks.user" if name in _OF_TASKS else "samovar.patterns.api")
-        return getattr(module, name)
+        return getattr(import_module(_home(name)), name)
     raise AttributeError(f"module 'samovar' has no attribute {name!r}")
+
+
+def _home(name: str) -> str:
+    if name == "register_spark":
+        return "samovar.service.frames"
+    return "samovar.tasks.user" if name in _OF_TASKS else "samovar.patterns.api"
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,9 @@ import typer
 
 from samovar import __version__
 from samovar.service import (
+    cli_backtest,
+    cli_config,
+    cli_demo,
     cli_kafka,
     cli_offline,
     cli_ops,
@@ -24,6 +27,7 @@ from samovar.service import (
     cli_restore,
     cli_rules,
     cli_run,
+    cli_serve,
     cli_service,
     cli_state,
 )
@@ -41,12 +45,16 @@ app.add_typer(rules, name="rules")
 cli_offline.register(app, rules)
 cli_rules.register(rules)
 cli_publish.register(app, rules)
+cli_backtest.register(rules)
 cli_kafka.register(app)
 cli_service.register(app)
 cli_run.register(app)
+cli_serve.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)
+cli_config.register(app)
+cli_demo.register(app)
 
 
 def print_version(wanted: bool) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from samovar.service.cli_service import Config, Json
+from samovar.service.cli_spark import Engine, Master, refuse_engine
 from samovar.service.cli_state import DIFFERENT, Partitions, Stage, at_site
 
 if TYPE_CHECKING:
     from samovar.service.restore_plan import Asked, Planned
+    from samovar.service.restoring import Engine as Builder
     from samovar.service.restoring import Restored
     from samovar.service.stores import Site
 
@@ -26,6 +29,10 @@ then makes the changelog agree; the service must not run.
 
 To the past: `--to-offset N` (of one partition's changelog) or `--to-time T`, with `--out DIR`. T is log time, and with
 `--from source` event time. Read it with `samovar state get CONFIG KEY --store DIR`.
+
+`--engine spark` reads and folds on Spark, a task partition in parallel with others: on this machine, or with `--master`
+on a cluster. There `--staging PATH` writes table files to a folder that all machines reach, and `--ingest PATH` on each
+node takes them.
 
 Exit codes: 0 fine, 1 --verify found a difference, 2 wrong usage or refused."""
 
@@ -50,18 +57,33 @@ def restore(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with the changelog and the source at the end.")
     ] = False,
+    engine: Engine = "local",
+    master: Master = None,
+    staging: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="With spark: write table files here, and touch no store.")
+    ] = None,
+    ingest: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Take what `--staging PATH` wrote, and what came after it.")
+    ] = None,
     json: Json = False,
 ) -> None:
     from samovar.service.restore_plan import SOURCES, Asked
 
+    refuse_engine(engine, master)
+    _refuse_staging(engine, staging, ingest, (source, to_offset, to_time, out))
     if source is not None and source not in SOURCES:
         raise typer.BadParameter(f"`{source}`: choose one of {', '.join(SOURCES)}", param_hint="--from")
     if to_offset is not None and to_time is not None:
         raise typer.BadParameter("one moment is enough: leave --to-offset or --to-time out", param_hint="--to-time")
     moment = None if to_time is None else _moment(to_time)
-    asked = Asked(tuple(partition or ()), source, to_offset, moment, out, dry_run, stage)
+    asked = Asked(tuple(partition or ()), source, to_offset, moment, out, dry_run, stage, engine)
     with at_site(config) as site:
-        report, is_equal = _run(site, asked, verify=verify, quiet=json)
+        if ingest is not None:
+            report, is_equal = _ingested(site, asked, ingest, verify=verify, quiet=json)
+        elif engine == "spark" and not dry_run:
+            report, is_equal = _on_spark(site, asked, master, staging, verify=verify, quiet=json)
+        else:
+            report, is_equal = _run(site, asked, verify=verify, quiet=json)
     if json:
         print(jsonlib.dumps(report, ensure_ascii=False))
     raise typer.Exit(0 if is_equal else DIFFERENT)
@@ -73,20 +95,54 @@ def _moment(text: str) -> int:
     return int(text) if text.isdecimal() else instant("--to-time", text)
 
 
+def _refuse_staging(engine: str, staging: Path | None, ingest: Path | None, others: tuple[Any, ...]) -> None:
+    if staging is not None and engine != "spark":
+        raise typer.BadParameter("table files are made by `--engine spark`", param_hint="--staging")
+    if staging is not None and others[-1] is not None:
+        raise typer.BadParameter("one place is enough: leave --out or --staging out", param_hint="--staging")
+    if ingest is not None and (engine == "spark" or staging is not None or any(each is not None for each in others)):
+        raise typer.BadParameter("only --partition, --stage, --dry-run and --verify go with it", param_hint="--ingest")
+
+
 def _run(site: Site, asked: Asked, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
-    from samovar.service.restore_plan import measured_rate, plan_lines, plan_restore
+    from samovar.service.restore_plan import plan_restore
+
+    _make_topics(site, asked)
+    plans = plan_restore(site, asked, _now_ms())
+    report = _told_plan(site, asked, plans, quiet=quiet)
+    if asked.dry_run:
+        return report | _compared(site, plans, _screen(quiet)), True
+    return _done(site, asked, plans, report, None, verify=verify, quiet=quiet)
+
+
+def _make_topics(site: Site, asked: Asked) -> None:
     from samovar.service.topics import ensure
 
-    screen = sys.stderr if quiet else sys.stdout
     if asked.source == "source" and asked.out is None and not asked.dry_run:
         ensure(site.log, site.settings)  # a changelog that was deleted is made again
-    plans = plan_restore(site, asked, _now_ms())
-    rate = measured_rate(site, plans)
-    print("\n".join(plan_lines(plans, rate, asked)), file=screen, flush=True)
-    report: dict[str, Any] = {"plan": [each.data() for each in plans], "records_per_s": rate and round(rate)}
-    if asked.dry_run:
-        return report | _compared(site, plans, screen), True
-    restored = _restored(site, asked, plans, screen, quiet=quiet)
+
+
+def _told_plan(site: Site, asked: Asked, plans: list[Planned], *, quiet: bool) -> dict[str, Any]:
+    from samovar.service.restore_plan import measured_rate, plan_lines
+
+    rate = measured_rate(site, plans) if asked.engine == "local" else None
+    print("\n".join(plan_lines(plans, rate, asked)), file=_screen(quiet), flush=True)
+    return {"plan": [each.data() for each in plans], "records_per_s": rate and round(rate)}
+
+
+def _done(
+    site: Site,
+    asked: Asked,
+    plans: list[Planned],
+    report: dict[str, Any],
+    engine: Builder | None,
+    *,
+    verify: bool,
+    quiet: bool,
+) -> tuple[dict[str, Any], bool]:
+    """Restore, and verify where that was asked for."""
+    screen = _screen(quiet)
+    restored = _restored(site, asked, plans, engine, screen, quiet=quiet)
     report["restored"] = [each.data() for each in restored]
     if verify and any(each.moment_ms is not None for each in plans):
         print("not verified: a moment of the source has nothing to be held against", file=screen)
@@ -95,6 +151,51 @@ def _run(site: Site, asked: Asked, *, verify: bool, quiet: bool) -> tuple[dict[s
         return report, True
     verdicts = _verified(site, asked, restored, screen)
     return report | {"verify": [each.data() for each in verdicts]}, all(each.is_equal for each in verdicts)
+
+
+def _on_spark(
+    site: Site, asked: Asked, master: str | None, staging: Path | None, *, verify: bool, quiet: bool
+) -> tuple[dict[str, Any], bool]:
+    from samovar.changelog.spark import starting
+    from samovar.service.restore_plan import plan_restore
+    from samovar.service.spark_restoring import OnSpark, refuse_unreachable, stage_all
+    from samovar.service.spark_show import Showing
+
+    _make_topics(site, asked)
+    plans = plan_restore(site, asked, _now_ms())
+    with Showing(sys.stderr, as_json=quiet) as showing, starting("samovar restore", master, say=showing.say) as start:
+        report = _told_plan(site, asked, plans, quiet=quiet)
+        session = start.ready()
+        refuse_unreachable(site, session, staging)
+        if staging is None:
+            engine = OnSpark(session, showing)
+            with engine.tables(site):
+                return _done(site, asked, plans, report, engine, verify=verify, quiet=quiet)
+        staged = stage_all(session, site, plans, staging.absolute(), showing)
+    for each in staged:
+        found = each.manifest
+        print(
+            f"{each.folder}: {found.rows:,} rows of {found.records:,} records, digest {found.digest}",
+            file=_screen(quiet),
+        )
+    print(f"On the node that is to have it: samovar restore CONFIG --ingest {staging}", file=_screen(quiet))
+    return report | {"staged": [{"folder": str(each.folder), **asdict(each.manifest)} for each in staged]}, True
+
+
+def _ingested(site: Site, asked: Asked, staging: Path, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
+    from samovar.service.spark_restoring import FromStaging, plan_ingest
+
+    plans = plan_ingest(site, asked, staging, _now_ms())
+    if any(each.until is not None for each in plans):
+        asked = replace(asked, source="source")  # the changelog then follows
+    report = _told_plan(site, replace(asked, engine="spark"), plans, quiet=quiet)
+    if asked.dry_run:
+        return report | {"dry_run": True}, True
+    return _done(site, asked, plans, report, FromStaging(), verify=verify, quiet=quiet)
+
+
+def _screen(quiet: bool) -> Any:
+    return sys.stderr if quiet else sys.stdout
 
 
 def _compared(site: Site, plans: list[Planned], screen: Any) -> dict[str, Any]:
@@ -115,13 +216,15 @@ def _compared(site: Site, plans: list[Planned], screen: Any) -> dict[str, Any]:
     return {"dry_run": True} | ({"differences": found} if found else {})
 
 
-def _restored(site: Site, asked: Asked, plans: list[Planned], screen: Any, *, quiet: bool) -> list[Restored]:
+def _restored(
+    site: Site, asked: Asked, plans: list[Planned], engine: Builder | None, screen: Any, *, quiet: bool
+) -> list[Restored]:
     from samovar.service.restore_show import Bars, restored_line
     from samovar.service.restoring import restore_all
 
     done = []
     with Bars(plans, sys.stderr, quiet=quiet) as bars:
-        for planned, restored in zip(plans, restore_all(site, asked, plans, bars.moved), strict=True):
+        for planned, restored in zip(plans, restore_all(site, asked, plans, bars.moved, engine), strict=True):
             bars.done(planned, restored)
             done.append(restored)
     print("\n".join(map(restored_line, done)), file=screen)

@@ -13,9 +13,11 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config, Json
+from samovar.service.cli_spark import Engine, Master, refuse_engine
 
 if TYPE_CHECKING:
     from samovar.service.stores import Site
+    from samovar.service.verifying import Verdict
 
 STATE_HELP = "Look at the state of a service, also while it runs. Nothing is changed."
 
@@ -46,6 +48,7 @@ Exit codes: 0 equal, 1 different, 2 wrong usage or refused."""
 VERIFY_HELP = """Hold each store against its changelog and its source: the input folded again, by the same rules.
 
 Works while the service runs. The first difference is shown with its rule and key, and what each side holds.
+`--engine spark` verifies all stores at once, states larger than memory too, and lists every key that differs.
 
 Exit codes: 0 equal, 1 different, 2 wrong usage or refused, 3 equal, but not all of it can be verified any more."""
 
@@ -163,22 +166,26 @@ def state_diff(
     raise typer.Exit(DIFFERENT if found.data else 0)
 
 
-def verify(config: Config, *, partition: Partitions = None, stage: Stage = None, json: Json = False) -> None:
-    import time
-
-    from samovar.service.progress import Progress
+def verify(
+    config: Config,
+    *,
+    partition: Partitions = None,
+    stage: Stage = None,
+    engine: Engine = "local",
+    master: Master = None,
+    json: Json = False,
+) -> None:
     from samovar.service.verifying import text_of_verdict
-    from samovar.service.verifying import verify as verified
 
+    refuse_engine(engine, master)
+    verdicts = []
     with at_site(config) as site:
-        verdicts = []
-        progress = Progress(sys.stderr, quiet=json)
         found = site.found(partition or (), stage)
-        for here, each in found:
-            verdicts.append(verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None)))
-            progress.clear()
+        verified = _verified_on_spark(site, found, master, json) if engine == "spark" else _verified(found, json)
+        for verdict in verified:
+            verdicts.append(verdict)
             if not json:
-                print("\n".join(text_of_verdict(verdicts[-1])), flush=True)
+                print("\n".join(text_of_verdict(verdict)), flush=True)
         there = {(here.stage, each) for here, each in found}
         for here in site.stages(stage):
             missing = [each for each in here.chosen(partition or ()) if (here.stage, each) not in there]
@@ -190,3 +197,26 @@ def verify(config: Config, *, partition: Partitions = None, stage: Stage = None,
     if not all(each.is_equal for each in verdicts):
         raise typer.Exit(DIFFERENT)
     raise typer.Exit(UNVERIFIABLE if any(each.unverifiable for each in verdicts) else 0)
+
+
+def _verified(found: list[tuple[Site, int]], quiet: bool) -> Iterator[Verdict]:
+    import time
+
+    from samovar.service.progress import Progress
+    from samovar.service.verifying import verify as verified
+
+    progress = Progress(sys.stderr, quiet=quiet)
+    for here, each in found:
+        verdict = verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None))
+        progress.clear()
+        yield verdict
+
+
+def _verified_on_spark(site: Site, found: list[tuple[Site, int]], master: str | None, quiet: bool) -> Iterator[Verdict]:
+    from samovar.changelog.spark import starting
+    from samovar.service.spark_show import Showing
+    from samovar.service.spark_verifying import verify_all
+
+    with Showing(sys.stderr, as_json=quiet) as showing, starting("samovar verify", master, say=showing.say) as start:
+        showing.say(f"verifying {len(found)} stores against changelog and source")
+        yield from verify_all(start.ready(), site, found, showing)

@@ -89,7 +89,7 @@ class ContainerMetrics(Collector):
         for life in LIVES:
             put("tasks", sum(task.life == life for task in look.tasks), life)
         for task in presence.tasks:
-            _fill_task(put, task)
+            fill_task(put, task)
         for field, value in asdict(look.counts).items():
             put(COUNTS[field], value)
         for rule in look.rules:
@@ -119,7 +119,7 @@ def _storms(look: Look) -> dict[str, int]:
     return found | {each.rule: 1 for each in look.at_work if each.kept_back}
 
 
-def _fill_task(put: Any, task: TaskReport) -> None:
+def fill_task(put: Any, task: TaskReport) -> None:
     place = task.stage, task.partition
     if task.watermark is not None:
         put("watermark_timestamp_seconds", task.watermark / 1000, *place)

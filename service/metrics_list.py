@@ -93,3 +93,17 @@ METRICS = {
     "restore_left_seconds": gauge("How long a restore still takes, at the rate it has.", *TASK),
     "restored_records": counter("Changelog records read by restores."),
 }
+
+# Of the HTTP process alone.
+HTTP_METRICS = {
+    "caught_up": gauge("1 where all tasks run and no record waits for long."),
+    "http_requests": counter("Requests answered.", "method", "status"),
+    "http_listeners": gauge("Who listens to live alerts."),
+    "http_listeners_cut_off": counter("Listeners that did not keep up and were cut off; they come back."),
+    "http_index_alerts": gauge("Alerts that can be searched."),
+    "http_index_caught_up": gauge("1 where the index has reached the end that the alerts had at the start."),
+    "http_index_skipped": counter("Records of the alerts topic that are no alerts."),
+    "sink_delivered": counter("Alerts that a sink took.", "sink"),
+    "sink_failed": counter("Attempts to deliver that failed; they are made again.", "sink"),
+    "sink_waiting": gauge("Alerts that wait for a sink.", "sink"),
+}

@@ -13,6 +13,7 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import Following
 from samovar.changelog.restore import Changelog, next_step
+from samovar.changelog.staged import Staged
 from samovar.patterns.follow import iso_time
 from samovar.service.stores import Site, Standing, look_at
 from samovar.state import snapshots
@@ -25,6 +26,7 @@ from samovar.tasks.task import name_of
 SAMPLE_RECORDS = 20_000  # read to know how quick this machine is
 ENOUGH = 1_000  # records that a rate can be told from
 SOURCES = ("changelog", "snapshot", "source")
+STAGING = "staging"  # what another machine made
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Asked:
     out: Path | None = None
     dry_run: bool = False
     stage: str | None = None
+    engine: str = "local"
 
     @property
     def is_past(self) -> bool:
@@ -60,6 +63,7 @@ class Planned:
     notes: tuple[str, ...] = ()
     is_behind: bool = False  # event time has not reached the moment
     stage: str = MAIN
+    staged: Staged | None = None
 
     @property
     def name(self) -> str:
@@ -78,6 +82,8 @@ class Planned:
             found |= {"start": self.start, "end": self.end}
         if self.snapshot is not None:
             found["snapshot"] = self.snapshot.number
+        if self.staged is not None:
+            found["staging"] = str(self.staged.folder)
         if self.until is not None:
             found["inputs"] = dict(self.until.inputs)
         return found
@@ -85,6 +91,12 @@ class Planned:
 
 def refuse_odd(asked: Asked, partitions: int, stages: int) -> None:
     """Options that do not go together."""
+    if asked.engine == "spark" and asked.source == "snapshot":
+        raise Refused(
+            "engine-unfit",
+            "a snapshot lies on this machine and is copied: Spark has no part in it",
+            "Leave `--engine spark` out, or take `--from changelog`.",
+        )
     if asked.is_past and asked.out is None:
         raise Refused(
             "out-missing",
@@ -189,7 +201,7 @@ def _snapshot(
     site: Site, asked: Asked, partition: int, changelog: Changelog, end: int, now_ms: int, notes: list[str]
 ) -> snapshots.Snapshot | None:
     """The snapshot to begin with, where there is a valid one that can be tailed (P10)."""
-    if asked.source == "changelog" or (asked.is_past and asked.source is None):
+    if asked.source == "changelog" or asked.engine == "spark" or (asked.is_past and asked.source is None):
         return None
     found = snapshots.newest_valid(site.folder(partition) / "snapshots")
     notes += found.skipped
@@ -301,6 +313,8 @@ def _what(planned: Planned, asked: Asked) -> str:
         moment = "" if planned.moment_ms is None else f", to event time {iso_time(planned.moment_ms)}"
         return f"{target} by folding input and journal again ({places}{moment}): {planned.todo:,} records"
     stretch = f"changelog offsets {planned.start:,} to {planned.end:,}"
+    if planned.staged is not None:
+        return f"{target} from {planned.staged.folder} and {stretch}, up to {planned.todo:,} records"
     snapshot = (
         ""
         if planned.snapshot is None

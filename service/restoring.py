@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from samovar.changelog.asof import image_at
 from samovar.changelog.embedded_locks import holder, take
@@ -38,7 +38,7 @@ from samovar.changelog.record import (
     row_parts,
 )
 from samovar.changelog.restore import Restore, following_of, next_step
-from samovar.service.restore_plan import SOURCES, Asked, Planned, inputs_of
+from samovar.service.restore_plan import SOURCES, STAGING, Asked, Planned, inputs_of
 from samovar.service.stores import Site, digest_of, plan_for, position_of, watermark_of
 from samovar.service.verifying import canonical, differences
 from samovar.state import snapshots
@@ -124,10 +124,45 @@ def refuse_running(site: Site) -> None:
 # ---------------------------------------------------------------- restoring
 
 
+@dataclass(frozen=True)
+class Built:
+    """A store that was filled: how many records that took, and its digest where it is known already."""
+
+    records: int
+    digest: str | None = None
+
+
+class Engine(Protocol):
+    """Who fills stores: this process, Spark, or what was staged before. Locks are held while it does."""
+
+    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+        """What is done for all partitions at once."""
+        ...
+
+    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+        """Fill a store in a folder that may hold what an earlier run left."""
+        ...
+
+
+class HereAndNow:
+    """The engine of one process: one partition after the other."""
+
+    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+        """Nothing: all is done in its turn."""
+
+    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+        return Built(_build(site, planned, part, on_progress))
+
+
 def restore_all(
-    site: Site, asked: Asked, plans: Sequence[Planned], on_progress: Callable[[Planned, int], None]
+    site: Site,
+    asked: Asked,
+    plans: Sequence[Planned],
+    on_progress: Callable[[Planned, int], None],
+    engine: Engine | None = None,
 ) -> Iterator[Restored]:
     """Restore one partition after the other. Those that are done stay done, whatever becomes of the next."""
+    engine = engine or HereAndNow()
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
         mender = None
@@ -141,13 +176,16 @@ def restore_all(
             topics = list(dict.fromkeys(spec.topic for plan in site.plans for spec in plan.inputs))
             mender = Mender(site.log, topics, settings.service, settings.delivery, wanted)
             stack.callback(mender.close)
+        engine.prepare(site, plans)
         for planned in plans:
             here = site.at(planned.stage)
-            restored = _restore(here, asked, planned, mender, partial(on_progress, planned))
+            restored = _restore(here, asked, planned, mender, engine, partial(on_progress, planned))
             yield replace(restored, stage=planned.stage)
 
 
-def _restore(site: Site, asked: Asked, planned: Planned, mender: Mender | None, on_progress: OnProgress) -> Restored:
+def _restore(
+    site: Site, asked: Asked, planned: Planned, mender: Mender | None, engine: Engine, on_progress: OnProgress
+) -> Restored:
     begun = time.monotonic()
     if asked.out is not None:
         part = asked.out / planned.stage / str(planned.partition) / f"store{PART}"
@@ -157,10 +195,10 @@ def _restore(site: Site, asked: Asked, planned: Planned, mender: Mender | None, 
         target = site.store(planned.partition)
         part = _begun(site, planned)
     part.parent.mkdir(parents=True, exist_ok=True)
-    records = _build(site, planned, part, on_progress)
+    built = engine.build(site, planned, part, on_progress)
     store = RocksStore(part)
     try:
-        restored = _finish(site, asked, planned, store, mender, records, begun)
+        restored = _finish(site, asked, planned, store, mender, built, begun)
         store.flush()
     finally:
         store.close()
@@ -171,9 +209,9 @@ def _restore(site: Site, asked: Asked, planned: Planned, mender: Mender | None, 
 def _begun(site: Site, planned: Planned) -> Path:
     """The folder to build in. What another way of restoring left is removed; a fold of the source begins anew."""
     folder = site.folder(planned.partition)
-    for source in SOURCES:
+    for source in (*SOURCES, STAGING):
         part = folder / f"restore-{source}{PART}"
-        if source != planned.source or source == "source" or not _goes_on(planned, part):
+        if source != planned.source or source in ("source", STAGING) or not _goes_on(planned, part):
             shutil.rmtree(part, ignore_errors=True)
             shutil.rmtree(part.with_name(part.name + PART), ignore_errors=True)
     return folder / f"restore-{planned.source}{PART}"
@@ -216,7 +254,7 @@ def _build(site: Site, planned: Planned, part: Path, on_progress: OnProgress) ->
     store = RocksStore(part)
     try:
         if planned.until is None:
-            return _replay(site, planned, store, on_progress)
+            return replay(site, planned, store, on_progress)
         if planned.moment_ms is None:
             folded = rebuild(site.log, site.plan, planned.partition, store, planned.until, on_progress=on_progress)
         else:
@@ -228,7 +266,8 @@ def _build(site: Site, planned: Planned, part: Path, on_progress: OnProgress) ->
         store.close()
 
 
-def _replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProgress) -> int:
+def replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProgress) -> int:
+    """Bring a store to the planned offset of its changelog, from where it is; how many records that took."""
     assert planned.changelog is not None
     following = following_of(store)
     start = planned.changelog.bounds.begin if following is None else following.next
@@ -242,7 +281,7 @@ def _replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProg
 
 
 def _finish(
-    site: Site, asked: Asked, planned: Planned, store: RocksStore, mender: Mender | None, records: int, begun: float
+    site: Site, asked: Asked, planned: Planned, store: RocksStore, mender: Mender | None, built: Built, begun: float
 ) -> Restored:
     """Check what was built, and let the changelog follow where the source was taken for right."""
     position = position_of(store)
@@ -253,11 +292,11 @@ def _finish(
     elif asked.out is None:
         _check(site, planned, position)
     following = following_of(store)
-    digest = digest_of(plan_for(site, planned.partition, position), store)
+    digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
     offset = None if following is None else following.next
     seconds = time.monotonic() - begun
     return Restored(
-        planned.partition, planned.source, digest, position, offset, records, seconds, to_mend, states_differ
+        planned.partition, planned.source, digest, position, offset, built.records, seconds, to_mend, states_differ
     )
 
 
@@ -299,7 +338,7 @@ def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Co
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
     image = image_at(site.log, changelog, end)
-    _keep_told(site, store, image)
+    keep_told(site, store, image)
     found = compare(site, planned.partition, store, image)
     store.write([*found.adopted, *skips_of(image)])
     position = position_of(store)
@@ -314,7 +353,7 @@ def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Co
     return found
 
 
-def _keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
+def keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
     """What was told to repartition topics is not in the source: it is taken from the changelog, or is unknown."""
     position, before = position_of(store), position_of(image)
     if position is None or not site.plan.forwards:

@@ -63,8 +63,12 @@ def run_here(
     until_caught_up: bool,
     form: str = "text",
     metrics: str | None = None,
+    leave: bool = False,
+    address: str | None = None,
 ) -> Counts:
-    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand."""
+    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
+    SIGUSR1 always does.
+    """
     tell = teller(form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
     rules = sum(len(plan.rules) for plan in container.plans.values())
@@ -75,11 +79,12 @@ def run_here(
     shown = Shown(tell)
     client_told = logging_told(tell) if form == "json" else nullcontext()
     assert isinstance(container.renewal, RuleWatch)
+    stop = container.leave if leave else container.stop
     with (
-        stopping(container.stop),
+        stopping(stop, container.leave),
         client_told,
         container.renewal.watching(),
-        reported(container, log, settings.service, metrics) as look,
+        reported(container, log, settings.service, metrics, address) as look,
     ):
 
         def after_cycle(status: Status) -> None:

@@ -18,12 +18,15 @@ from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.settings_run import RunSettings
+from samovar.service.settings_sinks import SinkName, SinkSettings
 from samovar.service.settings_tasks import TaskName, TaskSettings
 from samovar.service.settings_types import (
     Count,
     DeliveryName,
     DurationMs,
     FieldName,
+    FieldNames,
     Model,
     RelativePath,
     RelativePaths,
@@ -183,6 +186,7 @@ class Stream(Model):
     partitions: Count | None = None
     repartition: Annotated[bool, BeforeValidator(read_flag)] | None = None  # None: where rules need it; and checked
     retention_ms: RetentionMs = Field(7 * D, alias="retention")
+    pii: FieldNames = ()
 
 
 class OutputTopic(Model):
@@ -217,6 +221,13 @@ class JournalTopic(Model):
 class Snapshots(Model):
     every_ms: DurationMs = Field(600 * S, alias="every")
     keep: Count = 2
+
+
+class HttpSettings(Model):
+    """Limits of the HTTP API: of one request, and of one client."""
+
+    max_request_bytes: SizeBytes = Field(10 * 10**6, alias="max_request")
+    requests_per_s: Count = 200
 
 
 class StormLimit(Model):
@@ -266,6 +277,9 @@ class ServiceFile(Model):
     snapshots: Snapshots = Snapshots.model_validate({})
     storm: Storm | None = None
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
+    sinks: Mapping[SinkName, SinkSettings] = {}
+    http: HttpSettings = HttpSettings.model_validate({})
+    run: RunSettings = RunSettings.model_validate({})
     _path: Path = PrivateAttr(default=Path("service.yml"))
     _book: Any = PrivateAttr(default=None)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
-from samovar.changelog.asof import first_time, image_at, is_exact
+from samovar.changelog.asof import fill, first_time, is_exact
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import was_set_back
 from samovar.changelog.log import TopicPartition
@@ -26,7 +26,7 @@ from samovar.service.state_view import described, key_text, text_of
 from samovar.service.stores import Site, digest_of, limits_of, plan_for, position_of, reading, rows_of, watermark_of
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
-from samovar.state.store import Readable
+from samovar.state.store import Readable, TaskStore
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.rebuild import Rebuilt, Until, journal_of, rebuild
 from samovar.tasks.restoring import logged_rows
@@ -34,6 +34,8 @@ from samovar.tasks.task import name_of
 
 UNREADABLE = b"\x00unreadable"
 OnProgress = Callable[[str, int], None]
+Scratch: TypeAlias = Callable[[], TaskStore]  # an empty store to replay into
+Differing: TypeAlias = tuple[str, tuple[Scalar, ...]]  # rule and key
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,14 @@ class Difference:
     key: tuple[Scalar, ...]
     held: tuple[Sequence[str], Sequence[str]]  # lines, of each side
     rows: int
+    keys: tuple[Differing, ...] = ()  # as many as were asked for
 
     def data(self) -> dict[str, Any]:
         left, right = self.sides
         held = {left: list(self.held[0]), right: list(self.held[1])}
-        return {"between": [left, right], "rule": self.rule, "key": list(self.key), "held": held, "rows": self.rows}
+        found = {"between": [left, right], "rule": self.rule, "key": list(self.key), "held": held, "rows": self.rows}
+        keys = [{"rule": rule, "key": list(key)} for rule, key in self.keys]
+        return found | ({"keys": keys} if keys else {})
 
 
 @dataclass
@@ -65,6 +70,7 @@ class Verdict:
     differences: list[Difference] = field(default_factory=list)
     unverifiable: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    listed: int = 0  # keys to list where sides differ
 
     @property
     def is_equal(self) -> bool:
@@ -87,9 +93,17 @@ class Verdict:
         }
 
 
-def verify(site: Site, partition: int, now_ms: int, on_progress: OnProgress = lambda *_: None) -> Verdict:
-    """Compare all that there is of a partition."""
-    verdict = Verdict(partition, site.stage)
+def verify(
+    site: Site,
+    partition: int,
+    now_ms: int,
+    on_progress: OnProgress = lambda *_: None,
+    *,
+    scratch: Scratch = MemoryStore,
+    keys: int = 0,
+) -> Verdict:
+    """Compare all that there is of a partition. Of what differs, up to so many keys are listed."""
+    verdict = Verdict(partition, site.stage, listed=keys)
     changelog = site.changelog(partition)
     with reading(site.store(partition)) as store:
         following = following_of(store)
@@ -105,11 +119,12 @@ def verify(site: Site, partition: int, now_ms: int, on_progress: OnProgress = la
         plan = plan_for(site, partition, position)
         verdict.digests["store"] = _digest(plan, store)
         if not verdict.unverifiable:
-            image = image_at(site.log, changelog, verdict.offset, lambda done: on_progress("changelog", done))
+            image = scratch()
+            fill(image, site.log, changelog, verdict.offset, lambda done: on_progress("changelog", done))
             verdict.digests["changelog"] = _digest(plan, image)
             _compare_rows(plan, store, image, verdict)
         if position is not None:
-            _compare_source(site, plan, store, position, verdict, on_progress)
+            _compare_source(site, plan, store, position, verdict, scratch(), on_progress)
     if verdict.offset < changelog.bounds.end:
         verdict.notes.append(
             f"the changelog goes on to offset {changelog.bounds.end:,}; the store follows when it runs"
@@ -127,29 +142,52 @@ def _digest(plan: Plan, store: Readable) -> str:
 # ---------------------------------------------------------------- against the changelog
 
 
-def _compare_rows(plan: Plan, store: Readable, image: MemoryStore, verdict: Verdict) -> None:
+def _compare_rows(plan: Plan, store: Readable, image: Readable, verdict: Verdict) -> None:
     differing = [row for row, _, _ in differences(logged_rows(store), logged_rows(image))]
     if not differing:
         return
     row = next((row for row in differing if row[:1] in (ROW, USER)), differing[0])
     sides = ("store", "changelog")
     if row[:1] == USER:
-        verdict.differences.append(_of_task(sides, store, image, differing))
+        verdict.differences.append(_of_task(sides, store, image, differing, verdict.listed))
     elif row[:1] == ROW:
         key, name, _, _ = row_parts(row)
         held = (_held(plan, store, key), _held(plan, image, key))
-        verdict.differences.append(Difference(sides, rule_name(plan, name), decode_key(key), held, len(differing)))
+        keys = _keys_of(plan, differing, verdict.listed)
+        verdict.differences.append(
+            Difference(sides, rule_name(plan, name), decode_key(key), held, len(differing), keys)
+        )
     else:
         held = (_shown(store.get(row)), _shown(image.get(row)))
         verdict.differences.append(Difference(sides, "position", (), held, len(differing)))
 
 
-def _of_task(sides: tuple[str, str], left: Readable, right: Readable, differing: Sequence[bytes]) -> Difference:
+def _keys_of(plan: Plan, differing: Iterable[bytes], most: int) -> tuple[Differing, ...]:
+    """The keys of rows of rules, each once a rule."""
+    found: dict[Differing, None] = {}
+    for row in differing:
+        if len(found) >= most:
+            break
+        if row[:1] == ROW:
+            key, name, _, _ = row_parts(row)
+            found[rule_name(plan, name), decode_key(key)] = None
+    return tuple(found)
+
+
+def _of_task(
+    sides: tuple[str, str], left: Readable, right: Readable, differing: Sequence[bytes], listed: int
+) -> Difference:
     """The first difference in the rows of a user's task."""
     row = next(row for row in differing if row[:1] == USER)
     what, key = named(row)
     held = (shown(row, left.get(row)), shown(row, right.get(row)))
-    return Difference(sides, what, (key,) if key else (), held, len(differing))
+    keys = dict.fromkeys(_of_user(row) for row in differing if row[:1] == USER)
+    return Difference(sides, what, (key,) if key else (), held, len(differing), tuple(keys)[:listed])
+
+
+def _of_user(row: bytes) -> Differing:
+    what, key = named(row)
+    return what, (key,) if key else ()
 
 
 def _shown(value: bytes | None) -> list[str]:
@@ -196,9 +234,14 @@ def differences(
 
 
 def _compare_source(
-    site: Site, plan: Plan, store: Readable, position: Position, verdict: Verdict, on_progress: OnProgress
+    site: Site,
+    plan: Plan,
+    store: Readable,
+    position: Position,
+    verdict: Verdict,
+    folded: TaskStore,
+    on_progress: OnProgress,
 ) -> None:
-    folded = MemoryStore()
     until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
     try:
         rebuilt = _rebuilt(site, verdict, folded, until, on_progress)
@@ -215,21 +258,21 @@ def _compare_source(
     if verdict.digests["source"] == verdict.digests["store"]:
         return
     if plan.task is None:
-        verdict.differences.append(_first_in_source(plan, store, folded, position))
+        verdict.differences.append(_first_in_source(plan, store, folded, position, verdict))
     elif (versions := versions_of(journal_of(site.log, plan, verdict.partition), plan.task.version)) > 1:
         verdict.unverifiable.append(
             f"the state was made by {versions} versions of the task's code, and only today's can be run over the input"
         )
     else:
         rows = [row for row, _, _ in differences(logged_rows(store), logged_rows(folded)) if row[:1] == USER]
-        verdict.differences.append(_of_task(("store", "source"), store, folded, rows))
+        verdict.differences.append(_of_task(("store", "source"), store, folded, rows, verdict.listed))
 
 
 def _moment(position: Position) -> str:
     return "none yet" if position.watermark is None else iso_time(position.watermark)
 
 
-def _rebuilt(site: Site, verdict: Verdict, folded: MemoryStore, until: Until, on_progress: OnProgress) -> Rebuilt:
+def _rebuilt(site: Site, verdict: Verdict, folded: TaskStore, until: Until, on_progress: OnProgress) -> Rebuilt:
     def told(events: int) -> None:
         on_progress("source", events)
 
@@ -242,7 +285,7 @@ def _rebuilt(site: Site, verdict: Verdict, folded: MemoryStore, until: Until, on
     return rebuild(site.log, site.plan, verdict.partition, folded, until, on_progress=told, start=start)
 
 
-def _oldest_snapshot(site: Site, verdict: Verdict, folded: MemoryStore, until: Until) -> Position | None:
+def _oldest_snapshot(site: Site, verdict: Verdict, folded: TaskStore, until: Until) -> Position | None:
     """Fill a store from the oldest snapshot whose input is still there, and say where it stands."""
     for snapshot in snapshots.listed(site.folder(verdict.partition) / "snapshots"):
         if (snapshot.manifest.journal or 0) > (until.journal or 0):
@@ -281,12 +324,13 @@ def _inputs_hold(site: Site, partition: int, position: Position) -> bool:
     return all(bounds.begin <= places[at] for at, bounds in site.log.bounds(list(places)).items())
 
 
-def _first_in_source(plan: Plan, store: Readable, folded: MemoryStore, position: Position) -> Difference:
+def _first_in_source(plan: Plan, store: Readable, folded: Readable, position: Position, verdict: Verdict) -> Difference:
     left, right = (canonical(plan, each, watermark_of(position)) for each in (store, folded))
     differing = [row for row, _, _ in differences(left, right)]
     key, name, _, _ = row_parts(ROW + differing[0])
     held = (_held(plan, store, key), _held(plan, folded, key))
-    return Difference(("store", "source"), rule_name(plan, name), decode_key(key), held, len(differing))
+    keys = _keys_of(plan, (ROW + row for row in differing), verdict.listed)
+    return Difference(("store", "source"), rule_name(plan, name), decode_key(key), held, len(differing), keys)
 
 
 def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, bytes]]:
@@ -329,5 +373,6 @@ def text_of_verdict(verdict: Verdict) -> list[str]:
         )
         for side, held in zip(each.sides, each.held, strict=True):
             lines += [f"    {side}:", *(f"      {line}" for line in held)]
+        lines += [f"    {rule}, key {key_text(found)}" for rule, found in each.keys]
     lines += [f"  unverifiable: {reason}" for reason in verdict.unverifiable]
     return lines + [f"  {note}" for note in verdict.notes]

@@ -5,16 +5,18 @@ cut at most the newest changes, whose place the position row tells.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, SstFileWriter, WriteBatch
+from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, WriteBatch
 
-from samovar.state.errors import damaged, explained, out_of_order
+from samovar.state.errors import damaged, explained
+from samovar.state.folders import link_or_copy
 from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Pair, Reading
 from samovar.state.rocks_options import Memory, options
 from samovar.state.store import Change
+from samovar.state.tables import do, write_table
 
 __all__ = ["Memory", "RocksStore"]
 
@@ -58,10 +60,22 @@ class RocksStore(Reading):
         db = self._open()
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
             file = Path(folder) / "pairs.sst"
-            if _write_sorted(file, pairs, self._memory, self.path):
-                moved = IngestExternalFileOptions()
-                moved.set_move_files(True)
-                _do(lambda: db.ingest_external_file([str(file)], moved), self.path)
+            if write_table(file, pairs, self._memory, self.path):
+                self._take(db, file)
+
+    def take_tables(self, files: Iterable[Path]) -> None:
+        """Take table files that were written elsewhere, one after the other; what is later wins. The files stay."""
+        db = self._open()
+        with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
+            for number, file in enumerate(files):
+                own = Path(folder) / f"{number}.sst"
+                link_or_copy(file, own)
+                self._take(db, own)
+
+    def _take(self, db: Rdict, file: Path) -> None:
+        moved = IngestExternalFileOptions()
+        moved.set_move_files(True)
+        do(lambda: db.ingest_external_file([str(file)], moved), self.path)
 
     def snapshot(self, folder: Path) -> None:
         """A copy that can be opened as a store, in a folder that must not exist yet. Table files are hard links."""
@@ -109,27 +123,3 @@ def _opened(path: Path, memory: Memory) -> Rdict:
         return Rdict(str(path), options(memory))
     except Exception as error:
         raise explained(error, path, "open") from error
-
-
-def _write_sorted(file: Path, pairs: Iterable[Pair], memory: Memory, where: Path) -> int:
-    """Write a table file; how many pairs it holds. RocksDB cannot make an empty one."""
-    writer = SstFileWriter(options(memory))
-    count, before = 0, b""
-    _do(lambda: writer.open(str(file)), where)
-    for key, value in pairs:
-        try:
-            writer[key] = value  # refuses a key that is not after the one before
-        except Exception as error:
-            told = out_of_order(count, where) if count and key <= before else explained(error, where, "ingest")
-            raise told from error
-        count, before = count + 1, key
-    if count:
-        _do(writer.finish, where)
-    return count
-
-
-def _do(part: Callable[[], None], where: Path) -> None:
-    try:
-        part()
-    except Exception as error:
-        raise explained(error, where, "ingest") from error

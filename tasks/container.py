@@ -77,6 +77,7 @@ class Container:
         self._plan(plans)
         self._owned: set[TopicPartition] = set()
         self._stopped = threading.Event()
+        self._leaves = False  # for good, when it ends
         self._goes_on = False  # until it is told to stop
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
@@ -106,20 +107,38 @@ class Container:
             with collector_off():
                 self._loop(until_caught_up, on_cycle)
             self._last_commit()
+            self._leaves = self._leaves or (until_caught_up and self._is_alone())
         finally:
             self.close()
         return self._gone
+
+    def _is_alone(self) -> bool:
+        """Whether nobody would have to take over from it."""
+        with suppress(LogUnavailable):
+            return len(self.log.members(self.upkeep.group)) <= 1
+        return False
 
     def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
         while not self._stopped.is_set():
             self._cycle_or_rejoin()
             if on_cycle is not None:
                 on_cycle(self.status())
-            if until_caught_up and (self.caught_up() or not self.tasks) and self._all_caught_up():
+            if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
                 break
 
+    def _has_no_task(self) -> bool:
+        """And gets none: others have all partitions."""
+        return not self.tasks and self._member is not None and self._member.has_share()
+
     def stop(self) -> None:
-        """End after the cycle at hand."""
+        """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
+        over.
+        """
+        self._stopped.set()
+
+    def leave(self) -> None:
+        """End after the cycle at hand, for good: its partitions go to the others at once."""
+        self._leaves = True
         self._stopped.set()
 
     def _cycle_or_rejoin(self) -> None:
@@ -466,7 +485,7 @@ class Container:
             self._paused.clear()
             self._owned.clear()
             if member is not None:
-                member.close()
+                (member.leave if self._leaves else member.close)()
 
 
 def topics_read(plans: Sequence[Plan]) -> object:

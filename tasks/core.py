@@ -42,7 +42,7 @@ class Counts:
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
     unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
-    skipped: int = 0  # alerts found again after a rewind, and not published twice
+    skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
     muted: int = 0  # matches of rules in shadow, or of versions that drain
     throttled: int = 0  # alerts that the storm guard kept back
 
@@ -90,12 +90,12 @@ class Core:
         if position is not None:
             self.intake.resume(position)
         told = {} if position is None else position.forwards
-        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told)
+        self._skips = Skips.of(store)
+        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
-        self._skips = Skips.of(store)
         self.muting = Muting(plan.rules)
         self.guard = Guard(plan.storm, store)
         self.alerts: list[Pair] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.presence import InputReport, RestoreReport, RuleReport, TaskReport
+from samovar.changelog.presence import InputReport, RestoreReport, RuleAtWork, TaskReport
 from samovar.changelog.restore import Restore
 from samovar.patterns.matcher import States, Tallies
 from samovar.patterns.order import NO_TIME
@@ -58,7 +58,7 @@ class Look:
     rules: tuple[RuleLook, ...] = ()
     memory_bytes: int = 0  # of states in memory
     restored: int = 0  # changelog records, since the container began
-    at_work: tuple[RuleReport, ...] = ()
+    at_work: tuple[RuleAtWork, ...] = ()
     changes: Mapping[tuple[str, int], int] = field(default_factory=dict)  # task to the change of rules it took last
     rules_refused: str | None = None
 
@@ -245,7 +245,7 @@ def states_of(task: Task) -> States | None:
     return None if residence is None else residence.states
 
 
-def at_work(running: Iterable[Task]) -> tuple[RuleReport, ...]:
+def at_work(running: Iterable[Task]) -> tuple[RuleAtWork, ...]:
     """The rules of a container, where any was published, or is in a storm."""
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
@@ -257,7 +257,7 @@ def at_work(running: Iterable[Task]) -> tuple[RuleReport, ...]:
             place = rule.id, rule.version, status_of(rule, core.watermark)
             storm = 0 if rule.drains else core.guard.standing.get(rule.id, 0)
             found[place], numbers[place] = found.get(place, 0) + storm, rule.number
-    return tuple(RuleReport(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
+    return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
 
 
 def status_of(rule: RuleText, watermark: int) -> str:

@@ -220,7 +220,7 @@ class Mender:
             ) from error
 
     def close(self) -> None:
-        self._member.close()
+        self._member.leave()
 
 
 def refuse_members(log: Log, group: str) -> None:

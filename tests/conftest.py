@@ -20,7 +20,9 @@ settings.register_profile(
 )
 settings.load_profile("samovar")
 
-pytest_plugins = ["tests.kafka"]  # the fixture `kafka`: a real broker, started when the first test asks for it
+# The fixtures `kafka`, a real broker, and `spark`, a session: started when the first test asks for them. How tests are
+# shared out to workers.
+pytest_plugins = ["tests.kafka", "tests.spark", "tests.workers"]
 
 
 @pytest.fixture(scope="session")

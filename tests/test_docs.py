@@ -33,7 +33,11 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_what_is_shown_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if "SparkSession" in path.read_text("utf-8"):
+        request.getfixturevalue("spark")  # one session for all tests
     write_files(list(blocks_of(ROOT / "README.md", ROOT)), tmp_path)
     run_document(list(blocks_of(path, ROOT)), tmp_path, monkeypatch)
 

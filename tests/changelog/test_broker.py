@@ -122,7 +122,7 @@ def test_a_java_that_will_do(new: str) -> None:
 def test_jars_that_nobody_can_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(broker_jars, "ivy_commands", lambda _scratch, _java: [])
+    monkeypatch.setattr(broker_jars, "ivy_commands", lambda *_: [])
     with pytest.raises(Refused) as refused:
         broker_jars.kafka_jars(broker_jars.Java("java", "17"), quiet)
     assert refused.value.code == "kafka-jars-missing"

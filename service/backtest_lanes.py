@@ -1,0 +1,164 @@
+"""One partition of history: its inputs from some offsets on, to events in the order in which a live task takes them.
+
+The journal says where event time passed with no event, so that what was late then is late now; what it says of rules
+does not matter here. A stream that ends holds nothing back any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from samovar.changelog.cursors import Cursor
+from samovar.changelog.journal import SCHEMA, Entry
+from samovar.changelog.log import Log, TopicPartition
+from samovar.patterns.matcher import END_OF_TIME
+from samovar.patterns.native import Batch, Int64s
+from samovar.patterns.order import Buffer, release
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import Plan
+
+TIME_ENTRIES = ("advance", "silent", "joined")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What is read of one partition: offsets by stream."""
+
+    partition: int
+    start: Mapping[str, int]
+    stop: Mapping[str, int]
+
+    @property
+    def records(self) -> int:
+        return sum(max(0, self.stop[stream] - self.start[stream]) for stream in self.stop)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was met in one partition of one stream. Nothing is passed over without being counted."""
+
+    records: int = 0
+    dead: int = 0
+    late: int = 0
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(self.records + other.records, self.dead + other.dead, self.late + other.late)
+
+
+class Lane:
+    """A partition on its way through history. The source of truth for how far it is."""
+
+    def __init__(self, log: Log, plan: Plan, stretch: Stretch, entries: Sequence[Entry], until_ms: int) -> None:
+        self.log, self.stretch, self.until_ms = log, stretch, until_ms
+        self.intake = Intake(plan.inputs, plan.fields, stretch.partition)
+        self.intake.replay()
+        self.watermark = self.intake.watermark
+        self.counts = {stream: Seen() for stream in self.intake.sources}
+        self._entries = [entry for entry in entries if self._matters(entry)]
+        self._cursors: dict[str, Cursor] = {}
+        self._ended: set[str] = set()
+        for stream, source in self.intake.sources.items():
+            source.next = stretch.start[stream]
+
+    def _matters(self, entry: Entry) -> bool:
+        if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.intake.sources:
+            return False
+        start, stop = self.stretch.start, self.stretch.stop
+        places = [(stream, at) for stream, at in entry.inputs.items() if stream in start]
+        if any(at > stop[stream] for stream, at in places):
+            return False
+        # What happened to event time before the first record is not known of the records either.
+        return entry.kind == SCHEMA or any(at > start[stream] for stream, at in places)
+
+    @property
+    def records(self) -> int:
+        return sum(seen.records for seen in self.counts.values())
+
+    def batches(self) -> Iterator[Batch]:
+        """Events in order; after each batch `watermark` says how far event time is."""
+        try:
+            for entry in self._entries:
+                yield from self._up_to(entry.inputs, ends=False)
+                if self.watermark >= self.until_ms:
+                    break
+                if entry.facts["stream"] not in self._ended:
+                    yield self._moved(self.intake.apply(entry).released)
+            yield from self._up_to(self.stretch.stop, ends=True)
+            yield self._last()
+        finally:
+            self.close()
+
+    def _up_to(self, inputs: Mapping[str, int], *, ends: bool) -> Iterator[Batch]:
+        """All inputs up to these offsets, the one that is behind in event time first."""
+        left = {stream: at for stream, at in inputs.items() if stream in self.intake.sources}
+        while left and self.watermark < self.until_ms:
+            stream = min(left, key=self.intake.largest)
+            records = self._cursor(stream).take(left[stream])
+            if records is not None:
+                fed = self.intake.feed(records)
+                self.counts[stream] += Seen(len(records), len(fed.dead), len(fed.late))
+                yield self._moved(fed.ordered.released)
+                continue
+            self.intake.sources[stream].next = max(self.intake.sources[stream].next, left.pop(stream))
+            if ends:
+                self._ended.add(stream)
+                yield self._moved(self.intake.apply(self._entry("silent", stream)).released)
+
+    def _cursor(self, stream: str) -> Cursor:
+        if stream not in self._cursors:
+            source = self.intake.sources[stream]
+            at = TopicPartition(source.spec.topic, self.stretch.partition)
+            self._cursors[stream] = Cursor(self.log, at, source.next)
+        return self._cursors[stream]
+
+    def _moved(self, released: Batch) -> Batch:
+        self.watermark = self.intake.watermark
+        return released
+
+    def _last(self) -> Batch:
+        """There is no more: what still waits for event time."""
+        whole = Batch(len(self.intake.fields))
+        buffer = Buffer(whole.columns, [0], [(0, 0)], {(0, 0): END_OF_TIME})
+        pending = self.intake.buffer.pending
+        buffer.pending.append(pending, _all_rows(pending))
+        self.watermark = END_OF_TIME
+        return release(buffer).released
+
+    def _entry(self, kind: str, stream: str) -> Entry:
+        return Entry(kind, self.intake.journaled, self.intake.nexts(), None, {"stream": stream})
+
+    def close(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.close()
+        self._cursors = {}
+
+
+def merged(lanes: Sequence[Lane], columns: int) -> Iterator[tuple[Batch, int]]:
+    """Events of several partitions in one order (event time, stream, partition, offset), with event time after them.
+
+    The partition that is behind is read first, so that memory holds a batch or two of each.
+    """
+    if len(lanes) == 1:
+        for batch in lanes[0].batches():
+            yield batch, lanes[0].watermark
+        return
+    buffer = Buffer(columns, [0], [(0, place) for place in range(len(lanes))])
+    going = {place: lane.batches() for place, lane in enumerate(lanes)}
+    while going:
+        place = min(going, key=lambda each: lanes[each].watermark)
+        more = next(going[place], None)
+        if more is None:
+            del going[place]
+        else:
+            buffer.pending.append(more, _all_rows(more))
+        before, buffer.largest[(0, place)] = buffer.floor, lanes[place].watermark
+        if buffer.watermark() > before:
+            ordered = release(buffer)
+            yield ordered.released, ordered.watermark
+
+
+def _all_rows(batch: Batch) -> Int64s:
+    return np.arange(len(batch), dtype=np.int64)

@@ -1,0 +1,81 @@
+"""The engine of backtests that runs on Spark: a fold a task, by the function that the local engine runs.
+
+Each task reads its partitions with our own reader, in their order, and keeps its states as the local engine does; what
+it found comes back packed. A rule that is keyed by another field than its topics is one task over all partitions.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from samovar.changelog.log import Log
+from samovar.changelog.spark import Session
+from samovar.changelog.spark_progress import OnProgress, Ticker
+from samovar.changelog.spark_tasks import spread
+from samovar.service.backtest_fold import Fold, Found, Tally, run_fold
+from samovar.service.backtesting import Engine
+from samovar.service.logs import opened
+from samovar.service.settings_models import ServiceFile
+
+CHUNK = 20_000  # matches that are packed together
+
+
+@dataclass(frozen=True)
+class Part:
+    """One task's work."""
+
+    settings: ServiceFile
+    fold: Fold
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of it. A chunk is a list of matches, pickled and zipped."""
+
+    chunks: tuple[bytes, ...]
+    tally: Tally
+
+
+def engine_on(session: Callable[[], Session], on_progress: OnProgress) -> Engine:
+    """Runs folds on a session, which is asked for when it is needed: it starts while rules are loaded and checked."""
+
+    def run(
+        settings: ServiceFile, _log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
+    ) -> Iterator[Found]:
+        total = sum(fold.records for fold in folds)
+        parts = [Part(settings, fold) for fold in folds]
+        for made in spread(session(), "backtest", parts, do_fold, on_progress, total):
+            tally.add(made.tally)
+            for chunk in made.chunks:
+                yield from (Found(*row) for row in pickle.loads(zlib.decompress(chunk)))  # noqa: S301 - our executors'
+
+    return run
+
+
+def do_fold(part: Part, tick: Ticker) -> Made:
+    """On an executor: run one fold."""
+    tally, read = Tally(), 0
+    chunks: list[bytes] = []
+    waiting: list[tuple[object, ...]] = []
+
+    def moved(records: int) -> None:
+        nonlocal read
+        read += records
+        tick(read)
+
+    def pack() -> None:
+        if waiting:
+            chunks.append(zlib.compress(pickle.dumps(waiting), 1))
+            waiting.clear()
+
+    with opened(part.settings) as log:
+        for found in run_fold(part.settings, log, part.fold, tally, moved):
+            waiting.append(tuple(found))
+            if len(waiting) >= CHUNK:
+                pack()
+    pack()
+    tick(read, last=True)
+    return Made(tuple(chunks), tally)

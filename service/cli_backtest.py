@@ -1,0 +1,138 @@
+"""The command `samovar rules backtest`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samovar.service.cli_refusals import REFUSED, told
+from samovar.service.cli_service import Json
+from samovar.service.cli_spark import Engine, Master, refuse_engine
+
+if TYPE_CHECKING:
+    from samovar.service.backtesting import Asked, Backtest
+
+BACKTEST_HELP = """Run rules over the history of a service's inputs, and compare with what the service found.
+
+RULE is a rule file or a folder of them; CONFIG the service file. FROM and TO are event times, ISO 8601 or epoch ms; TO
+itself is left out. Nothing of the service is touched, and it may run meanwhile. Says what is new, gone and the same,
+how many alerts a day there are, precision and recall where alerts are labelled, and what `overlap=any` would find more.
+
+Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or refused."""
+
+RULE_ERRORS = 1
+
+
+def register(rules: typer.Typer) -> None:
+    rules.command(name="backtest", help=BACKTEST_HELP)(rules_backtest)
+
+
+def rules_backtest(
+    rules: Annotated[list[str], typer.Argument(metavar="RULE...", show_default=False)],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="The service file.")],
+    *,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="Otherwise as far back as there is.")] = None,
+    stop: Annotated[str | None, typer.Option("--to", metavar="T", help="Otherwise all that there is.")] = None,
+    engine: Engine = "local",
+    master: Master = None,
+    examples: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="So many of each kind and rule.")] = 3,
+    overlap_any: Annotated[
+        bool, typer.Option("--overlap-any/--no-overlap-any", help="Also try sequences with overlap=any.")
+    ] = True,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with charts.")] = None,
+    json: Json = False,
+) -> None:
+    from samovar.service.backtesting import Asked
+    from samovar.service.service_rules import BadRules
+
+    refuse_engine(engine, master)
+    from_ms, to_ms = _moment("--from", start), _moment("--to", stop)
+    asked = Asked(overlap_any=overlap_any, examples=examples, engine=engine)
+    with told():
+        try:
+            run = _run if engine == "local" else partial(_run_on_spark, master)
+            found = run(rules, config, from_ms, to_ms, asked, quiet=json)
+        except BadRules as bad:
+            print(bad, file=sys.stderr)
+            raise typer.Exit(RULE_ERRORS) from None
+    if html is not None:
+        _write(html, found)
+    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _text(found), flush=True)
+
+
+def _moment(option: str, text: str | None) -> int | None:
+    from samovar.service.cli_offline import instant
+
+    if text is None:
+        return None
+    return int(text) if text.isdecimal() and len(text) > 4 else instant(option, text)
+
+
+def _run(
+    rules: list[str], config: Path, from_ms: int | None, to_ms: int | None, asked: Asked, *, quiet: bool
+) -> Backtest:
+    from samovar.service.backtesting import backtest
+    from samovar.service.logs import opened
+    from samovar.service.progress import Progress
+    from samovar.service.settings import load_service
+
+    settings = load_service(config)
+    progress = Progress(sys.stderr, quiet=quiet)
+
+    def moved(done: int, total: int) -> None:
+        progress.reading(done, done / total if total else None)
+
+    with opened(settings) as log:
+        found = backtest(settings, log, rules, from_ms, to_ms, moved, asked)
+    progress.clear()
+    return found
+
+
+def _run_on_spark(
+    master: str | None,
+    rules: list[str],
+    config: Path,
+    from_ms: int | None,
+    to_ms: int | None,
+    asked: Asked,
+    *,
+    quiet: bool,
+) -> Backtest:
+    from dataclasses import replace
+
+    from samovar.changelog.spark import starting
+    from samovar.service.backtest_spark import engine_on
+    from samovar.service.backtesting import backtest
+    from samovar.service.logs import opened
+    from samovar.service.settings import load_service
+    from samovar.service.spark_show import Showing
+
+    settings = load_service(config)
+    with (
+        Showing(sys.stderr, as_json=quiet) as showing,
+        starting("samovar rules backtest", master, say=showing.say) as start,
+        opened(settings) as log,
+    ):
+        asked = replace(asked, run=engine_on(start.ready, showing))
+        return backtest(settings, log, rules, from_ms, to_ms, asked=asked)
+
+
+def _write(path: Path, found: Backtest) -> None:
+    from samovar.service.backtest_report import html
+
+    try:
+        path.write_text(html(found), "utf-8")
+    except OSError as fault:
+        print(f"unwritable: cannot write {path}: {fault.strerror or fault}", file=sys.stderr)
+        raise typer.Exit(REFUSED) from None
+
+
+def _text(found: Backtest) -> str:
+    from samovar.service.backtest_text import text_of
+
+    return "\n".join(text_of(found))

@@ -1,0 +1,137 @@
+"""What executors do for a restore: read a task partition's log, or fold its input again, and leave table files.
+
+One Spark task does one task partition, with our own readers and the same functions as a restore on one machine: a
+partition's changelog is one stretch of one log, read in order, so that its newest rows are found where it is read and
+nothing has to be sorted across the cluster (docs/spark.md tells what else was tried). A fold keeps its state in a
+RocksDB of the executor, however large it grows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from samovar.changelog.record import POSITION, formats_of
+from samovar.changelog.restore import Restore, following_of
+from samovar.changelog.spark_progress import Ticker
+from samovar.changelog.staged import Manifest, Staged, attempt, finish, place_of
+from samovar.service.logs import opened
+from samovar.service.plans import plans_of
+from samovar.service.restore_plan import Planned
+from samovar.service.settings_models import ServiceFile
+from samovar.service.stores import Site, digest_of, plan_for, position_of
+from samovar.state.rocks import RocksStore
+from samovar.state.tables import TableStore
+from samovar.tasks.moment import rebuild_at
+from samovar.tasks.plan import Plan
+from samovar.tasks.rebuild import rebuild
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A service as it travels to executors. Plans with code of the user's are made there from the service's folder."""
+
+    settings: ServiceFile
+    plans: tuple[Plan, ...] | None
+    partitions: int
+    state: Path
+
+
+def shipped(site: Site) -> Shipped:
+    has_code = any(plan.task is not None for plan in site.plans)
+    return Shipped(site.settings, None if has_code else site.plans, site.partitions, site.state)
+
+
+@contextmanager
+def arrived(service: Shipped, stage: str) -> Iterator[Site]:
+    """The service on an executor, with a log of its own."""
+    settings = service.settings
+    with opened(settings) as log:
+        plans = service.plans or tuple(plans_of(settings, service.partitions))
+        yield Site(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
+
+
+# ---------------------------------------------------------------- staging
+
+
+@dataclass(frozen=True)
+class Part:
+    """One task partition to be staged."""
+
+    service: Shipped
+    planned: Planned
+    staging: Path
+
+
+def stage(part: Part, tick: Ticker) -> Staged:
+    """On an executor: make the table files of one task partition."""
+    planned = part.planned
+    place = place_of(part.staging, planned.stage, planned.partition)
+    with arrived(part.service, planned.stage) as site, tempfile.TemporaryDirectory(prefix="samovar-stage-") as scratch:
+        folder = attempt(place)
+        try:
+            tables, store = TableStore(folder), RocksStore(Path(scratch) / "store")
+            try:
+                make = _of_changelog if planned.until is None else _of_source
+                records = make(site, planned, store, tables, tick)
+                manifest = _manifest(site, planned, store, tables, records)
+            finally:
+                store.close()
+            return finish(folder, place, manifest, tables.files)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _of_changelog(site: Site, planned: Planned, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+    """The newest rows up to an offset, sorted by key. The store takes them, so that they can be told apart as one."""
+    assert planned.changelog is not None
+    restore = Restore(tables, site.log, planned.changelog, planned.start, to=planned.end)
+    try:
+        while not restore.advance():
+            tick(restore.next - planned.start)
+    finally:
+        restore.close()
+    tick(planned.todo, last=True)
+    store.take_tables(tables.files)
+    return restore.records
+
+
+def _of_source(site: Site, planned: Planned, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+    assert planned.until is not None
+    plan, partition = site.plan, planned.partition
+    if planned.moment_ms is None:
+        folded = rebuild(site.log, plan, partition, store, planned.until, on_progress=tick)
+    else:
+        folded = rebuild_at(site.log, plan, partition, store, planned.until, planned.moment_ms, tick)
+    tick(folded.events, last=True)
+    tables.copy(store.range())
+    return folded.events
+
+
+def _manifest(site: Site, planned: Planned, store: RocksStore, tables: TableStore, records: int) -> Manifest:
+    following, position = following_of(store), position_of(store)
+    row = store.get(POSITION)
+    return Manifest(
+        site.settings.service,
+        planned.stage,
+        planned.partition,
+        planned.source,
+        None if following is None else following.topic,
+        None if following is None else following.topic_id,
+        None if following is None else following.partitions,
+        None if following is None else following.next,
+        None if following is None else following.time_ms,
+        planned.moment_ms,
+        None if row is None else row.decode(),
+        records,
+        tables.rows,
+        digest_of(plan_for(site, planned.partition, position), store),
+        {} if position is None else formats_of(position),
+        int(time.time() * 1000),
+    )

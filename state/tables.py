@@ -1,0 +1,112 @@
+"""Sorted table files (RocksDB's SST), written anywhere and taken into a store later: so state comes from elsewhere.
+
+`TableStore` looks like an empty store that is only written: a restore fills it as it would fill a real one, and every
+batch becomes a file. Files are taken in order of their numbers; of a key in several, the last counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rocksdict import SstFileWriter
+
+from samovar.state.errors import explained, out_of_order
+from samovar.state.rocks_options import Memory, options
+from samovar.state.store import Change
+
+FILE_ROWS = 2_000_000  # of a file; a store that is copied becomes several
+ENDING = ".sst"
+
+
+class TableStore:
+    """Files in a folder, one a batch. Nothing can be read of it: it is empty to whoever asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = 0
+        self.files: list[Path] = []
+        self._memory = Memory()
+
+    def get(self, key: bytes) -> bytes | None:  # noqa: ARG002 - as a store has it
+        return None
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def range(
+        self,
+        start: bytes = b"",  # noqa: ARG002 - as above
+        end: bytes | None = None,  # noqa: ARG002 - as above
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+    def prefixes(self, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
+        return [[] for _ in prefixes]
+
+    def rows_about(self) -> int:
+        return self.rows
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.write([(key, value)])
+
+    def delete(self, key: bytes) -> None:
+        self.write([(key, None)])
+
+    def write(self, changes: Iterable[Change]) -> None:
+        newest = dict(changes)
+        self._add(sorted(newest.items()))
+
+    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Pairs in strict order of keys."""
+        self._add(pairs)
+
+    def copy(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """As `ingest`, of any number of rows: in files of a bounded size."""
+        rest = iter(pairs)
+        while (first := next(rest, None)) is not None:
+            self._add(_some(first, rest))
+
+    def _add(self, changes: Iterable[Change]) -> None:
+        file = self.folder / f"{len(self.files) + 1:06}{ENDING}"
+        rows = write_table(file, changes, self._memory, self.folder)
+        if rows:
+            self.files.append(file)
+            self.rows += rows
+
+    def close(self) -> None:
+        """There is nothing open."""
+
+
+def _some(first: tuple[bytes, bytes], rest: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    yield first
+    for _, pair in zip(range(FILE_ROWS - 1), rest, strict=False):
+        yield pair
+
+
+def write_table(file: Path, changes: Iterable[Change], memory: Memory, where: Path) -> int:
+    """Write a table file; how many rows it holds. Keys come in strict order. RocksDB cannot make an empty one."""
+    writer = SstFileWriter(options(memory))
+    count, before = 0, b""
+    do(lambda: writer.open(str(file)), where)
+    for key, value in changes:
+        try:
+            if value is None:
+                del writer[key]
+            else:
+                writer[key] = value  # refuses a key that is not after the one before
+        except Exception as error:
+            told = out_of_order(count, where) if count and key <= before else explained(error, where, "ingest")
+            raise told from error
+        count, before = count + 1, key
+    if count:
+        do(writer.finish, where)
+    return count
+
+
+def do(part: Callable[[], None], where: Path) -> None:
+    """One step of RocksDB's, its error explained."""
+    try:
+        part()
+    except Exception as error:
+        raise explained(error, where, "ingest") from error

@@ -1,0 +1,220 @@
+"""`spark.read.format("samovar")`: what a service's topics hold, with real columns, and as its own readers show it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+import samovar
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Append, TopicSpec
+from samovar.changelog.spark import Session
+from samovar.changelog.spark_errors import translated
+from samovar.service.frames import frame_of
+from tests.oncall import START, Service, make, many, purchase, run
+
+SESSIONS = """
+rule: visits
+severity: low
+tags: [web]
+match: |
+  session by card with gap=10m
+    [purchase where amount > 0]
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """100 events, a message that is none, and a rule that was added later."""
+    made = make(tmp_path_factory.mktemp("frames") / "s")
+    made.process(many(100))
+    with made.log() as log:
+        log.append([Append("purchase", [(b"c1", b"{no json")])])
+    (made.config.parent / "rules" / "visits.yml").write_text(SESSIONS)
+    made.process([purchase("c1", 4_000 + 10 * n, 30, "US") for n in range(3)] + [purchase("c1", 9_000, 5, "US")])
+    made.settle()
+    return made
+
+
+@pytest.fixture
+def frames(spark: Session, service: Service) -> Any:
+    samovar.register_spark(spark.spark)
+
+    def read(source: str, **options: str) -> DataFrame:
+        reader = spark.spark.read.format("samovar").option("config", str(service.config)).option("source", source)
+        return reader.options(**options).load()
+
+    return read
+
+
+def lines(service: Service, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("read", service.config, topic, "--json").stdout.splitlines()]
+
+
+# ---------------------------------------------------------------- inputs, alerts, letters
+
+
+def test_inputs_have_a_column_a_field(frames: Any, service: Service) -> None:
+    rows = frames("inputs/purchase").orderBy("_partition", "_offset").collect()
+    told = sorted(lines(service, "purchase"), key=lambda line: (line["partition"], line["offset"]))
+    assert len(rows) == len(told) == 105
+    for row, line in zip(rows, told, strict=True):
+        assert (row._partition, row._offset, row._key) == (line["partition"], line["offset"], line["key"])
+        if isinstance(line["value"], dict):
+            event = line["value"]
+            assert (row.card, row.amount, row.country) == (event["card"], event["amount"], event["country"])
+            assert row._event_time == moment(event["ts"])
+            assert row._error is None
+        else:
+            assert (row._error, row.card, row._event_time) == ("NOT_JSON", None, None)
+
+
+def moment(ms: int) -> datetime:
+    """As Spark gives times to Python: of the machine's zone, without saying so."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().replace(tzinfo=None)
+
+
+def test_a_key_partitions_and_places_reach_the_reader(frames: Any, service: Service) -> None:
+    own = service.partition("c1")
+    assert {row._key for row in frames("inputs/purchase", key="c1").collect()} == {"c1"}
+    assert {row._partition for row in frames("inputs/purchase", partitions="1").collect()} == {1}
+    some = frames("inputs/purchase", partitions=str(own), **{"from": "3", "to": "7"}).collect()
+    assert [row._offset for row in some] == [3, 4, 5, 6]
+    assert frames("inputs/purchase", raw="true", key="c1").filter("_value is null").count() == 0
+
+
+def test_alerts_have_the_severity_of_their_rule(frames: Any, service: Service) -> None:
+    told = {line["value"]["id"]: line["value"] for line in lines(service, "alerts")}
+    rows = frames("alerts").collect()
+    assert {row.id for row in rows} == set(told)
+    for row in rows:
+        alert = told[row.id]
+        assert (row.rule, row.version, row.message) == (alert["rule"], alert["version"], alert.get("message"))
+        assert row.key == alert["key"]
+        assert (row.start, row.at) == (moment(alert["start"]), moment(alert["at"]))
+        assert json.loads(row.emit) == alert["emit"]
+        assert [(each.step, each.offset) for each in row.events] == [
+            (step, offset) for step, events in alert["steps"].items() for _, _, offset in events
+        ]
+    visits = [row for row in rows if row.rule == "visits"]
+    assert {(row.severity, tuple(row.tags)) for row in visits} == {("low", ("web",))}
+
+
+def test_sessions_are_the_alerts_of_session_rules(frames: Any) -> None:
+    rows = frames("sessions").filter("key['card'] = 'c1'").orderBy("start").collect()
+    assert 20_000 in [row.duration_ms for row in rows]
+    assert {row.rule for row in rows} == {"visits"}
+
+
+def test_dead_letters(frames: Any) -> None:
+    (row,) = frames("dead-letters").collect()
+    assert (row.reason, row.topic, row.text, bytes(row.value)) == ("NOT_JSON", "purchase", "{no json", b"{no json")
+
+
+def test_labels_may_not_be_there_yet(frames: Any, service: Service) -> None:
+    assert frames("labels").count() == 0
+    label = {"alert": "a1", "rule": "testing", "key": "c1", "label": "confirmed", "by": "ann", "at": START, "note": ""}
+    with service.log() as log:
+        log.create([TopicSpec("s-labels", 1)])
+        log.append([Append("s-labels", [(b"a1", json.dumps(label).encode())])])
+    (row,) = frames("labels").collect()
+    assert (row.alert, row.label, row.by, row.at) == ("a1", "confirmed", "ann", moment(START))
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_the_latest_states_are_those_of_state_get(frames: Any, service: Service) -> None:
+    by_key: dict[str, list[Any]] = {}
+    for row in frames("changelog").collect():
+        by_key.setdefault(row.key, []).append(row)
+    assert {f"c{n}" for n in range(7)} <= set(by_key)
+    for key, rows in by_key.items():
+        (held,) = json.loads(run("state", "get", service.config, key, "--json").stdout)
+        rules = {each["rule"]: each for each in held["rules"]}
+        assert {row.name for row in rows if row.kind == "rule"} == set(rules)
+        for row in rows:
+            if row.kind == "rule":
+                partials = rules[row.name]["partials"]
+                assert [(each.step, each.events) for each in row.partials] == [
+                    (each["step"], each["events"]) for each in partials
+                ]
+                assert [each.since for each in row.partials] == [moment(each["since"]) for each in partials]
+            else:
+                (history,) = [each for each in held["histories"] if each["call"] == row.name]
+                assert [json.loads(each.value) for each in row.events] == [each["value"] for each in history["events"]]
+
+
+def test_one_key_of_a_changelog(frames: Any) -> None:
+    assert {row.key for row in frames("changelog", key="c2").collect()} == {"c2"}
+
+
+def test_every_change_and_the_state_at_a_moment(frames: Any, service: Service) -> None:
+    """The last change of each state is its latest value; `to` an offset gives what stood there."""
+    changes = frames("changelog", mode="changes", key="c3").orderBy("_offset").collect()
+    history = [json.loads(line) for line in run("state", "history", service.config, "c3", "--json").stdout.splitlines()]
+    told = history[0] if isinstance(history[0], list) else history
+    assert sorted({row._offset for row in changes}) == sorted(each["offset"] for each in told)
+    own = str(service.partition("c3"))
+    middle = sorted({row._offset for row in changes})[0]
+    then = frames("changelog", key="c3", partitions=own, to=str(service.changelog_end(int(own)))).collect()
+    last = {(row.kind, row.name): row.asDict(recursive=True) for row in changes}
+    for row in then:
+        found = last[row.kind, row.name]
+        assert [found[name] for name in ("partials", "events", "due")] == [
+            row.asDict(recursive=True)[name] for name in ("partials", "events", "due")
+        ]
+    later = frames("changelog", mode="changes", key="c3", **{"from": str(middle + 1)}).collect()
+    assert {row._offset for row in later} == {row._offset for row in changes} - {middle}
+
+
+def test_sql_over_a_frame(frames: Any, spark: Session) -> None:
+    frames("inputs/purchase").createOrReplaceTempView("purchases")
+    sql = "select card, sum(amount) as spent from purchases where _error is null group by card order by card"
+    (first, *_) = spark.spark.sql(sql).collect()
+    spent = sum(event["amount"] for event in many(100) if event["card"] == "c0")
+    assert (first.card, first.spent) == ("c0", pytest.approx(spent))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "code", "word"),
+    [
+        ("inputs/purchases", {}, "frame-option", "purchase"),
+        ("alert", {}, "frame-option", "alerts"),
+        ("alerts", {"partitons": "1"}, "frame-option", "partitions"),
+        ("alerts", {"partitions": "x"}, "frame-option", "0,3"),
+        ("alerts", {"partitions": "9"}, "unknown-partition", "0 to"),
+        ("alerts", {"from": "yesterday"}, "bad-place", "begin"),
+        ("changelog", {"mode": "all"}, "frame-option", "latest or changes"),
+        ("changelog", {"from": "3"}, "frame-option", "`to`"),
+        ("changelog", {"stage": "by-user"}, "unknown-stage", "main"),
+    ],
+)
+def test_what_cannot_be_read(service: Service, source: str, options: dict[str, str], code: str, word: str) -> None:
+    with pytest.raises(Refused) as refused:
+        frame_of({"config": str(service.config), "source": source, **options})
+    assert refused.value.code == code
+    assert word in str(refused.value)
+
+
+def test_a_service_that_never_ran(spark: Session, tmp_path: Path) -> None:
+    """On its way through Spark a refusal stays what it is."""
+    samovar.register_spark(spark.spark)
+    config = str(make(tmp_path / "new").config)
+    for source in ("changelog", "inputs/purchase"):
+        with pytest.raises(Refused) as refused:
+            frame_of({"config": config, "source": source})
+        assert refused.value.code == "topic-missing"
+    with pytest.raises(Refused) as refused, translated(spark.log):
+        spark.spark.read.format("samovar").options(config=config, source="alerts").load().collect()
+    assert refused.value == Refused(
+        "topic-missing", "the topic s-alerts does not exist yet", "`samovar run` and `samovar produce` make it."
+    )

@@ -1,0 +1,187 @@
+"""`samovar restore --engine spark`: the same stores as the local engine makes, by digest, from both logs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.spark import Session
+from samovar.changelog.spark_progress import Ticker
+from samovar.changelog.staged import Staged
+from samovar.service.spark_jobs import Part, stage
+from tests.oncall import Service, is_equal, make, many, purchase, refused, restored, run, wipe
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return make(tmp_path / "s")
+
+
+def digests_in(found: dict[str, Any]) -> dict[int, str]:
+    return {each["partition"]: each["digest"] for each in found["restored"]}
+
+
+@pytest.mark.parametrize("source", ["changelog", "source"])
+def test_p2_spark_and_the_local_engine_make_the_same(spark: Session, service: Service, source: str) -> None:
+    """P2: by digest, and byte by byte against the changelog (`verify`); the service then goes on."""
+    service.process(many(100))
+    service.process(many(60, start_s=400))
+    before = service.digests()
+    wipe(service)
+    found = restored(service, "--engine", "spark", "--from", source, "--verify")
+    assert digests_in(found) == before == service.digests()
+    assert all(each["equal"] for each in found["verify"])
+    wipe(service)
+    local = restored(service, "--from", source)
+    assert digests_in(local) == before
+    assert [each["offset"] for each in found["restored"]] == [each["offset"] for each in local["restored"]]
+    service.process(many(60, start_s=800))
+    assert is_equal(service)
+    assert not list(service.state.rglob("*.part"))
+
+
+# ---------------------------------------------------------------- staging
+
+
+def staged_at(service: Service, folder: Path, *options: object) -> dict[str, Any]:
+    return restored(service, "--engine", "spark", "--staging", folder, *options)
+
+
+@pytest.mark.parametrize("source", ["changelog", "source"])
+def test_staged_on_one_machine_and_taken_on_another(
+    spark: Session, service: Service, tmp_path: Path, source: str
+) -> None:
+    service.process(many(100))
+    before = service.digests()
+    found = staged_at(service, tmp_path / "staging", "--from", source)
+    assert {each["partition"]: each["digest"] for each in found["staged"]} == before
+    assert service.digests() == before
+    wipe(service)
+    taken = restored(service, "--ingest", tmp_path / "staging", "--verify")
+    assert digests_in(taken) == before
+    assert {each["from"] for each in taken["restored"]} == {"staging"}
+    assert all(each["equal"] for each in taken["verify"])
+    service.process(many(60, start_s=800))
+    assert is_equal(service)
+
+
+def test_what_came_after_staging_is_taken_too(spark: Session, service: Service, tmp_path: Path) -> None:
+    service.process(many(60))
+    staged_at(service, tmp_path / "staging")
+    service.process(many(60, start_s=400))
+    before = service.digests()
+    wipe(service)
+    assert digests_in(restored(service, "--ingest", tmp_path / "staging", "--partition", 1)) == {1: before[1]}
+    assert digests_in(restored(service, "--ingest", tmp_path / "staging")) == before
+
+
+def test_what_was_folded_before_the_service_went_on_is_refused(
+    spark: Session, service: Service, tmp_path: Path
+) -> None:
+    """The input went on: to take it would set the changelog back."""
+    service.process(many(60))
+    staged_at(service, tmp_path / "staging", "--from", "source")
+    service.process(many(60, start_s=400))
+    before = service.digests()
+    assert refused(service, "--ingest", tmp_path / "staging") == "staging-unfit"
+    assert service.digests() == before
+
+
+def test_staged_files_that_are_not_what_was_written(spark: Session, service: Service, tmp_path: Path) -> None:
+    service.process(many(60))
+    before = service.digests()
+    staged_at(service, tmp_path / "staging")
+    place = tmp_path / "staging" / "main" / "0"
+    table = place / "000001.sst"
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert refused(service, "--ingest", tmp_path / "staging") == "staging-unusable"
+    table.write_bytes(whole)
+    manifest = json.loads((place / "manifest.json").read_text())
+    (place / "manifest.json").write_text(json.dumps(manifest | {"offset": 1}))
+    assert refused(service, "--ingest", tmp_path / "staging") == "staging-unusable"
+    shutil.rmtree(place)
+    assert refused(service, "--ingest", tmp_path / "staging", "--partition", 0) == "staging-missing"
+    assert refused(service, "--ingest", tmp_path / "nothing") == "staging-missing"
+    assert service.digests() == before
+
+
+def test_staged_for_another_service(spark: Session, service: Service, tmp_path: Path) -> None:
+    service.process(many(60))
+    staged_at(service, tmp_path / "staging")
+    other = make(tmp_path / "o")
+    other.config.write_text(other.config.read_text().replace("service: s", "service: other"))
+    other.process(many(60))
+    assert refused(other, "--ingest", tmp_path / "staging") == "staging-unfit"
+
+
+# ---------------------------------------------------------------- to the past, and refusals
+
+
+def test_a_moment_of_the_past(spark: Session, service: Service, tmp_path: Path) -> None:
+    """Event time with the source, an offset of the changelog: as the local engine has it."""
+    service.process(many(60))
+    first = service.changelog_end(0)
+    service.process(many(60, start_s=400))
+    moment = purchase("c", 450, 1)["ts"]
+    for number, options in enumerate(
+        [("--from", "source", "--to-time", moment), ("--to-offset", first, "--partition", 0)]
+    ):
+        folders = [tmp_path / f"{engine}-{number}" for engine in ("local", "spark")]
+        local = restored(service, "--out", folders[0], *options)
+        there = restored(service, "--engine", "spark", "--out", folders[1], *options)
+        assert digests_in(there) == digests_in(local)
+        for folder in folders:
+            done = run("state", "digest", service.config, "--store", folder, "--json")
+            assert {each["partition"]: each["digest"] for each in json.loads(done.stdout)} == digests_in(local)
+
+
+def test_what_does_not_go_together(service: Service, tmp_path: Path) -> None:
+    service.process(many(20))
+    assert refused(service, "--engine", "spark", "--from", "snapshot") == "engine-unfit"
+    for options in (
+        ["--engine", "flink"],
+        ["--master", "local[2]"],
+        ["--staging", tmp_path],
+        ["--engine", "spark", "--staging", tmp_path, "--out", tmp_path],
+        ["--ingest", tmp_path, "--from", "source"],
+        ["--ingest", tmp_path, "--engine", "spark"],
+    ):
+        done = run("restore", service.config, *options)
+        assert done.exit_code == 2, options
+        assert "Usage" in done.stderr
+
+
+def test_a_restore_that_failed_leaves_the_stores_alone(
+    spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last partition's journal is cut: nothing was replaced, nothing is left."""
+    service.process(many(60))
+    before = service.digests()
+    monkeypatch.setattr("samovar.service.spark_restoring.stage", _refusing)
+    assert refused(service, "--engine", "spark") == "journal-cut"
+    assert service.digests() == before
+    assert not list(service.state.rglob("*.part*"))
+
+
+def _refusing(part: Part, tick: Ticker) -> Staged:
+    if part.planned.partition == 1:
+        raise Refused("journal-cut", "the journal begins with entry 7", "It must never lose records.")
+    return stage(part, tick)
+
+
+def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("samovar.service.spark_show.JSON_EVERY_S", 0.0)
+    monkeypatch.setattr("samovar.changelog.spark.LOOK_S", 0.01)
+    service.process(many(60))
+    done = run("restore", service.config, "--engine", "spark", "--json")
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    told = [line["progress"] for line in lines if "progress" in line]
+    assert told
+    assert {"job", "stages", "tasks", "rows", "total", "rows_per_s", "left_s"} <= set(told[-1])
+    assert told[-1]["total"] == sum(each["records"] for each in json.loads(done.stdout)["plan"])

@@ -1,0 +1,24 @@
+"""One Spark session for all tests that ask for it: its start is the slow part. Commands that tests run find it open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from samovar.changelog.spark import Session, starting
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Session]:
+    """On two cores, with the connector for Kafka."""
+    settings = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    with starting("samovar tests", "local[2]", kafka=True, settings=settings) as start:
+        yield start.ready()
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """PySpark leaves the sockets by which rows come to the collector."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) or "test_docs.py" in item.nodeid:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

@@ -51,7 +51,7 @@ class Right:
 
 
 def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
-    """For the service's containers, for those who produce its input, who read its output, and who publish rules."""
+    """For the service's containers, for those who produce its input, read its output, and publish its rules."""
     return [*_service_rights(settings, specs), *_others_rights(specs)]
 
 

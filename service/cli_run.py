@@ -44,7 +44,9 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; slot S at the port S above."),
+        typer.Option(
+            metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; each further process at the next port."
+        ),
     ] = None,
     leave: Annotated[
         bool | None, typer.Option("--leave", help="When it is stopped, hand its partitions to the others at once.")
@@ -88,6 +90,7 @@ def run(
                     options=options,
                     serve=beside,
                     first=settings.run.slot,
+                    metrics=settings.run.metrics,
                 )
             )
         from samovar.service.logs import opened

@@ -104,7 +104,7 @@ def test_run_serves_beside_its_containers_and_ends_with_them(tmp_path: Path) -> 
                     return None
                 return found.json() if found.status_code == 200 else None
 
-            wait_for(lambda: answer("/ready"))
+            wait_for(lambda: answer("/ready"), 180)  # two processes have to start
             wait_for(lambda: answer("/caught-up"))
             status = answer("/api/v1/status")
             assert status["containers"][0]["address"] == f"http://127.0.0.1:{port}"

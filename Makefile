@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench chaos fuzz clean lock kernel spark
+.PHONY: help demo test lint format bench bench-spark chaos fuzz clean lock kernel spark
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -13,7 +13,7 @@ ARGS ?=
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1#\2/p' $(MAKEFILE_LIST) | while IFS='#' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1#\2/p' $(MAKEFILE_LIST) | while IFS='#' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
 
 demo: kernel ## a tour: rules, events, matches (a few seconds)
 	@$(BIN)/samovar demo $(ARGS)
@@ -35,6 +35,9 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 
 bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long parts too
 	@$(BIN)/python -m benchmarks all $(ARGS)
+
+bench-spark: kernel spark ## restore, rebuild and sizes on Spark, beside the local engine; ARGS="--records N --events N --sizes 1,5"
+	@$(BIN)/python -m benchmarks spark $(ARGS)
 
 chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
 	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \

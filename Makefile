@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos fuzz clean lock kernel spark
+.PHONY: help demo test lint format bench bench-spark chaos fuzz clean lock kernel spark pages browser
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -10,16 +10,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 ARGS ?=
+WORKERS ?= 2
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1#\2/p' $(MAKEFILE_LIST) | while IFS='#' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
 
-demo: kernel ## a tour: rules, events, matches (a few seconds)
-	@$(BIN)/samovar demo $(ARGS)
+demo: kernel $(if $(KAFKA),spark) ## both services with generated traffic, until Ctrl-C; KAFKA=1 for a local broker
+	@$(BIN)/samovar demo $(if $(KAFKA),--kafka) $(ARGS)
 
-test: kernel spark ## all tests; ARGS="-k name" chooses some
-	@$(BIN)/python -m pytest -q $(ARGS)
+test: kernel spark ## all tests, on WORKERS=2 processes; ARGS="-k name" chooses some
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 lint: $(INSTALLED) ## ruff, mypy, layers
 	@failed=; \
@@ -47,9 +48,16 @@ fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n fo
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
 
 clean: ## remove everything that make made
-	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash
+	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash service/web/static/_editor.*
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Asked for by name it must work; for the others the pages also have a plain text field in place of the editor.
+pages: $(INSTALLED) ## the editor of the pages, bundled from the npm registry
+	@$(BIN)/python service/web/editor/build.py $(if $(filter pages,$(MAKECMDGOALS)),,--optional)
+
+demo test: pages
+test: browser
 
 lock: ## choose the newest allowed versions again and write requirements.lock
 	@rm -rf build/lock && $(call find_python) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv
@@ -70,6 +78,10 @@ $(VENV)/.spark: $(INSTALLED) requirements-spark.lock
 	@echo "setup: installing the packages of requirements-spark.lock"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
 	@touch $@
+
+# Debian's chromium, for the tests of the pages: installed where that is allowed, else it says how.
+browser: $(INSTALLED)
+	@$(BIN)/python tests/browser/chromium.py
 
 kernel: $(INSTALLED)
 	@$(BIN)/python patterns/kernel/build.py

@@ -1,4 +1,4 @@
-"""Adds one step to the build that pyproject.toml cannot say: compile the native kernel before files are gathered."""
+"""Adds what pyproject.toml cannot say: the kernel is compiled and the editor bundled before files are gathered."""
 
 import runpy
 import sys
@@ -9,6 +9,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 KERNEL_BUILD = Path(__file__).parent / "samovar" / "patterns" / "kernel" / "build.py"
+EDITOR_BUILD = Path(__file__).parent / "samovar" / "service" / "web" / "editor" / "build.py"
 
 
 class BuildWithKernel(build_py):
@@ -19,6 +20,11 @@ class BuildWithKernel(build_py):
             build["build"]()
         except build["BuildError"] as error:
             sys.exit(f"kernel: not built: {error}")
+        editor = runpy.run_path(str(EDITOR_BUILD))
+        try:
+            editor["build"]()
+        except editor["BuildError"] as error:
+            print(f"editor: not bundled, rules are edited in a plain text field: {error}", file=sys.stderr)
         super().run()
 
 

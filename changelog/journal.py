@@ -1,13 +1,17 @@
-"""The journal: what a task did that its input does not tell, so that a replay can do the same. Format 2.
+"""The journal: what a task did that its input does not tell, so that a replay can do the same. Format 3.
 
 A record's key is the task's partition as text, its value JSON: `v` first, then `kind`, `number` (the task's entries
 counted from 1), `inputs` (stream to the offset that was next when it happened), `watermark` before it, and:
 
-    advance   stream, largest      the stream was idle at its end, and its event time was raised
+    advance   stream, largest      the stream was idle at its end, and its event time was raised. Without a stream: a
+                                   stage was set back, and event time came up to `largest` there
     silent    stream               no event ever came, and the stream holds event time back no more
     joined    stream, largest      a silent stream's first records came: events before `largest` are late
     rules     rules, params, lists the rules from here on: id, version and text of each; of a user's task none, but
-                                   `task`: its id, class and version
+                                   `task`: its id, class and version. Of published rules also `book` (the number of the
+                                   change), of each what samovar.tasks.plan.RuleText adds, `moves` (stores that go on
+                                   under another name) and `warm` (rules whose history was folded, and from where).
+                                   Where alerts are limited `storm`: rule to alerts and ms
     anew      stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of the
               since                source from which on events come again
     schema    stream, schema,      from here on nobody knows the schema, and its messages are dead letters; or, `known`,
@@ -16,9 +20,9 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
               until, time_ms       entries of the numbers in `void` (first and last of each stretch) count no more. Up
                                    to `until` (stream to offset) it had been; `alerts` is skip or again
 
-An entry is written as format 1 but for `anew`, `schema` and `rewind`, which a version that does not know them must not
-pass over. Numbers are never used again, so that a snapshot's number says whether a rewind came after it. What
-`standing` leaves is a journal as if what was set back had never been.
+An entry is written as format 1 but for `anew`, `schema` and `rewind` (2) and for published rules and limits (3), which
+a version that does not know them must not pass over. Numbers are never used again, so that a snapshot's number says
+whether a rewind came after it. What `standing` leaves is a journal as if what was set back had never been.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from typing import Any
 
 from samovar.changelog.record import newer
 
-FORMAT = 2
+FORMAT = 3
+REWIND_FORMAT = 2
 LEAST_FORMAT = 1
 ANEW = "anew"
 REWIND = "rewind"
@@ -49,7 +54,9 @@ class Entry:
 
 
 def pack_entry(entry: Entry) -> bytes:
-    version = FORMAT if entry.kind in (ANEW, REWIND, SCHEMA) else LEAST_FORMAT
+    version = REWIND_FORMAT if entry.kind in (ANEW, REWIND, SCHEMA) else LEAST_FORMAT
+    if "book" in entry.facts or "storm" in entry.facts:
+        version = FORMAT
     head = {"v": version, "kind": entry.kind, "number": entry.number}
     data = {**head, "inputs": dict(entry.inputs), "watermark": entry.watermark, **entry.facts}
     return json.dumps(data, separators=(",", ":")).encode()

@@ -2,16 +2,18 @@
 
     join      init_transactions fences the slot's previous producer and ends its transaction, then the group is joined
     transact  begin, produce, send_offsets_to_transaction with the membership of the last assignment, commit
-    close     abort what is open, leave
+    close     abort what is open, go
+    leave     unsubscribe first
 
 A static member that closes is not forgotten by the broker before its session is over (6 s): a restart in that time
-causes no rebalance.
+causes no rebalance. One that unsubscribes is: its client tells the broker, and its close waits until that is answered.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -33,6 +35,8 @@ OFFSETS_S = 5.0  # until the group's coordinator must have taken the offsets
 COMMIT_S = 30.0  # until a commit must be known to have happened, or not
 ABORT_S = 10.0
 REASON_S = 1.0
+LEAVE_POLL_S = 0.02
+LEAVE_S = 5.0  # until the client must have let go of its partitions
 
 Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
 
@@ -46,6 +50,7 @@ class KafkaMember:
         self._exactly_once = joining.delivery is Delivery.EXACTLY_ONCE
         self._owned: set[TopicPartition] = set()
         self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
+        self._has_share = False
         self._open = False
         self._usable = True
         self._closed = self._closing = False
@@ -133,6 +138,9 @@ class KafkaMember:
     def at_end(self, at: TopicPartition) -> bool:
         return self._stream.at_end(at)
 
+    def has_share(self) -> bool:
+        return self._has_share
+
     # ---------------------------------------------------------------- partitions
 
     def _kept(self, callback: Rebalanced) -> Rebalanced:
@@ -160,7 +168,7 @@ class KafkaMember:
         consumer.assign([])  # nothing is read before it is sought
         self._membership = consumer.consumer_group_metadata()
         given = partitions_of(places)
-        self._owned = set(given)
+        self._owned, self._has_share = set(given), True
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
@@ -184,7 +192,7 @@ class KafkaMember:
             self._joining.on_lost(lost)
 
     def _let_go(self, consumer: Consumer) -> None:
-        self._owned = set()
+        self._owned, self._has_share = set(), False
         self._stream.forget()
         consumer.unassign()
 
@@ -309,6 +317,21 @@ class KafkaMember:
             raise ValueError("after a failed transaction, or a close, a member can only be closed")
 
     # ---------------------------------------------------------------- leaving
+
+    def leave(self) -> None:
+        if not self._closed and self._usable and not self._open:
+            self._unsubscribe()
+        self.close()
+
+    def _unsubscribe(self) -> None:
+        """Partitions are given up in a callback, which the client makes only while it is asked for something. One that
+        does not get there is missed when its session is over, as after a mere close.
+        """
+        deadline = time.monotonic() + LEAVE_S
+        with suppress(KafkaException):
+            self._consumer.unsubscribe()
+            while self._owned and time.monotonic() < deadline:
+                self._consumer.consume(1, LEAVE_POLL_S)
 
     def close(self) -> None:
         if self._closed:

@@ -136,7 +136,7 @@ class Reader(Protocol):
 class Member(Protocol):
     """One container of a service, in its group: the partitions it owns, their records, and its transactions.
 
-    Not for two threads at once. Callbacks run inside `poll` and `close`.
+    Not for two threads at once. Callbacks run inside `poll`, `close` and `leave`.
     """
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:
@@ -157,6 +157,10 @@ class Member(Protocol):
         """Whether all that was committed at the last look has been given out."""
         ...
 
+    def has_share(self) -> bool:
+        """Whether the group has said what is this member's, be it nothing. Not before it joined, nor while it waits."""
+        ...
+
     def transact(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
@@ -170,7 +174,13 @@ class Member(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave: partitions are revoked, no transaction stays open, no lock is left."""
+        """End: partitions are revoked, no transaction stays open, no lock is left. A log may keep the partitions for
+        this slot for a while, so that a restart moves nothing.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Close for good: others need not wait for this slot, and get its partitions at once."""
         ...
 
 

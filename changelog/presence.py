@@ -1,9 +1,9 @@
-"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 1.
+"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 2.
 
-A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A container
-that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group any more.
-The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the difference shows
-a wrong clock.
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence` (format 1 has
+no `rules`, `at_work` and `rules_refused`). A container that leaves deletes its record; one that was killed leaves it
+behind, and is known by that it is in no group any more. The log's time of a record is the broker's (LogAppendTime on
+Kafka), `time_ms` the container's own: the difference shows a wrong clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 
-FORMAT = 1
+FORMAT = 2
 SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": "3600000"}
 
 
@@ -66,8 +66,37 @@ class TaskReport:
 
 
 @dataclass(frozen=True)
+class RuleReport:
+    """What a rule did in a container since that started. Live partials are of now."""
+
+    id: str
+    matches: int = 0
+    suppressed: int = 0
+    dropped_partials: int = 0
+    dropped_events: int = 0
+    no_key: int = 0
+    seconds: float = 0.0
+    live_partials: int = 0
+    muted: int = 0  # matches in shadow
+    throttled: int = 0  # alerts kept back in a storm
+
+
+@dataclass(frozen=True)
+class RuleAtWork:
+    """A rule at work. `status` is live, shadow, cold (in shadow while it has too little history) or draining; in a
+    storm, `kept_back` are the alerts that were not raised.
+    """
+
+    rule: str
+    version: str
+    number: int = 0
+    status: str = "live"
+    kept_back: int = 0
+
+
+@dataclass(frozen=True)
 class Presence:
-    """One container. `address` is where it answers questions about keys, once it does."""
+    """One container. `address` is where questions about its keys are answered, if anywhere."""
 
     slot: int
     host: str
@@ -79,6 +108,9 @@ class Presence:
     counts: Mapping[str, int] = field(default_factory=dict)
     caught_up: bool = False
     address: str | None = None
+    rules: Sequence[RuleReport] = ()
+    at_work: Sequence[RuleAtWork] = ()  # where rules were published, or one is in a storm
+    rules_refused: str | None = None  # why a published change is not taken
 
 
 @dataclass(frozen=True)
@@ -109,7 +141,10 @@ def unpack_presence(data: bytes) -> Presence:
             "a container of a newer version of Samovar runs, and this one cannot read what it tells",
             "Use the version that the containers run, or a newer one.",
         )
-    return Presence(**{**raw, "tasks": tuple(_task(each) for each in raw["tasks"])})
+    rules = tuple(RuleReport(**each) for each in raw.pop("rules", ()))
+    at_work = tuple(RuleAtWork(**each) for each in raw.pop("at_work", ()))
+    tasks = tuple(_task(each) for each in raw.pop("tasks"))
+    return Presence(**raw, tasks=tasks, rules=rules, at_work=at_work)
 
 
 def _task(raw: dict[str, Any]) -> TaskReport:

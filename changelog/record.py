@@ -7,6 +7,8 @@ what it is:
     b"p"               the task's position (`Position`), JSON; the last changelog record of every commit
     b"u" + ...         a row of a user's store, or one of its task's timers: samovar.state.stack, tasks/user_timers.py
     b"s" + ...         an alert that must not be published twice after a rewind: samovar.tasks.skipping
+    b"v" + rule        how many alerts a rule raised lately, where that is limited: samovar.tasks.storm
+    b"w"               the rules at work, where they were published: samovar.tasks.switching
 
 Rows that are local to a store and never logged:
 
@@ -16,8 +18,8 @@ Rows that are local to a store and never logged:
     b"x" + ...         indexes of a user's stores and timers; b"x" alone: a hash of the position that they fit
 
 A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed. A
-position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input; without them it is written as
-format 1.
+position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input, one of format 3 `book`; without
+them it is written as format 1.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ from samovar.changelog.errors import Refused
 from samovar.state.digest import varint
 from samovar.state.store import Change
 
-FORMAT = 2
+FORMAT = 3
+FORWARDS_FORMAT = 2
 ROW_FORMAT = 1  # of patterns/kernel/rows.cpp
 LEAST_FORMAT = 1  # of what needs nothing newer, so that an older version can read it
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
-NEWER = ("parts", "joins", "unknown", "forwards")  # of format 2
+STORM, BOOK = b"v", b"w"
+NEWER = ("parts", "joins", "unknown", "forwards", "book")  # than format 1
 UNKNOWN_SINCE = -1
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
@@ -97,7 +101,7 @@ class Input:
 class Position:
     """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
 
-    `forwards` are the repartition topics that the task writes.
+    `forwards` are the repartition topics that the task writes, `book` the change of published rules that it took last.
     """
 
     watermark: int | None
@@ -106,6 +110,7 @@ class Position:
     rules: Mapping[str, str]  # id to version
     journal: int = 0
     forwards: Mapping[str, Told] = field(default_factory=dict)
+    book: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,10 @@ def pack_position(position: Position) -> bytes:
 
 def format_of(position: Position) -> int:
     """The least that a reader must know."""
+    if position.book:
+        return FORMAT
     is_newer = position.forwards or any(each.parts or each.unknown for each in position.inputs.values())
-    return FORMAT if is_newer else LEAST_FORMAT
+    return FORWARDS_FORMAT if is_newer else LEAST_FORMAT
 
 
 def formats_of(position: Position) -> dict[str, int]:
@@ -147,7 +154,8 @@ def unpack_position(data: bytes) -> Position:
     raw = _fields(data, "a task's position")
     inputs = {name: _input(each) for name, each in raw["inputs"].items()}
     forwards = {topic: Told(*each) for topic, each in raw.get("forwards", {}).items()}
-    return Position(raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"], forwards)
+    book = raw.get("book", 0)
+    return Position(raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"], forwards, book)
 
 
 def _input(raw: dict[str, Any]) -> Input:
@@ -228,6 +236,14 @@ def row_parts(row: bytes) -> tuple[bytes, str, int, int]:
     key, rest = _counted(row, 1)
     name, rest = _counted(row, rest)
     return key, name.decode(), row[rest], int.from_bytes(row[rest + 1 :], "big")
+
+
+def renamed_row(row: bytes, name: str) -> bytes:
+    """A row's key with another name of its store."""
+    key, rest = _counted(row, 1)
+    _, rest = _counted(row, rest)
+    data = name.encode()
+    return key_prefix(key) + varint(len(data)) + data + row[rest:]
 
 
 def key_prefix(key: bytes) -> bytes:

@@ -41,7 +41,7 @@ def spread(
     from pyspark import cloudpickle  # noqa: PLC0415 - takes long, and is not always installed
 
     ticks = Path(tempfile.mkdtemp(prefix="samovar-ticks-"))
-    packed = [cloudpickle.dumps((part, do)) for part in parts]
+    packed = [cloudpickle.dumps((part, do)) for part in parts]  # type: ignore[no-untyped-call] # ships no types
     work = _Work(packed, str(ticks) if session.is_local else None)
     try:
         frame = session.spark.range(0, len(parts), 1, len(parts)).mapInArrow(work, SCHEMA)  # type: ignore[arg-type]

@@ -117,6 +117,16 @@ def compile_rules(rules: Iterable[Rule]) -> Program:
     )
 
 
+def state_shape(rule: Rule) -> tuple[object, ...]:
+    """What the rows of a rule's states are made by. Rules of one text whose lists differ have states of one shape,
+    unless lists became equal, or no longer are, and expressions with them.
+    """
+    tables = _Tables()
+    plan, words = _compile_rule(tables, rule)
+    histories = tuple((kind, call.function, call.span_ms) for kind, call in tables.history_names.values())
+    return len(words), plan.names, tuple(map(len, plan.columns)), tuple(map(len, plan.conditions)), histories
+
+
 class _Tables:
     """What the rules of a program share: constants, fields, nodes, keys, histories. Equal things are one."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from samovar.patterns.findings import Finding, render
 from samovar.patterns.nearest import did_you_mean
-from samovar.patterns.rulefile import MAX_FILE_BYTES, load_path, load_paths
+from samovar.patterns.rulefile import MAX_FILE_BYTES, Loaded, load_path, load_paths, load_text
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Rule
 
@@ -67,6 +67,20 @@ def load_set(
     return RuleSet(tuple(rules), tuple(findings))
 
 
+def load_given(
+    text: str, path: str, params: Mapping[str, Any], lists: Mapping[str, Any], schema: Schema | None = None
+) -> Loaded:
+    """A rule from its text, with those of the parameters and lists that it declares."""
+    one = load_text(text, path, schema=schema)
+    if one.rule is None:
+        return one
+    own_params = {name: value for name, value in params.items() if name in one.rule.params}
+    own_lists = {name: value for name, value in lists.items() if name in one.rule.lists}
+    if not (own_params or own_lists):
+        return one
+    return load_text(text, path, params=own_params, lists=own_lists, schema=schema)
+
+
 def _refuse_unknown(what: str, given: Mapping[str, Any], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
@@ -74,9 +88,9 @@ def _refuse_unknown(what: str, given: Mapping[str, Any], known: Collection[str])
             raise SettingError(f"no rule has a {what} `{name}`" + (f"; {tip}" if tip else ""))
 
 
-def rendered(findings: Iterable[Finding]) -> str:
-    """All findings as text, each with its line and caret."""
-    texts: dict[str, str] = {}
+def rendered(findings: Iterable[Finding], known: Mapping[str, str] | None = None) -> str:
+    """All findings as text, each with its line and caret. `known` are texts that no file has, by their names."""
+    texts: dict[str, str] = dict(known or {})
     shown = []
     for finding in findings:
         if finding.path not in texts:

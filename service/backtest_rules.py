@@ -11,11 +11,12 @@ from samovar.changelog.errors import Refused
 from samovar.patterns.findings import Finding, render
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
 from samovar.patterns.rulefile import load_text
+from samovar.patterns.spans import lasting_ms
 from samovar.patterns.syntax import Expr, History, Overlap, Rule, Session, walk
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.service.service_rules import BadRules, check_types, schema_of
 from samovar.service.settings_models import ServiceFile
-from samovar.service.stages import brackets_of, lasting_ms, stages_of, streams_of
+from samovar.service.stages import brackets_of, stages_of, streams_of
 
 ANY = "+any"  # no rule's id has a plus: a variant's cannot be another rule's
 

@@ -18,12 +18,16 @@ import typer
 from samovar import __version__
 from samovar.service import (
     cli_backtest,
+    cli_config,
+    cli_demo,
     cli_kafka,
     cli_offline,
     cli_ops,
+    cli_publish,
     cli_restore,
     cli_rules,
     cli_run,
+    cli_serve,
     cli_service,
     cli_state,
     cli_views,
@@ -37,17 +41,21 @@ BROKEN_PIPE = 128 + 13  # as if ended by SIGPIPE
 app = typer.Typer(
     name="samovar", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
-rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, test and explain rules.")
+rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, test, explain and publish rules.")
 app.add_typer(rules, name="rules")
 cli_offline.register(app, rules)
 cli_rules.register(rules)
+cli_publish.register(app, rules)
 cli_backtest.register(rules)
 cli_kafka.register(app)
 cli_service.register(app)
 cli_run.register(app)
+cli_serve.register(app)
 cli_restore.register(app)
 cli_state.register(app)
 cli_ops.register(app)
+cli_config.register(app)
+cli_demo.register(app)
 cli_views.register(app)
 
 

@@ -1,4 +1,4 @@
-"""The commands that need no server: match, generate, demo, rules test."""
+"""The commands that need no server: match, generate, rules test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ Exit codes: 0 all passed, 1 some failed or a rule has errors, 2 wrong usage or a
 def register(app: typer.Typer, rules: typer.Typer) -> None:
     app.command(help=MATCH_HELP)(match)
     app.command()(generate)
-    app.command()(demo)
     rules.command(name="test", help=TEST_HELP)(rules_test)
 
 
@@ -108,23 +107,6 @@ def generate(
         raise
     except OSError as error:
         raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None
-
-
-def demo(
-    *,
-    events: Annotated[int, typer.Option(min=1_000, max=1_000_000, help="Events of each stream.")] = 60_000,
-) -> None:
-    """Show the example rules at work on generated events: alerts, then how good they were."""
-    from rich.console import Console
-
-    from samovar.service.demo import DemoError
-    from samovar.service.demo import demo as run
-
-    try:
-        run(Console(), events)
-    except DemoError as error:
-        print(f"samovar: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 # ---------------------------------------------------------------- reading options

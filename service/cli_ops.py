@@ -219,7 +219,8 @@ def rewind(
     from samovar.service.cli_offline import instant
     from samovar.service.cli_state import at_site
     from samovar.service.progress import Progress
-    from samovar.service.rewinding import done_line, plan_lines, plan_rewind, rewind_all
+    from samovar.service.rewind_plan import plan_lines, plan_rewind
+    from samovar.service.rewinding import done_line, rewind_all
 
     if alerts not in ("skip", "again"):
         raise typer.BadParameter(f"`{alerts}`: choose skip or again", param_hint="--alerts")

@@ -39,6 +39,10 @@ Exit codes: 0 all is well, 1 a topic is missing or is otherwise, 2 wrong usage o
 MISMATCHES = 1
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="The service file.")]
+SetFlags = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PLACE=VALUE", help="Another value for a setting: cache=64MB; may be repeated."),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 

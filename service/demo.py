@@ -1,145 +1,238 @@
-"""`samovar demo`: the example rules at work on generated streams, in memory, with no server.
+"""`samovar demo`: the two services of examples/ at work, with generated traffic, until Ctrl-C.
 
-The streams and so the alerts are the same every time; only the rates differ from machine to machine.
+    demo ---- samovar run fraud      ---- samovar traffic fraud      ---- samovar serve fraud
+         ---- samovar run sessions   ---- samovar traffic sessions   ---- samovar serve sessions
+
+Each is a process of its own, as in earnest. This one starts them, follows their topics of alerts, and ends them. What
+they say goes to `.samovar/demo.log` beside the service file. All state stays there, so that the next demo goes on.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.follow import iso_time
-from samovar.patterns.loading import load_set, rendered
-from samovar.patterns.native import Decoder
-from samovar.patterns.replay import Lines, Replay
-from samovar.patterns.schema import Schema
-from samovar.service.generate import generate_blocks
-from samovar.service.score import RuleScore, detects, read_labels, score
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log, Reader, TopicPartition
+from samovar.patterns.syntax import Rule
+from samovar.service.demo_show import events_of, show_alert, show_line
+from samovar.service.logs import opened
+from samovar.service.processes import stopping
+from samovar.service.service_rules import rules_of
+from samovar.service.settings import load_service
+from samovar.service.settings_models import ServiceFile
+from samovar.service.topics import ensure
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-SEED = 7
-KEYS = 3_000
-DISORDER_MS = 2_000
-SHOWN_EVENTS = 3  # of an alert
-COLOURS = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "cyan", "info": "dim"}
-REPORTED = ("medium", "high", "critical")  # severities of which the first alert of each rule is shown
-
-
-class DemoError(Exception):
-    """The demo cannot run here; the text says why."""
+SERVICES = ("fraud", "sessions")
+INTERRUPTED = 128 + 2
+LOOK_S = 0.1
+STATUS_S = 10.0
+END_S = 60.0
+WHOLE_MOST = 4  # alerts of a service that are shown with their events; each rule's first one has a line at least
+MAX_RECORDS = 2_000
+SEVERE = ("low", "medium", "high", "critical")  # of which the first alert of each rule is shown
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What one stream gave."""
-
-    kind: str
-    events: int
-    seconds: float
-    scores: tuple[RuleScore, ...]
+class Options:
+    folder: Path
+    rate: float
+    seconds: float | None = None  # without it until stopped
+    port: int = 8080  # of the first service's pages; each further one has the next
 
 
-def demo(console: Console, events: int) -> None:
-    """Both streams one after the other, then a summary."""
-    shown = []
-    for kind, text in (("fraud", "cards, accounts and orders"), ("sessions", "visits to a shop")):
-        console.print(f"\n[bold]{kind}[/bold]: {events:,} generated events of {text}, up to 2 s out of order")
-        shown.append(run_stream(console, kind, events))
-    console.print()
-    console.print(summary(shown))
-    console.print("Try it yourself: samovar generate fraud --events 200000 --out events.jsonl")
-    console.print("                 samovar match examples/fraud/rules events.jsonl --score")
+@dataclass
+class Service:
+    """One of the services: its processes, and what was seen of its alerts."""
+
+    settings: ServiceFile
+    log: Log
+    rules: Mapping[str, Rule]
+    reader: Reader
+    told: Path
+    address: str  # of its pages
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    alerts: int = 0
+    whole: int = 0
+    rules_seen: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return self.settings.service
 
 
-def run_stream(console: Console, kind: str, events: int) -> Shown:
-    program = load_pack(kind)
-    blocks = [
-        "".join(line + "\n" for line in block) for block in generate_blocks(kind, events, KEYS, SEED, DISORDER_MS)
-    ]
-    lines = [line for block in blocks for line in block.splitlines()]
-    first_of = dict.fromkeys(plan.rule.id for plan in program.rules if plan.rule.severity in REPORTED)
-    matches: list[dict[str, Any]] = []
-    begun = time.perf_counter()
-    for record in found_in(program, blocks):
-        matches.append(record)
-        if record["rule"] in first_of:
-            del first_of[record["rule"]]
-            show_alert(console, program, record, lines)
-    seconds = time.perf_counter() - begun
-    result = score(matches, read_labels(lines), detects(plan.rule for plan in program.rules))
-    return Shown(kind, len(lines), seconds, result.rules)
+class Demo:
+    """Both services. The source of truth for whether an end was asked for."""
+
+    def __init__(self, console: Console, options: Options, environment: Mapping[str, str]) -> None:
+        self._console = console
+        self._options = options
+        self._environment = dict(environment)
+        self._services: list[Service] = []
+        self._stopped = False
+        self._begun = time.monotonic()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def run(self) -> int:
+        """Until stopped; the exit code."""
+        with ExitStack() as stack:
+            for name in SERVICES:
+                self._services.append(stack.enter_context(self._service(name)))
+            failed = self._follow()
+            code = self._end()
+        return 1 if failed else code
+
+    # ---------------------------------------------------------------- starting
+
+    @contextmanager
+    def _service(self, name: str) -> Iterator[Service]:
+        config = self._options.folder / name / "service.yml"
+        if not config.is_file():
+            raise Refused(
+                "demo-missing",
+                f"the demo needs the services of the source tree, and there is no {config}",
+                "Run it from a checkout of Samovar, or name their folder with --folder.",
+            )
+        settings = load_service(config, self._environment)
+        told = config.parent / ".samovar" / "demo.log"
+        told.parent.mkdir(exist_ok=True)
+        with opened(settings) as log:
+            ensure(log, settings)
+            rules = {rule.id: rule for rule in rules_of(settings).rules}
+            reader = log.reader(alerts_from_now(log, settings))
+            port = self._options.port + SERVICES.index(name)
+            address = f"http://127.0.0.1:{port}"
+            service = Service(settings, log, rules, reader, told, address)
+            try:
+                with told.open("ab") as out:
+                    self._start(service, "run", ["run", str(config), "--answers-at", service.address], out)
+                    self._start(service, "traffic", ["traffic", str(config), "--rate", str(self._options.rate)], out)
+                    self._start(service, "serve", ["serve", str(config), "--port", str(port)], out)
+                self._say(f"[bold]{name}[/bold]: {described(service)}")
+                yield service
+            finally:
+                for process in service.processes.values():
+                    process.terminate()
+                for process in service.processes.values():
+                    process.wait()
+                reader.close()
+
+    def _start(self, service: Service, what: str, arguments: Sequence[str], out: IO[bytes]) -> None:
+        command = [sys.executable, "-m", "samovar.service.cli", *arguments]
+        environment = self._environment | {"PYTHONUNBUFFERED": "1"}
+        service.processes[what] = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+
+    # ---------------------------------------------------------------- following
+
+    def _follow(self) -> bool:
+        """Show alerts as they come. Whether a process ended by itself."""
+        told = time.monotonic()
+        while not self._ended():
+            for service in self._services:
+                self._take(service)
+                for what, process in service.processes.items():
+                    if process.poll() is not None and not self._stopped:
+                        self._tell_ended(service, what, process.returncode)
+                        return True
+            if time.monotonic() - told >= STATUS_S:
+                told = time.monotonic()
+                counts = "; ".join(f"{service.name} {service.alerts:,} alerts" for service in self._services)
+                self._say(f"[dim]{counts} since the start; Ctrl-C ends all[/dim]")
+        return False
+
+    def _ended(self) -> bool:
+        seconds = self._options.seconds
+        return self._stopped or (seconds is not None and time.monotonic() - self._begun >= seconds)
+
+    def _take(self, service: Service) -> None:
+        for records in service.reader.poll(MAX_RECORDS, LOOK_S / len(SERVICES)):
+            for row in range(len(records)):
+                service.alerts += 1
+                self._show(service, json.loads(records.value(row) or b"{}"))
+
+    def _show(self, service: Service, alert: Mapping[str, Any]) -> None:
+        rule = service.rules.get(alert.get("rule", ""))
+        if rule is None or rule.id in service.rules_seen or rule.severity not in SEVERE:
+            return
+        if not any(each.rules_seen for each in self._services):
+            self._say(f"[dim]the first alert, after {time.monotonic() - self._begun:.1f} s[/dim]")
+        service.rules_seen.add(rule.id)
+        if service.whole < WHOLE_MOST:
+            service.whole += 1
+            show_alert(self._console, rule, alert, events_of(service.log, alert))
+        else:
+            show_line(self._console, rule, alert)
+
+    def _tell_ended(self, service: Service, what: str, code: int) -> None:
+        last = service.told.read_text("utf-8", "replace").splitlines()[-8:]
+        self._say(f"[red]samovar {what} of {service.name} ended with {code}[/red]; its last words:")
+        for line in last:
+            self._console.print(f"  {line}", markup=False, highlight=False)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    # ---------------------------------------------------------------- ending
+
+    def _end(self) -> int:
+        """Traffic first, then the containers, each after the batch at hand."""
+        self._say("ending ...")
+        codes = []
+        for what in ("traffic", "run", "serve"):
+            for service in self._services:
+                service.processes[what].terminate()
+            codes += [service.processes[what].wait(END_S) for service in self._services]
+        for service in self._services:
+            self._say(f"[bold]{service.name}[/bold]: {service.alerts:,} alerts in this demo")
+        self._say(f"All is kept, in {self._options.folder}: the next demo goes on from here.")
+        # The terminal sends Ctrl-C to all of them: one that only answers questions may end by it.
+        return max((code for code in codes if code > 0 and code != INTERRUPTED), default=0)
 
 
-def found_in(program: Program, blocks: list[str]) -> Iterator[dict[str, Any]]:
-    """The alerts, as they are found."""
-    replay = Replay(program, slack_ms=DISORDER_MS)
-    lines = Lines(Decoder(program.fields), lambda _: None)
-    for block in blocks:
-        yield from replay.feed(lines.take(block.encode()))
-    for found in replay.finish():
-        yield from found
+def alerts_from_now(log: Log, settings: ServiceFile) -> dict[TopicPartition, int]:
+    """The ends of the topic of alerts: what was found before was shown before."""
+    topic = settings.alerts.topic
+    partitions = [TopicPartition(topic, number) for number in range(log.topics([topic])[topic].partitions)]
+    return {at: bounds.end for at, bounds in log.bounds(partitions).items()}
 
 
-def load_pack(kind: str) -> Program:
-    folder = EXAMPLES / kind
-    if not folder.is_dir():
-        raise DemoError(f"the demo needs the examples of the source tree, and there is no {folder}")
-    loaded = load_set([folder / "rules"], schema=Schema.parse((folder / "schema.yml").read_text("utf-8")))
-    if loaded.errors:
-        raise DemoError(rendered(loaded.errors))
-    return compile_rules(loaded.rules)
+def described(service: Service) -> str:
+    where = service.settings.log
+    log = f"Kafka at {where.kafka.bootstrap}" if where.kafka is not None else "the embedded log"
+    streams = ", ".join(service.settings.streams)
+    return f"{len(service.rules)} rules on {streams}, on {log}\n  pages  {service.address}\n  log    {service.told}"
 
 
-# ---------------------------------------------------------------- what is shown
+@contextmanager
+def on_broker(folder: Path, port: int, say: Callable[[str], None]) -> Iterator[str]:
+    """A local broker. One that ran before goes on running; its data stays in any case."""
+    from samovar.changelog import broker  # noqa: PLC0415 - its client takes long to load
+
+    started = broker.start(folder, port, say)
+    try:
+        yield started.address
+    finally:
+        if started.started:
+            broker.stop(folder)
 
 
-def show_alert(console: Console, program: Program, record: Mapping[str, Any], lines: list[str]) -> None:
-    rule = next(plan.rule for plan in program.rules if plan.rule.id == record["rule"])
-    key = ", ".join(f"{name}={value}" for name, value in record["key"].items())
-    colour = COLOURS[rule.severity]
-    head = f"[{colour}]{rule.severity:8}[/{colour}] [bold]{rule.id}[/bold] {escape(key)}  {iso_time(record['at'])}"
-    console.print(head, highlight=False, soft_wrap=True)
-    console.print(f"         {escape(record.get('message') or rule.title)}", highlight=False, soft_wrap=True)
-    places = [(step, place) for step, taken in record["steps"].items() for place in taken]
-    for step, place in places[:SHOWN_EVENTS]:
-        console.print(
-            f"         [dim]{escape(f'{step}: {event_text(lines[place])}')}[/dim]", highlight=False, soft_wrap=True
-        )
-    if len(places) > SHOWN_EVENTS:
-        console.print(f"         [dim]and {len(places) - SHOWN_EVENTS} more events[/dim]", highlight=False)
-
-
-def event_text(line: str) -> str:
-    event = json.loads(line)
-    hidden = ("type", "ts", "fraud_kind", "fraud_id")
-    fields = ", ".join(f"{name}={value}" for name, value in event.items() if name not in hidden)
-    return f"{event['type']} {fields}"
-
-
-def summary(shown: list[Shown]) -> Table:
-    total = sum(part.events for part in shown)
-    seconds = sum(part.seconds for part in shown)
-    rules = sum(len(part.scores) for part in shown)
-    table = Table(title=f"{total:,} events through {rules} rules in {seconds:.1f} s")
-    for heading in ("rule", "alerts", "planted", "precision", "recall"):
-        table.add_column(heading, justify="left" if heading == "rule" else "right")
-    for part in shown:
-        for row in part.scores:
-            planted = f"{row.planted:,}" if row.planted else "-"
-            precision, recall = (percent(value) for value in (row.precision, row.recall))
-            table.add_row(row.rule, f"{row.alerts:,}", planted, precision, recall)
-        table.add_section()
-    return table
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+def demo(console: Console, options: Options, kafka: str | None = None) -> int:
+    """Runs both services until stopped; the exit code. `kafka` is a broker's address, instead of the embedded log."""
+    environment = dict(os.environ)
+    if kafka is not None:
+        environment |= {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/state-kafka"}
+    running = Demo(console, options, environment)
+    with stopping(running.stop, running.stop):
+        return running.run()

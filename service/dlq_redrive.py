@@ -121,7 +121,7 @@ def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
         _wait_for(member, owned)
         yield member
     finally:
-        member.close()
+        member.leave()
 
 
 def _wait_for(member: Member, owned: set[TopicPartition]) -> None:

@@ -23,6 +23,7 @@ from samovar.changelog.presence import Seen, all_seen
 from samovar.service import doctor_machine as machine
 from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
 from samovar.service.logs import opened
+from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import rules_of
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
@@ -74,6 +75,7 @@ def _reach(settings: ServiceFile) -> str:
 
 def _asked(settings: ServiceFile, log: Log) -> list[Finding]:
     """All that only the log can answer."""
+    settings = with_rulebook(settings, log)
     are_fine = rules(settings, None).state == OK  # without rules nobody knows which further stages there are
     found = [*cluster(settings, plan(settings, stages=are_fine))]
     if any(each.state == FAIL for each in found):

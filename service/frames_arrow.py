@@ -43,7 +43,7 @@ def json_of(value: Any) -> str | None:
 
 def keys_of(records: Records) -> list[bytes | None]:
     """The keys one by one, None for the missing."""
-    missing = np.fromiter((records.key(row) is None for row in np.flatnonzero(_empty(records))), np.bool_)
+    missing = np.fromiter((records.key(int(row)) is None for row in np.flatnonzero(_empty(records))), np.bool_)
     keyless = np.zeros(len(records), np.bool_)
     keyless[np.flatnonzero(_empty(records))] = missing
     return objects(records.keys, keyless)

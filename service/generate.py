@@ -141,49 +141,66 @@ def _fraud_slices(events: int, keys: int, seed: int, start_ms: int) -> Iterator[
     rng = np.random.default_rng([seed, 1])
     world = synth_fraud.make_world(rng, keys, start_ms)
     incidents = events // (SPACING + 20)  # some of the events are the prologue
-    sleepers = _sleepers(world, incidents)
-    yield from _prologue(world, sleepers, seed)
+    sleepers = sleepers_of(world, incidents)
+    yield _gather(start_ms - SLEPT_TO, [], prologue(world, sleepers, seed))
     honest_from = 2 * len(sleepers)
     for first in range(0, events - honest_from, SLICE):
         size = min(SLICE, events - honest_from - first)
         numbers = range(-(-first // SPACING), min(incidents, -(-(first + size) // SPACING)))
-        planted = [line for number in numbers for line in _incident(world, number, seed)]
+        planted = [line for number in numbers for line in incident(world, number, seed)]
         parts = synth_fraud.honest(world, rng, first, size, size - len(planted))
         yield _gather(world.clock.time(first + size), parts, planted)
 
 
-def _fraud_kind(world: synth_fraud.FraudWorld, number: int) -> str:
+def _fraud_kind(world: synth_fraud.FraudWorld, number: int, spacing: int = SPACING) -> str:
     turn, place = divmod(number, len(synth_plants.KINDS))
     kind = synth_plants.KINDS[place]
-    late = world.clock.time(number * SPACING) > world.clock.start_ms + LAST_WAKENING
+    late = world.clock.time(number * spacing) > world.clock.start_ms + LAST_WAKENING
     if kind == "dormant-account" and (turn >= MOST_SLEEPERS or late):
         return synth_plants.KINDS[0]
     return kind
 
 
-def _sleepers(world: synth_fraud.FraudWorld, incidents: int) -> list[int]:
+def sleepers_of(world: synth_fraud.FraudWorld, incidents: int, spacing: int = SPACING) -> list[int]:
+    """The incidents, by number, in which an account wakes up."""
     kinds = synth_plants.KINDS
     numbers = range(kinds.index("dormant-account"), incidents, len(kinds))[:MOST_SLEEPERS]
-    return [number for number in numbers if _fraud_kind(world, number) == "dormant-account"]
+    return [number for number in numbers if _fraud_kind(world, number, spacing) == "dormant-account"]
 
 
-def _scene(world: synth_fraud.FraudWorld, number: int, seed: int, *, double: bool) -> synth_plants.Scene:
+def _scene(
+    world: synth_fraud.FraudWorld,
+    number: int,
+    seed: int,
+    *,
+    double: bool,
+    spacing: int = SPACING,
+    longest_ms: int = synth_plants.AS_LONG,
+) -> synth_plants.Scene:
     random = Random(f"{seed}/{number}/{double}")
     honest = double and number // len(synth_plants.KINDS) % UNLUCKY != UNLUCKY - 1
     stranger = world.population.size + 2 * number + double
-    return synth_plants.Scene(world, random, world.clock.time(number * SPACING), stranger, honest)
+    return synth_plants.Scene(world, random, world.clock.time(number * spacing), stranger, honest, longest_ms)
 
 
-def _incident(world: synth_fraud.FraudWorld, number: int, seed: int) -> list[tuple[int, str]]:
+def incident(
+    world: synth_fraud.FraudWorld,
+    number: int,
+    seed: int,
+    spacing: int = SPACING,
+    longest_ms: int = synth_plants.AS_LONG,
+) -> list[tuple[int, str]]:
     """A planted fraud with its labels, and its double without."""
-    kind = _fraud_kind(world, number)
+    kind = _fraud_kind(world, number, spacing)
     plant = synth_plants.FRAUDS[kind]
     suffix = synth_sessions.label(kind, f"f-{number:06d}") + "}"
-    fraud = [(ts, line[:-1] + suffix) for ts, line in plant(_scene(world, number, seed, double=False))]
-    return fraud + plant(_scene(world, number, seed, double=True))
+    scenes = [
+        _scene(world, number, seed, double=double, spacing=spacing, longest_ms=longest_ms) for double in (False, True)
+    ]
+    return [(ts, line[:-1] + suffix) for ts, line in plant(scenes[0])] + plant(scenes[1])
 
 
-def _prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> Iterator[Slice]:
+def prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> list[tuple[int, str]]:
     """The last transfers of the accounts that will wake up, months before the stream proper."""
     start = world.clock.start_ms
     step = (SLEPT_FROM - SLEPT_TO) / max(1, 2 * len(sleepers))
@@ -192,7 +209,7 @@ def _prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> 
         for double in (False, True):
             ts = start - SLEPT_FROM + int((2 * place + double) * step)
             lines.append(synth_plants.slept_since(_scene(world, number, seed, double=double), ts))
-    yield _gather(start - SLEPT_TO, [], lines)
+    return lines
 
 
 # ---------------------------------------------------------------- sessions
@@ -204,16 +221,17 @@ def _session_slices(events: int, keys: int, seed: int, start_ms: int) -> Iterato
     for first in range(0, events, SLICE):
         size = min(SLICE, events - first)
         numbers = range(-(-first // SPACING), (first + size) // SPACING)
-        planted = [line for number in numbers for line in _visits(world, number, seed)]
+        planted = [line for number in numbers for line in visits(world, number, seed)]
         parts = synth_sessions.honest(world, rng, first, size, size - len(planted))
         yield _gather(world.clock.time(first + size), parts, planted)
 
 
-def _visits(world: synth_sessions.SessionWorld, number: int, seed: int) -> list[tuple[int, str]]:
+def visits(world: synth_sessions.SessionWorld, number: int, seed: int, spacing: int = SPACING) -> list[tuple[int, str]]:
+    """A planted visit with its label, and its double without."""
     kinds = tuple(synth_sessions.PLANTS)
     kind = kinds[number % len(kinds)]
     random = Random(f"{seed}/{number}")
-    start = world.clock.time(number * SPACING)
+    start = world.clock.time(number * spacing)
     lines = []
     for honest in (False, True):
         visitor = random.randrange(world.population.size)

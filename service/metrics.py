@@ -89,7 +89,7 @@ class ContainerMetrics(Collector):
         for life in LIVES:
             put("tasks", sum(task.life == life for task in look.tasks), life)
         for task in presence.tasks:
-            _fill_task(put, task)
+            fill_task(put, task)
         for field, value in asdict(look.counts).items():
             put(COUNTS[field], value)
         for rule in look.rules:
@@ -100,12 +100,26 @@ class ContainerMetrics(Collector):
             put("rule_without_key", rule.no_key, rule.id)
             put("rule_seconds", rule.seconds, rule.id)
             put("rule_live_partials", rule.live_partials, rule.id)
+            put("rule_muted", rule.muted, rule.id)
+            put("rule_throttled", rule.throttled, rule.id)
+        for each in look.at_work:
+            put("rule_info", 1, each.rule, each.version, each.number, each.status)
+        for name, storms in _storms(look).items():
+            put("rule_storm", storms, name)
+        for place, change in look.changes.items():
+            put("rules_change", change, *place)
+        put("rules_refused", 0 if look.rules_refused is None else 1)
         put("state_memory_bytes", look.memory_bytes)
         put("restored_records", look.restored)
         families["commit_seconds"].add_metric([], self._commits.buckets(), self._commits.sum_s)
 
 
-def _fill_task(put: Any, task: TaskReport) -> None:
+def _storms(look: Look) -> dict[str, int]:
+    found = {each.rule: 0 for each in look.at_work}
+    return found | {each.rule: 1 for each in look.at_work if each.kept_back}
+
+
+def fill_task(put: Any, task: TaskReport) -> None:
     place = task.stage, task.partition
     if task.watermark is not None:
         put("watermark_timestamp_seconds", task.watermark / 1000, *place)

@@ -44,6 +44,8 @@ COUNTS = {
     "forwarded": "forwarded",
     "unkeyed": "unkeyed",
     "skipped": "skipped_alerts",
+    "muted": "muted",
+    "throttled": "throttled",
 }
 
 METRICS = {
@@ -67,6 +69,8 @@ METRICS = {
     "forwarded": counter("Events forwarded to stages that are keyed otherwise."),
     "unkeyed": counter("Events that were not forwarded: what they would be keyed by is null or missing."),
     "skipped_alerts": counter("Alerts found again after a rewind and not published twice."),
+    "muted": counter("Matches that raised no alert: of rules in shadow, and of versions that drain."),
+    "throttled": counter("Alerts that the storm guard kept back."),
     "task_commits": counter("Commits, counted once a task that took part."),
     "changed_rows": counter("Rows of state written to the changelog."),
     "commit_seconds": Spec(Kind.HISTOGRAM, (), "How long a commit to the log took."),
@@ -76,10 +80,30 @@ METRICS = {
     "rule_without_key": counter("Events that a rule could not take because a key field was null or missing.", "rule"),
     "rule_seconds": counter("Time spent on a rule alone; what rules share is not in it.", "rule"),
     "rule_live_partials": gauge("Partial matches of a rule in memory.", "rule"),
+    "rule_muted": counter("Matches of a rule in shadow, or that drains, which raised no alert.", "rule"),
+    "rule_throttled": counter("Alerts of a rule that the storm guard kept back.", "rule"),
+    "rule_storm": gauge("1 while the storm guard keeps alerts of a rule back.", "rule"),
+    "rule_info": gauge("Always 1; tells which rules are at work.", "rule", "version", "number", "status"),
+    "rules_change": gauge("The last change of published rules that the task took.", *TASK),
+    "rules_refused": gauge("1 while a published change cannot be taken."),
     "state_bytes": gauge("What the task's store takes: files on disk, and rows not yet written to them.", *TASK),
     "state_memory_bytes": gauge("Memory of states that are held in memory, roughly."),
     "restore_offsets": gauge("Changelog offsets of a restore, done and left.", *TASK, "what"),
     "restore_offsets_per_second": gauge("How quickly a restore goes.", *TASK),
     "restore_left_seconds": gauge("How long a restore still takes, at the rate it has.", *TASK),
     "restored_records": counter("Changelog records read by restores."),
+}
+
+# Of the HTTP process alone.
+HTTP_METRICS = {
+    "caught_up": gauge("1 where all tasks run and no record waits for long."),
+    "http_requests": counter("Requests answered.", "method", "status"),
+    "http_listeners": gauge("Who listens to live alerts."),
+    "http_listeners_cut_off": counter("Listeners that did not keep up and were cut off; they come back."),
+    "http_index_alerts": gauge("Alerts that can be searched."),
+    "http_index_caught_up": gauge("1 where the index has reached the end that the alerts had at the start."),
+    "http_index_skipped": counter("Records of the alerts topic that are no alerts."),
+    "sink_delivered": counter("Alerts that a sink took.", "sink"),
+    "sink_failed": counter("Attempts to deliver that failed; they are made again.", "sink"),
+    "sink_waiting": gauge("Alerts that wait for a sink.", "sink"),
 }

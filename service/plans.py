@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from samovar.changelog.errors import Refused
+from samovar.changelog.rules_topic import DISABLED, DRAIN, SHADOW
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.schema import Schema
+from samovar.patterns.spans import cold_ms
 from samovar.patterns.syntax import Rule
 from samovar.service.avro_streams import decoding_of
-from samovar.service.service_rules import rules_of
-from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.rulebook import Rulebook
+from samovar.service.service_rules import lists_of, rules_of
+from samovar.service.settings_models import ServiceFile, Storm, Stream
 from samovar.service.stages import Stage, stages_of, topic_of
 from samovar.service.user_tasks import task_plans
-from samovar.tasks.plan import Forward, InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.plan import Book, Coming, Forward, InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.storm import EVERY, Limits
 
 
 def plan_of(settings: ServiceFile, partitions: int) -> Plan:
@@ -66,7 +70,24 @@ def _plan(settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec,
     program = compile_rules(rules)
     texts = _texts(settings, rules, [plan.version for plan in program.rules])
     limits = settings.max_partials, settings.max_events, settings.cache_bytes
-    return Plan(settings.service, inputs, program, texts, topics, *limits)
+    plan = Plan(settings.service, inputs, program, texts, topics, *limits, storm=_storm(settings.storm))
+    return plan if settings.book is None else replace(plan, book=_book(settings.book, rules))
+
+
+def _storm(storm: Storm | None) -> Limits:
+    if storm is None:
+        return {}
+    own = {rule: (limit.alerts, limit.per_ms) for rule, limit in storm.rules.items()}
+    return {EVERY: (storm.alerts, storm.per_ms), **own}
+
+
+def _book(book: Rulebook, rules: Sequence[Rule]) -> Book:
+    entries = {entry.name: entry for entry in book.entries}
+    coming = {
+        rule.id: Coming(entries[rule.id].state == DRAIN, cold_ms(rule), entries[rule.id].warm_from_ms) for rule in rules
+    }
+    drained = {entry.name for entry in book.entries if entry.status == DISABLED and entry.state == DRAIN}
+    return Book(book.change, coming, frozenset(drained))
 
 
 def _stage_plan(settings: ServiceFile, stage: Stage, main: Plan, partitions: int) -> Plan:
@@ -118,9 +139,17 @@ def input_of(name: str, stream: Stream) -> InputSpec:
 
 
 def _texts(settings: ServiceFile, rules: Sequence[Rule], versions: Sequence[str]) -> tuple[RuleText, ...]:
-    found = []
+    found, every = [], lists_of(settings)
     for rule, version in zip(rules, versions, strict=True):
         params = {name: value for name, value in settings.params.items() if name in rule.params}
-        lists = {name: value for name, value in settings.lists.items() if name in rule.lists}
-        found.append(RuleText(rule.id, version, rule.text, params, lists))
+        lists = {name: _listed(value) for name, value in every.items() if name in rule.lists}
+        entry = None if settings.book is None else settings.book.entry(rule.id)
+        text = RuleText(rule.id, version, rule.text, params, lists)
+        is_shadow = entry is not None and entry.status == SHADOW
+        found.append(text if entry is None else replace(text, number=entry.number, shadow=is_shadow))
     return tuple(found)
+
+
+def _listed(items: object) -> object:
+    """As the journal gives it back."""
+    return list(items) if isinstance(items, tuple) else items

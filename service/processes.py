@@ -11,22 +11,43 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+LEAVE = signal.SIGUSR1  # "end, and do not come back": whoever is left takes over at once
 LOOK_S = 0.05
 RESTARTS_MOST = 5  # of children that were killed, in RESTARTS_S: more than that is no accident
 RESTARTS_S = 60.0
 
 
-def run_processes(config: Path, containers: int, *, until_caught_up: bool, options: Sequence[str] = ()) -> int:
-    """Several containers, a process each. Ends when all have; the exit code of the first one that failed."""
-    command = [sys.executable, "-m", "samovar.service.cli", "run", str(config)]
+SERVE = -1  # the slot of the process that serves HTTP, which is no container
+
+
+def run_processes(
+    config: Path,
+    containers: int,
+    *,
+    until_caught_up: bool,
+    options: Sequence[str] = (),
+    serve: Sequence[str] | None = None,
+    first: int = 0,
+) -> int:
+    """Several containers, a process each, and with `serve` (its options) one that serves HTTP.
+
+    Ends when all containers have; the exit code of the first one that failed.
+    """
+    command = [sys.executable, "-m", "samovar.service.cli"]
     more = [*options, *(["--until-caught-up"] if until_caught_up else [])]
-    children = Children(lambda slot: [*command, "--slot", str(slot), *more])
-    with stopping(children.stop):
-        return children.run(containers)
+
+    def of_slot(slot: int) -> list[str]:
+        if slot == SERVE:
+            return [*command, "serve", str(config), *(serve or ())]
+        return [*command, "run", str(config), "--containers", "1", "--slot", str(slot), *more]
+
+    children = Children(of_slot)
+    with stopping(children.stop, children.leave):
+        return children.run(range(first, first + containers), beside=[SERVE] if serve is not None else [])
 
 
 class Children:
@@ -38,12 +59,16 @@ class Children:
         self._stopping = False
         self._restarts: list[float] = []
 
-    def run(self, containers: int) -> int:
-        for slot in range(containers):
+    def run(self, slots: Iterable[int], beside: Iterable[int] = ()) -> int:
+        """Start them all, and wait for the containers; what runs beside them is ended then."""
+        others = set(beside)
+        for slot in [*slots, *others]:
             if not self._stopping:
                 self._start(slot)
         worst = 0
         while self._running:
+            if others and not self._running.keys() - others:
+                self.stop()
             for slot in list(self._running):
                 code = self._running[slot].poll()
                 if code is not None:
@@ -53,9 +78,15 @@ class Children:
         return worst
 
     def stop(self) -> None:
+        self._pass_on(signal.SIGTERM)
+
+    def leave(self) -> None:
+        self._pass_on(LEAVE)
+
+    def _pass_on(self, number: signal.Signals) -> None:
         self._stopping = True
-        for process in list(self._running.values()):
-            process.terminate()
+        for slot, process in list(self._running.items()):
+            process.send_signal(signal.SIGTERM if slot == SERVE else number)
 
     def _start(self, slot: int) -> None:
         self._running[slot] = subprocess.Popen(self._command(slot))
@@ -64,11 +95,11 @@ class Children:
 
     def _ended(self, slot: int, code: int) -> int:
         """The exit code that this end makes, 0 where it is none."""
-        if code == -signal.SIGTERM and self._stopping:
+        if code in (-signal.SIGTERM, -LEAVE) and self._stopping:
             return 0  # so early that it had not begun
         if code < 0 and not self._stopping and self._may_restart():
             name = signal.Signals(-code).name
-            sys.stderr.write(f"container {slot} was ended by {name}; it is started again\n")
+            sys.stderr.write(f"{_name(slot)} was ended by {name}; it is started again\n")
             sys.stderr.flush()
             self._start(slot)
             return 0
@@ -82,10 +113,15 @@ class Children:
         return len(self._restarts) <= RESTARTS_MOST
 
 
+def _name(slot: int) -> str:
+    return "samovar serve" if slot == SERVE else f"container {slot}"
+
+
 @contextmanager
-def stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, SIGTERM and Ctrl-C ask for an end and do not make one."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+def stopping(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+    """While this lasts, SIGTERM and Ctrl-C ask for an end and do not make one; SIGUSR1 asks for an end for good."""
+    asked = {signal.SIGTERM: stop, signal.SIGINT: stop, LEAVE: leave}
+    before = {number: signal.signal(number, lambda *_, end=end: end()) for number, end in asked.items()}
     try:
         yield
     finally:
@@ -95,12 +131,13 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def nothing_begun() -> Iterator[None]:
-    """While this lasts there is nothing to be finished: SIGTERM is an end at once, and a good one."""
-    before = signal.signal(signal.SIGTERM, _leave)
+    """While this lasts there is nothing to be finished: SIGTERM and SIGUSR1 are an end at once, and a good one."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, LEAVE)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _leave(*_: object) -> None:

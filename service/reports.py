@@ -13,10 +13,12 @@ from samovar.tasks.reporting import Reporter
 
 
 @contextmanager
-def reported(container: Container, log: Log, service: str, metrics: str | None = None) -> Iterator[Observer]:
+def reported(
+    container: Container, log: Log, service: str, metrics: str | None = None, address: str | None = None
+) -> Iterator[Observer]:
     """While this lasts, the container is told of. Call what it gives after every cycle."""
     observer = Observer(container, SystemClock())
-    reporter = Reporter(log, service, observer)
+    reporter = Reporter(log, service, observer, address=address)
     observer.on_change = reporter.wake
     with served(service, container, reporter, metrics):
         reporter.start()

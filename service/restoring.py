@@ -338,7 +338,7 @@ def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Co
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
     image = image_at(site.log, changelog, end)
-    _keep_told(site, store, image)
+    keep_told(site, store, image)
     found = compare(site, planned.partition, store, image)
     store.write([*found.adopted, *skips_of(image)])
     position = position_of(store)
@@ -353,7 +353,7 @@ def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Co
     return found
 
 
-def _keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
+def keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
     """What was told to repartition topics is not in the source: it is taken from the changelog, or is unknown."""
     position, before = position_of(store), position_of(image)
     if position is None or not site.plan.forwards:

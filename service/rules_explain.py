@@ -27,7 +27,7 @@ def explained(rule: Rule, format: str = "text") -> str:
     if format == "svg":
         return draw_svg(rule)
     if format == "json":
-        return json.dumps(_document(rule), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(document(rule), indent=2, ensure_ascii=False) + "\n"
     return f"{as_text(explain(rule))}\nDrawn\n\n{draw(rule)}"
 
 
@@ -51,7 +51,8 @@ def text_of(path: str) -> str:
         return ""
 
 
-def _document(rule: Rule) -> dict[str, object]:
+def document(rule: Rule) -> dict[str, object]:
+    """The document of `--format json`."""
     told = explain(rule)
     return {
         "rule": rule.id,

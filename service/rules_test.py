@@ -158,14 +158,14 @@ def json_of(files: Sequence[FileResult]) -> dict[str, Any]:
                 "path": file.path,
                 "rule": file.rule,
                 "findings": [to_json(finding) for finding in file.findings],
-                "tests": [_json_of_result(result) for result in file.results],
+                "tests": [json_of_result(result) for result in file.results],
             }
             for file in files
         ],
     }
 
 
-def _json_of_result(result: Result) -> dict[str, Any]:
+def json_of_result(result: Result) -> dict[str, Any]:
     differences = [
         {"expected": one.expected, "found": one.found, "differs": list(one.names)} for one in result.differences
     ]

@@ -14,6 +14,8 @@ from samovar.service.placement import refuse_misplaced
 from samovar.service.plans import input_of, plan_of, plans_of
 from samovar.service.processes import stopping
 from samovar.service.reports import reported
+from samovar.service.rule_watch import RuleWatch
+from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.telling import logging_told, teller
 from samovar.service.topics import ensure
@@ -44,10 +46,12 @@ def container_of(
     settings: ServiceFile, log: Log, slot: int, tell: Callable[[str], None], clock: Clock | None = None
 ) -> Container:
     """A container of the service; its topics are made or checked first."""
+    settings = with_rulebook(settings, log)
     partitions = ensure(log, settings)[0].partitions
     plans = plans_of(settings, partitions)
     refuse_misplaced(log, settings, plans, partitions)
-    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell)
+    watch = RuleWatch(log, settings, plans, partitions, tell)
+    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch)
 
 
 def run_here(
@@ -59,8 +63,12 @@ def run_here(
     until_caught_up: bool,
     form: str = "text",
     metrics: str | None = None,
+    leave: bool = False,
+    address: str | None = None,
 ) -> Counts:
-    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand."""
+    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
+    SIGUSR1 always does.
+    """
     tell = teller(form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
     rules = sum(len(plan.rules) for plan in container.plans.values())
@@ -70,7 +78,14 @@ def run_here(
     tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
     shown = Shown(tell)
     client_told = logging_told(tell) if form == "json" else nullcontext()
-    with stopping(container.stop), client_told, reported(container, log, settings.service, metrics) as look:
+    assert isinstance(container.renewal, RuleWatch)
+    stop = container.leave if leave else container.stop
+    with (
+        stopping(stop, container.leave),
+        client_told,
+        container.renewal.watching(),
+        reported(container, log, settings.service, metrics, address) as look,
+    ):
 
         def after_cycle(status: Status) -> None:
             shown(status)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from samovar.changelog.errors import Refused
-from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
+from samovar.patterns.loading import RuleSet, SettingError, load_given, load_set, rendered
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema
 from samovar.service.settings_models import ServiceFile, Stream
@@ -28,8 +28,13 @@ class BadRules(Refused):
 def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
     """The rules, without errors; their findings are at most warnings. `partitions` is what the topics really have.
 
-    A service with tasks of its own need have no rules.
+    A service with tasks of its own need have no rules. Once rules were published, those are the ones.
     """
+    if settings.book is not None:
+        found = published_rules(settings)
+        check_types(found, settings.streams)
+        stages_of(found.rules, settings.streams, partitions or wanted_partitions(settings))
+        return found
     if settings.tasks and not any(path.exists() for path in settings.rules):
         return RuleSet((), ())
     try:
@@ -47,8 +52,36 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
     return rules
 
 
+def published_rules(settings: ServiceFile) -> RuleSet:
+    """The rules of the rulebook, without errors."""
+    book = settings.book
+    assert book is not None
+    texts = {f"{entry.name} (number {entry.number})": entry.text for entry in book.live}
+    schema, lists = schema_of(settings.streams), lists_of(settings)
+    loaded = [load_given(text, path, settings.params, lists, schema) for path, text in texts.items()]
+    findings = tuple(finding for one in loaded for finding in one.findings)
+    rules = RuleSet(tuple(one.rule for one in loaded if one.rule is not None), findings)
+    if rules.errors:
+        count = "an error" if len(rules.errors) == 1 else f"{len(rules.errors)} errors"
+        what = f"the published rules have {count} with this service file"
+        shown = rendered(rules.errors, texts)
+        if all(load_given(text, path, settings.params, lists).rule is not None for path, text in texts.items()):
+            hint = "`samovar rules plan` shows them all. Put the fields back, or publish rules without them first."
+            raise BadRules("schema-breaks-rules", what, hint, shown)
+        hint = "Mend the service file, or what was published: `samovar rules plan`, `samovar rules rollback`."
+        raise BadRules("rule-errors", what, hint, shown)
+    return rules
+
+
+def lists_of(settings: ServiceFile) -> dict[str, object]:
+    """The lists of the service file, and those that were changed since."""
+    return {**settings.lists, **({} if settings.book is None else settings.book.lists)}
+
+
 def has_rules(settings: ServiceFile) -> bool:
     """Whether there is a rule file at all. A folder may be empty yet, and its service be planned."""
+    if settings.book is not None:
+        return True
     kinds = ("*.yml", "*.yaml")
     return any(path.is_file() or any(next(path.rglob(kind), None) for kind in kinds) for path in settings.rules)
 

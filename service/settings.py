@@ -1,15 +1,16 @@
 """Reads a service file: YAML to a `ServiceFile`, with every error of the file at once, each with its line and a caret.
 
-`${NAME}` in a value under `log` or `registry` is the environment variable NAME, so that a file holds no secrets, and
-`$${` is `${`. What came from the environment, and what is named as a secret, is hidden in every text that this program
-writes.
+`${NAME}` in a value under `log`, `registry` or `sinks` is the environment variable NAME, so that a file holds no
+secrets, and `$${` is `${`. Over the file go variables that are settings themselves, and over those flags
+(settings_layers.py). What came from the environment, and what is named as a secret, is hidden in every text that this
+program writes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,11 +25,12 @@ from samovar.patterns.source import whole
 from samovar.patterns.syntax import Span
 from samovar.patterns.yamltext import List, Map, Node, Text, read
 from samovar.service.settings_check import faults
+from samovar.service.settings_layers import Given, from_environment, from_flags, giving, layered
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_place import allowed_names, place_of
 from samovar.service.settings_types import is_secret
 
-__all__ = ["BadServiceFile", "ServiceFile", "load_service"]
+__all__ = ["BadServiceFile", "Loaded", "ServiceFile", "load", "load_service"]
 
 MAX_FILE_BYTES = 1_000_000
 _START = Span(1, 1, 1, 1)
@@ -39,19 +41,48 @@ _PASSWORD = re.compile(r"://[^/]*@")  # in an address
 
 @dataclass
 class BadServiceFile(Refused):
-    """A service file with errors; as text, all of them with their lines and carets."""
+    """A service file with errors; as text, all of them with their lines and carets. `beside` counts those of variables
+    and flags, which have none.
+    """
 
     findings: tuple[Finding, ...] = ()
     rendered: str = ""
+    beside: int = 0
 
     def __str__(self) -> str:
         return self.rendered
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A service file, and where its values came from."""
+
+    settings: ServiceFile
+    node: Map
+    given: tuple[Given, ...]
+
+
 def load_service(
-    path: str | Path, environment: Mapping[str, str] | None = None, *, lenient: bool = False
+    path: str | Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    lenient: bool = False,
+    flags: Sequence[str] = (),
 ) -> ServiceFile:
-    """The service file at this path, or `BadServiceFile`. If `lenient`, an unset variable stays as it is written."""
+    """The service file at this path, or `BadServiceFile`. If `lenient`, an unset variable stays as it is written.
+    `flags` are those of `--set`.
+    """
+    return load(path, environment, lenient=lenient, flags=flags).settings
+
+
+def load(
+    path: str | Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    lenient: bool = False,
+    flags: Sequence[str] = (),
+) -> Loaded:
+    """As `load_service`, with the places of all values."""
     path = Path(path)
     report = Report(str(path))
     text = _text_of(path, report)
@@ -60,19 +91,25 @@ def load_service(
         if not report.failed:
             report.error("service-file", "a service file maps keys to values", _START, expected="service: NAME, ...")
         _refuse(report, text)
-    data = _Reader(report, os.environ if environment is None else environment, lenient).data(node)
+    variables = os.environ if environment is None else environment
+    data = _Reader(report, variables, lenient).data(node)
+    given = (*from_environment(variables, data), *from_flags(flags, data))
     try:
-        settings = ServiceFile.model_validate(data, context={"folder": path.absolute().parent})
+        settings = ServiceFile.model_validate(layered(data, given), context={"folder": path.absolute().parent})
     except ValidationError as error:
-        for fault in error.errors(include_url=False, include_input=False):
-            _report(fault, node, report)
-        _refuse(report, _masked(text, node))
+        told = [_report(fault, node, report, given) for fault in error.errors(include_url=False, include_input=False)]
+        _refuse(report, _masked(text, node), [each for each in told if each])
     settings._path = path.absolute()
+    beside = []
     for place, message, expected, hint in faults(settings):
-        report.error("service-file", message, place_of(node, place).span, expected=expected, hint=hint)
-    if report.failed:
-        _refuse(report, _masked(text, node))
-    return settings
+        by = giving(given, place)
+        if by is not None:
+            beside.append(_beside(by, message, expected, hint))
+        else:
+            report.error("service-file", message, place_of(node, place).span, expected=expected, hint=hint)
+    if report.failed or beside:
+        _refuse(report, _masked(text, node), beside)
+    return Loaded(settings, node, given)
 
 
 def _text_of(path: Path, report: Report) -> str:
@@ -92,11 +129,22 @@ def _text_of(path: Path, report: Report) -> str:
     return _refuse(report, "")
 
 
-def _refuse(report: Report, text: str) -> NoReturn:
+def _refuse(report: Report, text: str, beside: Sequence[str] = ()) -> NoReturn:
+    """`beside` are the faults of variables and flags, which have no line in the file."""
     found = report.findings()
-    rendered = "\n".join(render(finding, text) for finding in found)
-    count = "1 error" if len(found) == 1 else f"{len(found)} errors"
-    raise BadServiceFile("service-file", f"{report.path} has {count}", "mend the file", rendered, found, rendered)
+    rendered = "\n".join([*(render(finding, text) for finding in found), *beside])
+    total = len(found) + len(beside)
+    count = "1 error" if total == 1 else f"{total} errors"
+    whose = report.path if found else f"the settings beside {report.path}"
+    verb = "has" if found else "have"
+    raise BadServiceFile("service-file", f"{whose} {verb} {count}", "mend them", rendered, found, rendered, len(beside))
+
+
+def _beside(by: Given, message: str, expected: str | None, hint: str | None) -> str:
+    lines = [f"{by.source}: error: {message} [service-file]"]
+    lines += [f"  expected: {expected}"] if expected else []
+    lines += [f"  hint: {hint}"] if hint else []
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------- YAML to data
@@ -111,7 +159,7 @@ class _Reader:
     lenient: bool
 
     def data(self, node: Map) -> dict[str, Any]:
-        return {key.text: self._value(value, secret=key.text == "log") for key, value in node.entries}
+        return {key.text: self._value(value, secret=key.text in ("log", "sinks")) for key, value in node.entries}
 
     def _value(self, node: Node, *, secret: bool) -> Any:
         if isinstance(node, Map):
@@ -150,14 +198,21 @@ class _Reader:
 # ---------------------------------------------------------------- errors
 
 
-def _report(fault: ErrorDetails, root: Map, report: Report) -> None:
-    """One of pydantic's errors in the words of the house."""
+def _report(fault: ErrorDetails, root: Map, report: Report, given: Sequence[Given]) -> str | None:
+    """One of pydantic's errors in the words of the house: in the report, or as text where it is not the file's."""
     place = tuple(part for part in fault["loc"] if part != "[key]")
     at = place_of(root, place)
     inside = ".".join(map(str, place[:-1]))
     of = f" in `{inside}`" if inside else ""
     context = fault.get("ctx", {})
     kind = fault["type"]
+    by = giving(given, place)
+    if by is not None and kind == "extra_forbidden":
+        known = allowed_names(place[:-1])
+        text = f"there is no setting `{place[-1]}`{of}"
+        return _beside(by, text, ", ".join(known), did_you_mean(str(place[-1]), known))
+    if by is not None and kind != "missing":
+        return _beside(by, context.get("message") or fault["msg"], context.get("expected"), context.get("hint"))
     if kind == "setting":
         message, expected, hint = context["message"], context.get("expected"), context.get("hint")
         report.error(
@@ -174,6 +229,7 @@ def _report(fault: ErrorDetails, root: Map, report: Report) -> None:
         report.error("service-file", f"`{place[-1]}` must be a map", at.span, expected=f"{place[-1]}: {{name: value}}")
     else:
         report.error("service-file", f"`{'.'.join(map(str, place))}`: {fault['msg']}", at.span)
+    return None
 
 
 def _masked(text: str, node: Node) -> str:

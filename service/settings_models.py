@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -18,12 +18,15 @@ from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.settings_run import RunSettings
+from samovar.service.settings_sinks import SinkName, SinkSettings
 from samovar.service.settings_tasks import TaskName, TaskSettings
 from samovar.service.settings_types import (
     Count,
     DeliveryName,
     DurationMs,
     FieldName,
+    FieldNames,
     Model,
     RelativePath,
     RelativePaths,
@@ -41,6 +44,9 @@ from samovar.service.settings_types import (
     shown,
     wrong,
 )
+
+if TYPE_CHECKING:
+    from samovar.service.rulebook import Rulebook
 
 Format: TypeAlias = Literal["json", "avro"]
 STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,199}\Z")
@@ -180,6 +186,7 @@ class Stream(Model):
     partitions: Count | None = None
     repartition: Annotated[bool, BeforeValidator(read_flag)] | None = None  # None: where rules need it; and checked
     retention_ms: RetentionMs = Field(7 * D, alias="retention")
+    pii: FieldNames = ()
 
 
 class OutputTopic(Model):
@@ -214,6 +221,26 @@ class JournalTopic(Model):
 class Snapshots(Model):
     every_ms: DurationMs = Field(600 * S, alias="every")
     keep: Count = 2
+
+
+class HttpSettings(Model):
+    """Limits of the HTTP API: of one request, and of one client."""
+
+    max_request_bytes: SizeBytes = Field(10 * 10**6, alias="max_request")
+    requests_per_s: Count = 200
+
+
+class StormLimit(Model):
+    """How many alerts a rule may raise in a partition, in a time of the events."""
+
+    alerts: Count
+    per_ms: DurationMs = Field(60 * S, alias="per")
+
+
+class Storm(StormLimit):
+    """The limit of all rules, and those of single ones."""
+
+    rules: Mapping[str, StormLimit] = {}
 
 
 class ViewSettings(Model):
@@ -263,9 +290,14 @@ class ServiceFile(Model):
     max_events: Count = MAX_EVENTS
     max_partials: Count = MAX_PARTIALS
     snapshots: Snapshots = Snapshots.model_validate({})
+    storm: Storm | None = None
     views: ViewSettings
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
+    sinks: Mapping[SinkName, SinkSettings] = {}
+    http: HttpSettings = HttpSettings.model_validate({})
+    run: RunSettings = RunSettings.model_validate({})
     _path: Path = PrivateAttr(default=Path("service.yml"))
+    _book: Any = PrivateAttr(default=None)
 
     @property
     def path(self) -> Path:
@@ -275,6 +307,14 @@ class ServiceFile(Model):
     @property
     def folder(self) -> Path:
         return self._path.parent
+
+    @property
+    def book(self) -> Rulebook | None:
+        """What was published since, where someone asked the log for it (samovar.service.rulebook.with_rulebook)."""
+        return cast("Rulebook | None", self._book)
+
+    def keep_book(self, book: Rulebook) -> None:
+        self._book = book
 
     @model_validator(mode="before")
     @classmethod

@@ -115,6 +115,12 @@ def read_field(value: Any) -> str:
     wrong(f"{shown(value)} is no field's name", expected="the name of a field, such as card or user.id")
 
 
+def read_fields(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(read_field(item) for item in value)
+    wrong(f"{shown(value)} is no list of fields", expected="[card, user.email]")
+
+
 def read_path(value: Any, info: ValidationInfo) -> Path:
     """Relative paths begin at the service file's folder."""
     if not isinstance(value, str) or not value or "\0" in value:
@@ -176,6 +182,7 @@ Count: TypeAlias = Annotated[int, BeforeValidator(read_count)]
 TopicName: TypeAlias = Annotated[str, BeforeValidator(read_topic)]
 ServiceName: TypeAlias = Annotated[str, BeforeValidator(read_service_name)]
 FieldName: TypeAlias = Annotated[str, BeforeValidator(read_field)]
+FieldNames: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_fields)]
 RelativePath: TypeAlias = Annotated[Path, BeforeValidator(read_path)]
 RelativePaths: TypeAlias = Annotated[tuple[Path, ...], BeforeValidator(read_paths)]
 DeliveryName: TypeAlias = Annotated[Delivery, BeforeValidator(read_delivery)]

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from samovar.changelog.errors import Refused
 from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import AggregateForm, Bracket, Field, Literal, Rule, Sequence, Session, Window
+from samovar.patterns.spans import lasting_ms
+from samovar.patterns.syntax import Bracket, Field, Literal, Rule, Sequence
 from samovar.service.settings_models import Stream
 
 BY = "by-"
@@ -163,7 +164,7 @@ def _computed(rule: Rule, streams: Mapping[str, Stream]) -> Refused:
     )
 
 
-# ---------------------------------------------------------------- names and times
+# ---------------------------------------------------------------- names
 
 
 def _name(fields: Mapping[str, str | None]) -> str:
@@ -181,19 +182,6 @@ def _slug(path: str) -> str:
     if PLAIN.match(plain):
         return plain
     return re.sub(r"[^A-Za-z0-9_]", "_", plain) + "-" + hashlib.sha256(path.encode()).hexdigest()[:6]
-
-
-def lasting_ms(rule: Rule) -> int:
-    """For how long after an event, in event time, a rule may wait before it says something about it."""
-    match rule.form:
-        case Sequence() as form:
-            return form.maxspan_ms
-        case Session() as form:
-            return max(form.gap_ms, form.max_ms or 0)
-        case Window() as form:
-            return form.size_ms
-        case AggregateForm() as form:
-            return form.over_ms + (form.repeat_ms or 0)
 
 
 # ---------------------------------------------------------------- brackets and their streams

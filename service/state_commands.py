@@ -44,7 +44,7 @@ def refuse_unknown_rule(site: Site, rule: str | None) -> None:
         raise Refused("unknown-rule", f"there is no rule `{rule}`", hint)
 
 
-def _refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None) -> None:
+def refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None) -> None:
     """Refuse a text that is no key of any rule, in any stage."""
     plans = [each.plan for each in site.stages(stage)]
     if any(plan.task is not None or keys_meant(plan, text, rule) for plan in plans):
@@ -62,7 +62,7 @@ def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Fo
     found: list[dict[str, Any]] = []
     lines: list[str] = []
     refuse_unknown_rule(site, rule)
-    _refuse_no_key(site, text, rule, stage)
+    refuse_no_key(site, text, rule, stage)
     for here, partition in site.found(stage=stage):
         with reading(here.store(partition)) as store:
             position = position_of(store)
@@ -73,7 +73,7 @@ def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Fo
             for key in keys_meant(plan, text, rule):
                 state = look_up(plan, store, key, rule)
                 if not state.is_empty:
-                    state = replace(state, rules=[_with_events(here, position, rule) for rule in state.rules])
+                    state = replace(state, rules=[with_events(here, position, rule) for rule in state.rules])
                     found.append({**here.placed(partition), "watermark": _moment(position), **state.data()})
                     lines += [_heading(state.key, here, partition, position), *text_of(state)]
     return Found(found, lines or [f"nothing is held of {text}"])
@@ -83,7 +83,7 @@ def _moment(position: Position | None) -> int | None:
     return None if position is None else position.watermark
 
 
-def _with_events(site: Site, position: Position | None, rule: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_events(site: Site, position: Position | None, rule: Mapping[str, Any]) -> Mapping[str, Any]:
     """A rule's state with the events that its partial matches have bound, as the input has them."""
     if position is None or not rule.get("partials"):
         return rule
@@ -179,7 +179,7 @@ def _place(entry: Mapping[str, Any]) -> str:
 def history(site: Site, text: str, rule: str | None, partitions: Sequence[int], stage: str | None = None) -> Found:
     """Every change of a key that the changelogs have, commit by commit."""
     refuse_unknown_rule(site, rule)
-    _refuse_no_key(site, text, rule, stage)
+    refuse_no_key(site, text, rule, stage)
     data: list[dict[str, Any]] = []
     lines: list[str] = []
     for here, partition in [(each, one) for each in site.stages(stage) for one in each.chosen(partitions)]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from samovar.changelog.cursors import Cursor
@@ -23,7 +23,9 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.presence import Presence, RestoreReport, Seen, TaskReport, all_seen
 from samovar.changelog.record import POSITION, Position, unpack_position
 from samovar.service.plans import rule_plans
+from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
+from samovar.service.status_rules import RulesStatus, rules_of_service
 from samovar.service.topics import partitions_of
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
@@ -132,6 +134,7 @@ class ServiceStatus:
     time_ms: int
     containers: Sequence[ContainerStatus]
     tasks: Sequence[TaskStatus]
+    rules: RulesStatus = field(default_factory=RulesStatus)
 
     @property
     def runs(self) -> bool:
@@ -157,6 +160,8 @@ class ServiceStatus:
             "running": self.runs,
             "containers": [each.data() for each in self.containers],
             "tasks": [each.data() for each in self.tasks],
+            "rules": [asdict(each) for each in self.rules.rules],
+            "rules_refused": self.rules.refused,
             "lag": self.lag,
             "behind_s": max((task.behind_s for task in self.tasks), default=0.0),
             "watermark": watermark,
@@ -186,7 +191,8 @@ def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
     containers = containers_of(seen, log.members(settings.service), settings.service, now_ms)
     stages = stages_of(settings, log)
     tasks = tasks_of(settings, log, stages, containers, now_ms)
-    return ServiceStatus(settings.service, now_ms, containers, tasks)
+    told = [each.presence for each in containers if each.presence is not None and each.state in ("running", "silent")]
+    return ServiceStatus(settings.service, now_ms, containers, tasks, rules_of_service(settings, log, told))
 
 
 def containers_of(
@@ -229,7 +235,7 @@ def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
     partitions = partitions_of(settings, existing)
     found = [StagePlan("", inputs, settings.changelog.topic, partitions)]
     with suppress(Refused):
-        for each in rule_plans(settings, partitions)[1:]:
+        for each in rule_plans(with_rulebook(settings, log), partitions)[1:]:
             topics = {spec.stream: spec.topic for spec in each.inputs}
             found.append(StagePlan(each.stage, topics, each.topics.changelog, partitions))
     for name, task in settings.tasks.items():

@@ -17,6 +17,8 @@ def status_lines(status: ServiceStatus) -> list[str]:
     if status.tasks:
         tasks = ("task", "container", "life", "lag", "event time", "held by")
         lines += ["", *table([tasks, *(_task(each) for each in status.tasks)])]
+    if status.rules.lines:
+        lines += ["", *status.rules.lines]
     for task in status.tasks:
         if task.restore is not None:
             lines.append(f"restoring {task.name}: {_restore(task)}")

@@ -15,6 +15,7 @@ from samovar.patterns.matcher import digest_of_rows
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.order import NO_TIME
 from samovar.service.plans import plans_of
+from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import partitions_of
 from samovar.state.errors import StoreError, StoreMissing
@@ -115,6 +116,7 @@ class Site:
 
 def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> Site:
     """Nothing is made or changed: topics that are missing stay so."""
+    settings = with_rulebook(settings, log)
     existing = log.topics([stream.topic for stream in settings.streams.values()])
     partitions = partitions_of(settings, existing)
     plans = tuple(plans_of(settings, partitions))

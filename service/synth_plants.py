@@ -16,12 +16,14 @@ from samovar.service.synth_fraud import CANCEL, LOGIN, ORDER, PURCHASE, REFUND, 
 from samovar.service.synth_world import CITIES, DAY, HOUR, MINUTE
 
 Line: TypeAlias = tuple[int, str]
+AS_LONG = 1 << 60  # an incident may take as long as it does
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Where an incident happens. `stranger` is a user whom the honest stream never shows; no two scenes share one,
-    so names of orders, devices and accounts are made from it.
+    so names of orders, devices and accounts are made from it. With `longest_ms` a fraud that may take hours is over
+    sooner, so that one who watches live traffic sees its end.
     """
 
     world: FraudWorld
@@ -29,13 +31,18 @@ class Scene:
     start: int
     stranger: int
     honest: bool
+    longest_ms: int = AS_LONG
 
     def victim(self) -> int:
         return self.random.randrange(self.world.population.size)
 
     def spread(self, count: int, within: int) -> list[int]:
         """Ascending times from the start, not beyond `within`."""
+        within = self.at_most(within)
         return [self.start, *sorted(self.start + self.random.randrange(1, within) for _ in range(count - 1))]
+
+    def at_most(self, ms: int) -> int:
+        return min(ms, self.longest_ms)
 
     def cents(self, low: int, high: int) -> int:
         return self.random.randrange(low * 100, high * 100)
@@ -97,7 +104,7 @@ def impossible_travel(scene: Scene) -> list[Line]:
     there = scene.random.choice(far)
     kmh = scene.random.uniform(700, 850) if scene.honest else scene.random.uniform(1200, 6000)
     hours = _km(here, there) / kmh
-    later = scene.start + int((hours if scene.honest else min(hours, 5.0)) * HOUR)
+    later = scene.start + (int(hours * HOUR) if scene.honest else scene.at_most(int(min(hours, 5.0) * HOUR)))
     return [
         scene.purchase(scene.start, user, scene.cents(10, 80), city=here),
         scene.purchase(later, user, scene.cents(50, 190), city=there),
@@ -158,12 +165,12 @@ def card_farm(scene: Scene) -> list[Line]:
 
 def refund_abuse(scene: Scene) -> list[Line]:
     user = scene.victim()
-    sums = [scene.cents(120, 350) for _ in range(5)]
-    bought = [scene.purchase(ts, user, cents) for ts, cents in zip(scene.spread(5, DAY), sums, strict=True)]
+    sums, day = [scene.cents(120, 350) for _ in range(5)], scene.at_most(3 * DAY) // 3
+    bought = [scene.purchase(ts, user, cents) for ts, cents in zip(scene.spread(5, day), sums, strict=True)]
     back = sums[:3] if scene.honest else sums
     lines = []
     for cents in back:
-        ts = scene.start + scene.random.randrange(DAY, 3 * DAY)
+        ts = scene.start + scene.random.randrange(day, 3 * day)
         merchant = scene.random.randrange(len(scene.world.in_shop))
         lines.append((ts, REFUND % (ts, user * 2, user, cents // 100, cents % 100, merchant)))
     return [*bought, *lines]
@@ -191,9 +198,11 @@ def password_spray(scene: Scene) -> list[Line]:
 
 def payment_without_login(scene: Scene) -> list[Line]:
     user, cents = scene.stranger, scene.cents(60, 900)
-    paid = scene.start + (23 * HOUR if scene.honest else 25 * HOUR)
+    paid = scene.start + max(5 * MINUTE, scene.at_most(23 * HOUR if scene.honest else 25 * HOUR))
+    # Where a day is too long to wait for, the thief never logged in.
+    known = [scene.own_login(scene.start, user)] if scene.honest or scene.longest_ms > DAY else []
     return [
-        scene.own_login(scene.start, user),
+        *known,
         scene.order("order", paid - 5 * MINUTE, user, cents),
         scene.order("payment", paid, user, cents),
     ]

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from samovar.changelog import presence
+from samovar.changelog import presence, rules_topic
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.service.plans import rule_plans
+from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules, wanted_partitions
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_tasks_check import emitted_topics
@@ -35,6 +36,7 @@ class Role(StrEnum):
     REPARTITION = "repartition"
     EMITTED = "emitted"
     CONTAINERS = "containers"
+    RULES = "rules"
 
 
 # One partition of these is one partition of the input.
@@ -96,6 +98,7 @@ def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, 
         *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
         *(make.kept(topic, Role.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
         _containers(settings.service, settings.replication, make.replicated),
+        _rules(settings.service, settings.replication, make.replicated),
     ]
 
 
@@ -144,6 +147,11 @@ def _containers(service: str, replication: int, replicated: Mapping[str, str]) -
     return Planned(own.name, own.partitions, {**own.settings, **replicated}, replication, Role.CONTAINERS)
 
 
+def _rules(service: str, replication: int, replicated: Mapping[str, str]) -> Planned:
+    own = rules_topic.spec_of(service, replication)
+    return Planned(own.name, own.partitions, {**own.settings, **replicated}, replication, Role.RULES)
+
+
 def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
     """How many partitions, and so tasks, the service has: as the file says, else as the inputs have, else the default.
 
@@ -156,6 +164,8 @@ def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
 
 def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
     """All topics of a service, where its inputs may exist already."""
+    if stages and settings.book is None:
+        settings = with_rulebook(settings, log)
     return plan(settings, log.topics([stream.topic for stream in settings.streams.values()]), stages=stages)
 
 
@@ -211,6 +221,7 @@ def _checked(spec: Planned) -> list[str]:
         Role.REPARTITION: ["cleanup.policy", "max.message.bytes"],
         Role.LATE: ["cleanup.policy", "max.message.bytes"],
         Role.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
+        Role.RULES: ["cleanup.policy", "max.message.bytes"],
     }
     return names.get(spec.role, ["cleanup.policy"])
 
@@ -243,7 +254,8 @@ def ensure(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Plan
         log.create(absent)
         _refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
     elif absent:
-        _refuse([missing(spec, bootstrap) for spec in absent])
+        # Without a rules topic a service runs the rules of its folder, as all did before there was one.
+        _refuse([missing(spec, bootstrap) for spec in absent if spec.role is not Role.RULES])
     return specs
 
 

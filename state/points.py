@@ -25,6 +25,8 @@ POINTS = (
 )
 # Passed only when partitions come and go.
 MOVES = ("revoke.before", "revoke.after", "assign.after")
+# Passed only where published rules change.
+SWITCHES = ("switch.before", "switch.sent", "switch.after")
 # Passed only when a view is published.
 VIEWS = ("publish.before", "publish.between", "publish.after")
 
@@ -35,7 +37,7 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    known = POINTS + MOVES + VIEWS
+    known = POINTS + MOVES + SWITCHES + VIEWS
     if name and name not in known:
         raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]

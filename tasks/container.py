@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Joining, Log, Member, TopicPartition
 from samovar.state.errors import StoreHeld
+from samovar.state.points import passing
 from samovar.tasks.clock import Clock
 from samovar.tasks.collector import collector_off
 from samovar.tasks.commit_times import CommitTimes
 from samovar.tasks.core import Counts, Outcome, added
 from samovar.tasks.notes import Note
 from samovar.tasks.plan import MAIN, Plan
-from samovar.tasks.task import Life, Task, Upkeep
+from samovar.tasks.renewal import Never, Renewal
+from samovar.tasks.task import Life, RulesBehind, Task, Upkeep
 
 POLL_RECORDS = 50_000
 POLLS = 3  # a commit at most, while so much comes, where many of its events change the same rows
@@ -62,21 +64,20 @@ class Container:
         upkeep: Upkeep,
         clock: Clock,
         tell: Callable[[str], None] = lambda _: None,
+        renewal: Renewal | None = None,
     ) -> None:
-        """`plans` are one a stage, the main one first."""
-        self.plans = {plan.stage: plan for plan in plans}
-        self.plan = plans[0]
+        """`plans` are one a stage, the main one first. `renewal` gives others while it runs."""
+        self.renewal = renewal or Never()
         self.log = log
         self.slot = slot
         self.upkeep = upkeep
         self.clock = clock
         self.tell = tell
         self.tasks: dict[tuple[str, int], Task] = {}  # by stage and partition
-        self._readers: dict[str, list[str]] = defaultdict(list)  # stages by topic
-        for plan in plans:
-            for spec in plan.inputs:
-                self._readers[spec.topic].append(plan.stage)
+        self._plan(plans)
+        self._owned: set[TopicPartition] = set()
         self._stopped = threading.Event()
+        self._leaves = False  # for good, when it ends
         self._goes_on = False  # until it is told to stop
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
@@ -89,6 +90,14 @@ class Container:
         self._asked_at_s = 0.0
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
+    def _plan(self, plans: Sequence[Plan]) -> None:
+        self.plans = {plan.stage: plan for plan in plans}
+        self.plan = plans[0]
+        self._readers: dict[str, list[str]] = defaultdict(list)  # stages by topic
+        for plan in plans:
+            for spec in plan.inputs:
+                self._readers[spec.topic].append(plan.stage)
+
     # ------------------------------------------------------------ the loop
 
     def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
@@ -98,20 +107,38 @@ class Container:
             with collector_off():
                 self._loop(until_caught_up, on_cycle)
             self._last_commit()
+            self._leaves = self._leaves or (until_caught_up and self._is_alone())
         finally:
             self.close()
         return self._gone
+
+    def _is_alone(self) -> bool:
+        """Whether nobody would have to take over from it."""
+        with suppress(LogUnavailable):
+            return len(self.log.members(self.upkeep.group)) <= 1
+        return False
 
     def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
         while not self._stopped.is_set():
             self._cycle_or_rejoin()
             if on_cycle is not None:
                 on_cycle(self.status())
-            if until_caught_up and (self.caught_up() or not self.tasks) and self._all_caught_up():
+            if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
                 break
 
+    def _has_no_task(self) -> bool:
+        """And gets none: others have all partitions."""
+        return not self.tasks and self._member is not None and self._member.has_share()
+
     def stop(self) -> None:
-        """End after the cycle at hand."""
+        """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
+        over.
+        """
+        self._stopped.set()
+
+    def leave(self) -> None:
+        """End after the cycle at hand, for good: its partitions go to the others at once."""
+        self._leaves = True
         self._stopped.set()
 
     def _cycle_or_rejoin(self) -> None:
@@ -141,8 +168,10 @@ class Container:
         self._stopped.wait(min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S))
 
     def cycle(self) -> None:
-        """Poll, feed, tick, commit, and restore a little."""
+        """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""
+        self._renew()
         member = self._joined()
+        self._switch_all(member)
         busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
         taken = whole = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(self._polls - 1):
@@ -158,6 +187,55 @@ class Container:
         self._keep_together(member)
         for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
             self._restore_some(member, task)
+
+    # ------------------------------------------------------------ rules change
+
+    def _renew(self) -> None:
+        """Take plans that were made meanwhile. Where they have other topics, all tasks begin again in a group that
+        reads those; otherwise each goes on where it is.
+        """
+        plans = self.renewal.newer()
+        if plans is None:
+            return
+        is_other = topics_read(plans) != topics_read(list(self.plans.values()))
+        self._plan(plans)
+        if is_other:
+            self.tell(Note(f"container {self.slot} begins to read other topics: the rules need them", "replanned"))
+            self._last_commit()
+            self.close()
+        for (stage, _), task in self.tasks.items():
+            task.plan = self.plans[stage]
+
+    def _switch_all(self, member: Member) -> None:
+        due = [task for task in self._running() if task.switch_due]
+        if any(task.dirty for task in due):
+            self._commit(member)
+        for task in due:
+            self._switch(member, task)
+
+    def _switch(self, member: Member, task: Task) -> None:
+        """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
+        passing("switch.before")
+        outcome = task.begin_switch()
+        last = member.transact(outcome.appends, self._offsets([outcome]))
+        passing("switch.sent")
+        task.committed(outcome, last[task.changelog.at])
+        task.end_switch()
+        passing("switch.after")
+        self._tell_notes(task)
+
+    def _catch_up_with(self, behind: RulesBehind) -> None:
+        """Another container was there first: read what it had read."""
+        self.renewal.look()
+        self._renew()
+        known = max((plan.book.change for plan in self.plans.values() if plan.book is not None), default=0)
+        if known < behind.change:
+            raise Refused(
+                "rules-topic-lost",
+                f"{behind}, and the rules topic of the service ends at change {known}",
+                "Put the rules topic back. Without it, `samovar rewind` to before the first change, or give the service"
+                " another name.",
+            )
 
     def _take(self, member: Member, timeout_s: float) -> int:
         """Feed what one poll gives; how many records that was."""
@@ -278,7 +356,14 @@ class Container:
     def _restore_more(self, member: Member, task: Task) -> None:
         if task.life is Life.CREATED and not self._open(task):
             return
-        if task.restore_some(RESTORE_POLL_S):
+        try:
+            is_running = task.restore_some(RESTORE_POLL_S)
+        except RulesBehind as behind:
+            self._catch_up_with(behind)
+            return
+        if is_running:
+            if task.switch_due:
+                self._switch(member, task)
             for at in task.inputs:
                 readers = self._reading(at)
                 if all(each.life is Life.RUNNING for each in readers):
@@ -312,9 +397,12 @@ class Container:
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         shared = [topic for topic, stages in self._readers.items() if len(stages) > 1]
+        self._owned |= set(partitions)
         for number in sorted({at.partition for at in partitions}):
             for stage, plan in self.plans.items():
-                if (stage, number) not in self.tasks:
+                # While rules change, another container may not read the topics of a stage yet.
+                is_whole = all(TopicPartition(spec.topic, number) in self._owned for spec in plan.inputs)
+                if is_whole and (stage, number) not in self.tasks:
                     self.tasks[stage, number] = Task(plan, number, self.log, self.upkeep, self.clock, shared)
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -326,6 +414,7 @@ class Container:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         gone = {at.partition for at in partitions}
+        self._owned -= set(partitions)
         for place in [place for place in self.tasks if place[1] in gone]:
             self._close_task(self.tasks.pop(place))
         self._paused = {at for at in self._paused if at.partition not in gone}
@@ -394,5 +483,11 @@ class Container:
                 self._close_task(self.tasks.pop(place))
         finally:
             self._paused.clear()
+            self._owned.clear()
             if member is not None:
-                member.close()
+                (member.leave if self._leaves else member.close)()
+
+
+def topics_read(plans: Sequence[Plan]) -> object:
+    """What decides whether tasks can go on under other plans as they are: their stages, and the topics of each."""
+    return [(plan.stage, [(spec.stream, spec.topic, spec.key) for spec in plan.inputs]) for plan in plans]

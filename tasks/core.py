@@ -5,8 +5,8 @@ The live task, a rebuild from the source and the tests all use this one, so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from samovar.changelog.journal import ANEW, Entry, pack_entry
 from samovar.changelog.letters import fitted
@@ -17,11 +17,14 @@ from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.forwarding import Forwarding
 from samovar.tasks.intake import Fed, Intake
+from samovar.tasks.muting import Muting
 from samovar.tasks.opening import rows_of_gone_rules
 from samovar.tasks.plan import MAIN, InputSpec, Plan
 from samovar.tasks.receiving import Receiver
 from samovar.tasks.residence import Index, Residence
 from samovar.tasks.skipping import Skips
+from samovar.tasks.storm import Guard
+from samovar.tasks.switching import Switch, rules_facts
 
 
 @dataclass
@@ -39,7 +42,9 @@ class Counts:
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
     unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
-    skipped: int = 0  # alerts found again after a rewind, and not published twice
+    skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
+    muted: int = 0  # matches of rules in shadow, or of versions that drain
+    throttled: int = 0  # alerts that the storm guard kept back
 
 
 def added(left: Counts, right: Counts) -> Counts:
@@ -85,12 +90,14 @@ class Core:
         if position is not None:
             self.intake.resume(position)
         told = {} if position is None else position.forwards
-        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told)
+        self._skips = Skips.of(store)
+        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
-        self._skips = Skips.of(store)
+        self.muting = Muting(plan.rules)
+        self.guard = Guard(plan.storm, store)
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()
         self._dirty = False
@@ -147,6 +154,12 @@ class Core:
             self.residence.forget()
         self._run(self.intake.apply(entry))
 
+    def release_to(self, watermark: int) -> None:
+        """Let event time be this, where it is behind: of a fold that ends where another task stands."""
+        buffer = self.intake.buffer
+        buffer.floor = max(buffer.floor, watermark)
+        self._run(release(buffer))
+
     def index_some(self) -> None:
         """Go on with the index of deadlines; what it shows to be due happens when it is complete."""
         if self.residence.index_some():
@@ -155,17 +168,32 @@ class Core:
 
     def note_rules(self) -> None:
         """Write the rules to the journal: from here on they are these."""
-        self.intake.note_rules({"rules": [asdict(rule) for rule in self.plan.rules]})
+        self.intake.note_rules(rules_facts(self.plan))
+        self._dirty = True
+
+    def turn(self, switch: Switch, inputs: Mapping[str, int]) -> None:
+        """The next outcome is the last of these rules: it leaves the state to those that come after."""
+        self.plan = switch.plan
+        self.intake.note_rules(switch.facts(), inputs)
         self._dirty = True
 
     def _run(self, ordered: Ordered) -> None:
         found = self.residence.run(ordered.released, ordered.watermark)
         if len(found):
-            alerts = found.records()
+            found_here: Sequence[Pair] = found.records()
+            alerts = found_here if self.muting.is_idle else self.muting.left(found_here)
+            self._since.muted += len(found_here) - len(alerts)
+            alerts = alerts if self.guard.is_idle else self._guarded(alerts)
             left = alerts if self._skips.is_over else self._skips.left(alerts)
             self._since.skipped += len(alerts) - len(left)
             self._since.matches += len(left)
             self.alerts += left
+
+    def _guarded(self, alerts: Sequence[Pair]) -> list[Pair]:
+        before = self.guard.throttled.total()
+        left = self.guard.left(alerts)
+        self._since.throttled += self.guard.throttled.total() - before
+        return left
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
         if not fed.dead and not fed.late:
@@ -187,8 +215,8 @@ class Core:
     def position(self) -> Position:
         intake = self.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
-        told = self.forwarding.told()
-        return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled, told)
+        told, book = self.forwarding.told(), 0 if self.plan.book is None else self.plan.book.change
+        return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled, told, book)
 
     @property
     def runs_ahead(self) -> bool:
@@ -207,7 +235,7 @@ class Core:
         position = self.position()
         rows, index = self.residence.changes(self.watermark)
         gone = [] if self._skips.is_over else self._skips.changes(position)
-        rows = [*more, *rows, *gone, (POSITION, pack_position(position))]
+        rows = [*more, *rows, *gone, *self.guard.changes(), (POSITION, pack_position(position))]
         self._since.rows = len(rows)
         appends = [Append(topics.changelog, rows, partition)]
         if self.alerts:

@@ -10,7 +10,7 @@ That moves event time only there: this task's own rules let time pass when they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ class Outlet:
 
     forward: Forward
     since: int | None = None  # offset of the source from which on all was forwarded
+    before: int = 0  # events before this offset are in the topic, from before a rewind
     told: State = UNTOLD
     news: State = UNTOLD
     base: int = NO_TIME  # what was told when the stream became idle
@@ -52,20 +53,30 @@ class Outlet:
     pairs: list[Pair] = field(default_factory=list)
 
     @staticmethod
-    def of(forward: Forward, told: Told | None) -> Outlet:
+    def of(forward: Forward, told: Told | None, before: int) -> Outlet:
         if told is None:
             return Outlet(forward)
         state = State(NO_TIME if told.largest is None else told.largest, told.silent)
-        return Outlet(forward, told.since, state, state)
+        return Outlet(forward, told.since, before, state, state)
 
 
 class Forwarding:
     """The source of truth for what one task forwards between two commits."""
 
-    def __init__(self, forwards: Sequence[Forward], intake: Intake, partition: int, told: Mapping[str, Told]) -> None:
+    def __init__(
+        self,
+        forwards: Sequence[Forward],
+        intake: Intake,
+        partition: int,
+        told: Mapping[str, Told],
+        written_up_to: Callable[[str, str], int],
+    ) -> None:
+        """`written_up_to` says, of a stream and a topic, before which offset all is there already."""
         self.intake = intake
         self.partition = partition
-        self.outlets = [Outlet.of(each, told.get(each.topic)) for each in forwards]
+        self.outlets = [
+            Outlet.of(each, told.get(each.topic), written_up_to(each.stream, each.topic)) for each in forwards
+        ]
         self.by_stream: dict[str, list[Outlet]] = {}
         for outlet in self.outlets:
             self.by_stream.setdefault(outlet.forward.stream, []).append(outlet)
@@ -107,10 +118,14 @@ class Forwarding:
         texts = dict(zip(self._fields(stream), fed.texts, strict=True))
         unkeyed = 0
         for outlet in outlets:
+            first = int(np.searchsorted(records.offsets[rows], outlet.before)) if outlet.before else 0
+            if first and first == len(rows):
+                continue  # it was told all of it before a rewind
             outlet.spoke, outlet.news = True, State(self.intake.largest(stream), False)
             field_ = outlet.forward.field
             keys: list[bytes | None] = [ONE_KEY] * len(rows) if field_ is None else _kept(texts[field_], keep)
-            pairs = list(zip(keys, values, strict=True))
+            keys = keys[first:]
+            pairs = list(zip(keys, values[first:], strict=True))
             missing = keys.count(None)
             outlet.pairs += pairs if not missing else [pair for pair in pairs if pair[0] is not None]
             unkeyed += missing

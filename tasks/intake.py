@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -389,9 +389,11 @@ class Intake:
         else:
             self.buffer.largest[(source.number, self.partition)] = largest
 
-    def note_rules(self, facts: Mapping[str, object]) -> None:
-        """The rules change here."""
+    def note_rules(self, facts: Mapping[str, object], inputs: Mapping[str, int] | None = None) -> None:
+        """The rules change here; `inputs` are where those that come after read on, where they have other streams."""
         self._note("rules", **facts)
+        if inputs is not None:
+            self.entries[-1] = replace(self.entries[-1], inputs=inputs)
 
     def _note(self, kind: str, **facts: object) -> None:
         self.journaled += 1

@@ -9,18 +9,19 @@ all states is asked for only so often that it takes a hundredth of the time. `sa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.presence import InputReport, RestoreReport, TaskReport
+from samovar.changelog.presence import InputReport, RestoreReport, RuleAtWork, TaskReport
 from samovar.changelog.restore import Restore
 from samovar.patterns.matcher import States, Tallies
 from samovar.patterns.order import NO_TIME
 from samovar.tasks.clock import Clock
 from samovar.tasks.container import Container
-from samovar.tasks.core import Counts
+from samovar.tasks.core import Core, Counts
 from samovar.tasks.intake import Intake
+from samovar.tasks.plan import RuleText
 from samovar.tasks.task import Life, Task
 
 LOOK_EVERY_S = 1.0
@@ -40,6 +41,8 @@ class RuleLook:
     no_key: int = 0
     seconds: float = 0.0
     live_partials: int = 0
+    muted: int = 0
+    throttled: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class Look:
     rules: tuple[RuleLook, ...] = ()
     memory_bytes: int = 0  # of states in memory
     restored: int = 0  # changelog records, since the container began
+    at_work: tuple[RuleAtWork, ...] = ()
+    changes: Mapping[tuple[str, int], int] = field(default_factory=dict)  # task to the change of rules it took last
+    rules_refused: str | None = None
 
     @property
     def shape(self) -> object:
@@ -125,6 +131,9 @@ class Observer:
             self._rules.looks(self._walked.live_partials),
             self._walked.memory_bytes,
             self._restored,
+            at_work(running),
+            {(stage_of(task), task.partition): change for task in running if (change := change_of(task))},
+            container.renewal.trouble,
         )
 
     def _report(self, task: Task, now_s: float) -> TaskReport:
@@ -176,27 +185,45 @@ class RuleTotals:
     def __init__(self) -> None:
         self._totals: dict[str, list[float]] = {}
         self._seen: dict[tuple[int, str], tuple[float, ...]] = {}
+        self._kept: dict[str, list[int]] = {}
+        self._kept_seen: dict[tuple[int, str], tuple[int, int]] = {}
 
-    def take(self, running: Iterable[Task]) -> None:
+    def take(self, running: Sequence[Task]) -> None:
         seen: dict[tuple[int, str], tuple[float, ...]] = {}
         for task in running:
             states = states_of(task)
             for number, rule in enumerate(states.program.rules if states is not None else ()):
                 assert states is not None
                 now = _sums(states.tallies(number))
-                place = states.serial, rule.rule.id
+                place = states.serial, f"{rule.rule.id}@{rule.version}"
                 before = self._seen.get(place, (0.0,) * len(now))
                 totals = self._totals.setdefault(rule.rule.id, [0.0] * len(now))
                 for at, (each, other) in enumerate(zip(now, before, strict=True)):
                     totals[at] += each - other
                 seen[place] = now
         self._seen = seen
+        self._take_kept([task.core for task in running if isinstance(task.core, Core)])
+
+    def _take_kept(self, cores: Iterable[Core]) -> None:
+        """Matches that raised no alert; rules that begin anew in a task count from 0 there."""
+        seen: dict[tuple[int, str], tuple[int, int]] = {}
+        for core in cores:
+            for rule in {*core.muting.muted, *core.guard.throttled}:
+                now = core.muting.muted[rule], core.guard.throttled[rule]
+                before = self._kept_seen.get((core.muting.serial, rule), (0, 0))
+                totals = self._kept.setdefault(rule, [0, 0])
+                totals[0] += now[0] - before[0]
+                totals[1] += now[1] - before[1]
+                seen[core.muting.serial, rule] = now
+        self._kept_seen = seen
 
     def looks(self, live: Mapping[str, int]) -> tuple[RuleLook, ...]:
         found = []
         for rule, totals in sorted(self._totals.items()):
             matches, suppressed, partials, events, no_key = map(int, totals[:-1])
-            found.append(RuleLook(rule, matches, suppressed, partials, events, no_key, totals[-1], live.get(rule, 0)))
+            kept = self._kept.get(rule, (0, 0))
+            own = matches, suppressed, partials, events, no_key, totals[-1], live.get(rule, 0)
+            found.append(RuleLook(rule, *own, *kept))
         return tuple(found)
 
 
@@ -216,6 +243,34 @@ def states_of(task: Task) -> States | None:
     """The rules' states; None of a task that runs a program of the user's own."""
     residence = getattr(task.core, "residence", None)
     return None if residence is None else residence.states
+
+
+def at_work(running: Iterable[Task]) -> tuple[RuleAtWork, ...]:
+    """The rules of a container, where any was published, or is in a storm."""
+    found: dict[tuple[str, str, str], int] = {}
+    numbers: dict[tuple[str, str, str], int] = {}
+    for task in running:
+        core = task.core
+        if not isinstance(core, Core):
+            continue
+        for rule in core.plan.rules:
+            place = rule.id, rule.version, status_of(rule, core.watermark)
+            storm = 0 if rule.drains else core.guard.standing.get(rule.id, 0)
+            found[place], numbers[place] = found.get(place, 0) + storm, rule.number
+    return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
+
+
+def status_of(rule: RuleText, watermark: int) -> str:
+    if rule.drains:
+        return "draining"
+    if rule.shadow:
+        return "shadow"
+    return "cold" if rule.alerts_from_ms is not None and watermark < rule.alerts_from_ms else "live"
+
+
+def change_of(task: Task) -> int:
+    book = task.core.plan.book
+    return 0 if book is None else book.change
 
 
 def holder_of(intake: Intake) -> tuple[str, int] | None:

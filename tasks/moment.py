@@ -15,6 +15,7 @@ from samovar.changelog.cursors import Part
 from samovar.changelog.journal import REWIND, Entry, standing
 from samovar.changelog.log import Log, Records
 from samovar.state.store import TaskStore
+from samovar.tasks.crossing import crossing_row
 from samovar.tasks.plan import Plan
 from samovar.tasks.rebuild import Rebuilt, Replay, Until, journal_of, refuse_beyond
 from samovar.tasks.receiving import Receiver
@@ -68,26 +69,26 @@ class MomentReplay(Replay):
         self._commit()
 
     def _receive_to(self, inputs: Mapping[str, int]) -> None:
-        """Source partitions pass the moment one by one, in one topic: it is read until all have, and what is later is
-        left out.
+        """Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last of
+        them does. What is later than the moment waits, as it does in a live run.
         """
-        self._receiver().not_after_ms = self.moment_ms
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
-            if self._has_passed() or self._is_after(entry):
+            if self.cuts or self._is_after(entry) or self._is_beyond(entry):
                 break
             self._receive_entry(entry)
         else:
             self._feed_up_to(inputs)
         intake = self._receiver()
         facts = {"largest": self.moment_ms + 1}
-        self.core.apply(Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts))
+        entry = Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+        self.core.apply(entry)
+        self.released.append(entry)
         self._commit()
 
     def _receive_entry(self, entry: Entry) -> None:
         if entry.kind == "rules":
             self._change_rules(entry)
-            self._receiver().not_after_ms = self.moment_ms
         elif entry.kind == REWIND:
             self.core.intake.journaled = entry.number
         else:
@@ -99,8 +100,9 @@ class MomentReplay(Replay):
         assert isinstance(intake, Receiver), intake
         return intake
 
-    def _has_passed(self) -> bool:
-        return self.core.intake.watermark > self.moment_ms
+    def _is_beyond(self, entry: Entry) -> bool:
+        """Whether it was once set back to a later moment, by this entry, with nothing in between."""
+        return entry.kind == "advance" and entry.facts["largest"] > self.moment_ms + 1
 
     def _apply(self, entry: Entry) -> bool:
         """Whether the entry counts at the moment."""
@@ -136,7 +138,7 @@ class MomentReplay(Replay):
 
     def _take(self, stream: str, until: int) -> Records | None:
         if isinstance(self.core.intake, Receiver):
-            return None if self._has_passed() else super()._take(stream, until)
+            return self._take_received(stream, until)
         records = super()._take(stream, until) if stream not in self.cuts else None
         if records is None:
             return None
@@ -147,6 +149,16 @@ class MomentReplay(Replay):
             return records
         row = int(rows[beyond[0]])
         self.cuts[stream] = int(records.offsets[row])
+        return Part(records, 0, row, self.cuts[stream]) if row else None
+
+    def _take_received(self, stream: str, until: int) -> Records | None:
+        """What may be taken before the moment is passed; then nothing more, of no stream."""
+        intake = self._receiver()
+        records = None if self.cuts else super()._take(stream, until)
+        row = None if records is None else crossing_row(intake, records, self.moment_ms)
+        if records is None or row is None:
+            return records
+        self.cuts = {**intake.nexts(), stream: int(records.offsets[row])}
         return Part(records, 0, row, self.cuts[stream]) if row else None
 
     def _release(self) -> None:

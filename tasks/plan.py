@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from samovar.patterns.compile import Program
 from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.native import Decoder
+from samovar.tasks.storm import Limits
 from samovar.tasks.user_spec import TaskSpec
 
 # Of the fields to take, and the fields of time and type; without the last, the type of all events.
@@ -77,13 +78,63 @@ class OutputTopics:
 
 @dataclass(frozen=True)
 class RuleText:
-    """A rule as it was loaded, for the journal: a replay compiles it again."""
+    """A rule as it was loaded, for the journal: a replay compiles it again.
+
+    What is published has a `number`, and may be in `shadow`: it is counted and raises no alert, nor does one before
+    `alerts_from_ms`. A version that another came in place of drains: until `drains_until_ms` it goes on with matches
+    that began by `began_by_ms`.
+    """
 
     id: str
     version: str
     text: str
     params: Mapping[str, object] = field(default_factory=dict)
     lists: Mapping[str, object] = field(default_factory=dict)
+    number: int = 0
+    shadow: bool = False
+    alerts_from_ms: int | None = None
+    began_by_ms: int | None = None
+    drains_until_ms: int | None = None
+
+    @property
+    def drains(self) -> bool:
+        return self.drains_until_ms is not None
+
+    @property
+    def name(self) -> str:
+        """By which a position knows it; a version that drains stands beside the one that took its place."""
+        return f"{self.id}@{self.version}" if self.drains else self.id
+
+    def facts(self) -> dict[str, object]:
+        """For the journal; what is as always is left out, so that an older version can read it."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        usual = {each.name: each.default for each in fields(self)}
+        return {name: value for name, value in found.items() if name in ALWAYS or value != usual[name]}
+
+
+ALWAYS = ("id", "version", "text", "params", "lists")
+
+
+@dataclass(frozen=True)
+class Coming:
+    """How a published rule comes in: what becomes of the version that it takes the place of (`drain`, or it is
+    dropped), for how long it is not to be trusted with no history, and from when on that is folded instead.
+    """
+
+    drain: bool = False
+    cold_ms: int = 0
+    warm_from_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Book:
+    """What was published: the number of the last change, how its rules come in, and which of those that are no more
+    drain.
+    """
+
+    change: int
+    coming: Mapping[str, Coming] = field(default_factory=dict)
+    draining: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -107,12 +158,14 @@ class Plan:
     forwards: tuple[Forward, ...] = ()
     others: tuple[InputSpec, ...] = ()
     task: TaskSpec | None = None
+    book: Book | None = None  # None: nothing was ever published, the rules are those of files
+    storm: Limits = field(default_factory=dict)  # alerts that a rule may raise
 
     @property
     def versions(self) -> dict[str, str]:
         if self.task is not None:
             return {self.task.name: self.task.version}
-        return {rule.id: rule.version for rule in self.rules}
+        return {rule.name: rule.version for rule in self.rules}
 
     @property
     def fields(self) -> tuple[str, ...]:

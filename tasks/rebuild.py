@@ -16,14 +16,14 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.journal import REWIND, Entry, standing, unpack_entry
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.changelog.record import Position
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
-from samovar.state.store import TaskStore
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.core import Core
 from samovar.tasks.hearts import heart_of
 from samovar.tasks.intake import numbered
 from samovar.tasks.opening import recover_waiting
-from samovar.tasks.plan import MAIN, Plan, RuleText
+from samovar.tasks.plan import InputSpec, Plan
+from samovar.tasks.switching import Switch, plan_of_facts, standing_rows, switch_rows
+from samovar.tasks.warming import warm_rows
 
 COMMIT_EVENTS = 200_000  # between two writes to the store
 
@@ -85,8 +85,7 @@ def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
 def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
     """All entries of a task; refused where the beginning is gone."""
     at = TopicPartition(plan.topics.journal, partition)
-    values = [value for records in read_all(log, at) for _, value in records.pairs()]
-    entries = [unpack_entry(value) for value in values if value is not None]
+    entries = entries_of(log, at)
     if entries and entries[0].number != 1:
         raise Refused(
             "journal-cut",
@@ -96,32 +95,17 @@ def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
     return entries
 
 
+def entries_of(log: Log, at: TopicPartition) -> list[Entry]:
+    """All that a partition of a journal holds."""
+    values = [value for records in read_all(log, at) for _, value in records.pairs()]
+    return [unpack_entry(value) for value in values if value is not None]
+
+
 def plan_at(plan: Plan, entry: Entry) -> Plan:
     """The plan with the rules that a journal entry tells. Of a user's task there is only the code of today."""
     if plan.task is not None:
         return plan
-    texts = [RuleText(**facts) for facts in entry.facts["rules"]]
-    rules = [_rule_of(text) for text in texts]
-    inputs = plan.inputs
-    if plan.stage != MAIN:  # it has the streams that its rules have
-        inputs = tuple(spec for spec in (*plan.inputs, *plan.others) if spec.stream in entry.inputs)
-    return replace(plan, program=compile_rules(rules), rules=tuple(texts), inputs=inputs)
-
-
-def _rule_of(text: RuleText) -> Rule:
-    loaded = load_text(text.text, f"<journal: {text.id}>", params=text.params, lists=text.lists)
-    if loaded.rule is not None:
-        version = compile_rules([loaded.rule]).rules[0].version
-        if version == text.version:
-            return loaded.rule
-        found = f"it is version {version} here"
-    else:
-        found = "it has errors here"
-    raise Refused(
-        "rule-changed-meaning",
-        f"the rule {text.id} of the journal is version {text.version}, and {found}",
-        "The language means something else in this version of Samovar: rebuild with the version that ran it.",
-    )
+    return plan_of_facts(plan, entry.facts, entry.inputs)
 
 
 class Replay:
@@ -156,6 +140,7 @@ class Replay:
         self.core = heart_of(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
         self.core.intake.replay()
         self.core.intake.journaled = first.number
+        self.store.write(standing_rows(self.plan, self.store))
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
 
     def _go_on(self, start: Position) -> None:
@@ -255,15 +240,25 @@ class Replay:
         position = self.core.position()
         self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
+        if self.plan.book is not None:
+            self.store.write(self._switched_rows(entry, specs))
         self.core = heart_of(self.plan, self.partition, self.store, specs, position)
         self.core.intake.replay()
-        self.store.write(self.core.gone_rows())
+        self.store.write([*self.core.gone_rows(), *standing_rows(self.plan, self.store)])
         recover_waiting(self.log, self.core.intake, position, self.partition)
         self.core.intake.journaled = entry.number
         self._topic_ids()
         for stream, offset in entry.inputs.items():
             if stream not in position.inputs and stream in self.core.intake.sources:
                 self.core.intake.sources[stream].next = offset
+
+    def _switched_rows(self, entry: Entry, specs: Sequence[InputSpec]) -> list[Change]:
+        """As the task did it: before the rules that come after the change begin."""
+        warm = entry.facts.get("warm", {"rules": (), "from": {}})
+        switch = Switch(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+        assert isinstance(self.core, Core), self.core
+        folded = warm_rows(self.log, switch, self.partition, self.core, specs)
+        return [*switch_rows(self.store, switch.plan, switch.moves), *folded]
 
     def close(self) -> None:
         self.core.close()

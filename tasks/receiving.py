@@ -60,7 +60,6 @@ class Receiver(Intake):
         super().__init__(inputs, fields, partition)
         self.received = {stream: Received() for stream in self.sources}
         self._looked_at: tuple[Records, Heads] | None = None
-        self.not_after_ms: int | None = None  # in a replay up to a moment: later events are left out
 
     def _places(self, number: int, spec: InputSpec) -> list[tuple[int, int]]:
         return [(number, each) for each in range(spec.source_partitions)]
@@ -149,7 +148,7 @@ class Receiver(Intake):
 
     def feed(self, records: Records) -> Fed:
         source = self.by_topic[records.topic]
-        heads = self._heads(records)
+        heads = self.heads(records)
         fed: Fed | None = None
         for stretch in self._stretches(source, records, heads):
             fed = together(fed, self._feed(source, records, heads, stretch))
@@ -162,7 +161,7 @@ class Receiver(Intake):
         """A new piece begins where a source partition says that it forwards since another offset than before: the stage
         was away meanwhile, and what it held knows nothing of what happened then.
         """
-        source, heads, start = self.by_topic[records.topic], self._heads(records), 0
+        source, heads, start = self.by_topic[records.topic], self.heads(records), 0
         marks = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == MARK)).tolist()
         told = dict(zip(marks, marks_of(heads[marks], messages_at(records, np.array(marks, np.int64))), strict=True))
         for row, mark in told.items():
@@ -234,12 +233,11 @@ class Receiver(Intake):
         received = self.received[source.spec.stream]
         ours = is_ours(heads[rows], source.spec)
         dead = [Dead(row, "NOT_FORWARDED", "no record of a repartition topic") for row in rows[~ours].tolist()]
-        events = self._new(received, heads, rows[ours & (heads["kind"][rows] == EVENT)])
+        events = self.new_events(source.spec.stream, heads, rows[ours & (heads["kind"][rows] == EVENT)])
         batch, kept, bad = self._decode(source, Originals(records, heads, events))
         dead += [replace(each, row=int(events[each.row])) for each in bad]
         kept = events[kept]
         marks = rows[ours & (heads["kind"][rows] == MARK)]
-        batch, kept = self._before_the_end(batch, kept)
         late, by = self._move_times(source, batch, kept, heads, marks)
         for each in np.unique(heads["partition"][events]).tolist():
             last = int(heads["offset"][events[heads["partition"][events] == each]].max())
@@ -248,8 +246,9 @@ class Receiver(Intake):
             self._marked(source, mark)
         return Taken(batch, kept, dead, late, by)
 
-    def _new(self, received: Received, heads: Heads, rows: Int64s) -> Int64s:
+    def new_events(self, stream: str, heads: Heads, rows: Int64s) -> Int64s:
         """Without events that came before: what was forwarded twice is taken once."""
+        received = self.received[stream]
         keep = np.ones(len(rows), bool)
         partitions, offsets = heads["partition"][rows], heads["offset"][rows]
         for each in np.unique(partitions).tolist():
@@ -257,13 +256,6 @@ class Receiver(Intake):
             before = np.maximum.accumulate(np.concatenate(([received.at(each).next - 1], offsets[mine])))[:-1]
             keep[mine] = offsets[mine] > before
         return rows if keep.all() else rows[keep]
-
-    def _before_the_end(self, batch: Batch, rows: Int64s) -> tuple[Batch, Int64s]:
-        if self.not_after_ms is None or not len(batch):
-            return batch, rows
-        keep = np.flatnonzero(batch.time <= self.not_after_ms)
-        batch.select(keep)
-        return batch, rows[keep]
 
     def _move_times(
         self, source: Source, batch: Batch, rows: Int64s, heads: Heads, marks: Int64s
@@ -276,7 +268,7 @@ class Receiver(Intake):
             own = np.flatnonzero(partitions == each)
             own_marks = marks[heads["partition"][marks] == each]
             where = np.argsort(np.concatenate((rows[own], own_marks)), kind="stable")
-            told = self._no_later(heads["time"][own_marks].astype(np.int64), slack_ms)
+            told = heads["time"][own_marks].astype(np.int64)
             times = np.concatenate((batch.time[own], told))[where]
             largest = self.buffer.largest.get((source.number, each), NO_TIME)
             before = np.maximum.accumulate(np.concatenate(([largest], times)))
@@ -289,19 +281,16 @@ class Receiver(Intake):
         arrival = np.argsort(rows_late, kind="stable")
         return rows_late[arrival], ms[arrival]
 
-    def _no_later(self, times: Int64s, slack_ms: int) -> Int64s:
-        return times if self.not_after_ms is None else np.minimum(times, self.not_after_ms + slack_ms + 1)
-
     def _marked(self, source: Source, mark: Mark) -> None:
         received = self.received[source.spec.stream]
         known, told = received.at(mark.partition), None
         if mark.silent:
             largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
-            own = int(self._no_later(np.array([mark.largest]), source.spec.slack_ms)[0])
-            told = known_time(max(largest, own, NO_TIME if known.largest is None else known.largest))
+            told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
         received.parts[mark.partition] = Part(mark.partition, told, mark.silent, max(known.next, mark.next), mark.since)
 
-    def _heads(self, records: Records) -> Heads:
+    def heads(self, records: Records) -> Heads:
+        """The head of each record; of the last records asked for they are kept."""
         if self._looked_at is not None and self._looked_at[0] is records:
             return self._looked_at[1]
         heads = heads_of(records.values)
@@ -323,7 +312,7 @@ class Receiver(Intake):
         source = self.sources[stream]
         joins = deque(Join(*each) for each in stored.joins)
         for each in records:
-            heads = self._heads(each)
+            heads = self.heads(each)
             stop = int(np.searchsorted(each.offsets, stored.next))
             start = 0
             while start < stop:
@@ -377,12 +366,9 @@ class Receiver(Intake):
             received.parts[partition] = received.at(partition)._replace(since=entry.facts["since"])
         elif entry.kind == "joined":
             source = self.sources[entry.facts["stream"]]
-            largest = self._no_later(np.array([entry.facts["largest"]]), source.spec.slack_ms)
-            self._speak(source, entry.facts["partition"], int(largest[0]))
-        else:  # a replay that is at its moment, and so are all source partitions
-            for place, largest_ms in self.buffer.largest.items():
-                least = entry.facts["largest"] + self.buffer.slack_ms[place[0]]
-                self.buffer.largest[place] = max(largest_ms, least)
+            self._speak(source, entry.facts["partition"], entry.facts["largest"])
+        else:  # it was set back to a moment, which the very next record would pass
+            self.buffer.floor = max(self.buffer.floor, entry.facts["largest"])
         return release(self.buffer)
 
     # ------------------------------------------------------------ no idle rule of its own

@@ -19,7 +19,7 @@ from samovar import __version__
 from samovar.changelog import presence
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.presence import InputReport, Presence
+from samovar.changelog.presence import InputReport, Presence, RuleReport
 from samovar.tasks.metrics import Look, Observer
 
 TELL_EVERY_S = 2.0
@@ -59,8 +59,16 @@ class Ends:
 class Reporter:
     """The thread. `latest` is what it told last, and may be read by any other one."""
 
-    def __init__(self, log: Log, service: str, observer: Observer, every_s: float = TELL_EVERY_S) -> None:
+    def __init__(
+        self,
+        log: Log,
+        service: str,
+        observer: Observer,
+        every_s: float = TELL_EVERY_S,
+        address: str | None = None,
+    ) -> None:
         self._log, self._service, self._observer, self._every_s = log, service, observer, every_s
+        self._address = address
         self._host, self._pid, self._since_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
         self._ends = Ends()
         self._wake, self._ending = threading.Event(), False
@@ -127,6 +135,10 @@ class Reporter:
             tasks,
             counts,
             look.caught_up,
+            self._address,
+            [RuleReport(**asdict(rule)) for rule in look.rules],
+            at_work=look.at_work if look.changes or any(rule.kept_back for rule in look.at_work) else (),
+            rules_refused=look.rules_refused,
         )
 
     def _with_lag(self, look: Look, each: InputReport, now_ms: int, now_s: float) -> InputReport:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.journal import standing
 from samovar.changelog.log import Append, Delivery, Joining, Log, Member, TopicPartition
-from samovar.changelog.record import POSITION, ROW, USER, Position, row_parts
+from samovar.changelog.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
 from samovar.state.store import Change, Readable
 from samovar.tasks.plan import Plan
 from samovar.tasks.rebuild import Until, journal_of, plan_at
 
-LOGGED = (POSITION, ROW, USER)  # what the rows of a changelog begin with
+LOGGED = (POSITION, ROW, USER, STORM, BOOK)  # what the rows of a changelog begin with, in order
 MEND_ROWS = 100_000  # appended in one transaction
 JOIN_S = 60.0
 
@@ -139,7 +139,7 @@ def stands_alike(one: Position | None, other: Position | None) -> bool:
     if one is None or other is None:
         return one is other
     nexts = [{name: (each.next, each.topic_id) for name, each in position.inputs.items()} for position in (one, other)]
-    rest = [(each.watermark, each.streams, dict(each.rules), each.journal) for each in (one, other)]
+    rest = [(each.watermark, each.streams, dict(each.rules), each.journal, each.book) for each in (one, other)]
     return nexts[0] == nexts[1] and rest[0] == rest[1]
 
 
@@ -220,7 +220,7 @@ class Mender:
             ) from error
 
     def close(self) -> None:
-        self._member.close()
+        self._member.leave()
 
 
 def refuse_members(log: Log, group: str) -> None:

@@ -75,13 +75,14 @@ def write_back(
     partition: int,
     changes: Sequence[Change],
     rewound: Rewound,
-    before: Mapping[TopicPartition, int],
+    offsets: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
 ) -> int:
     """Let the changelog, the journal and the offsets follow; the offset after the last record of the changelog.
 
-    Where one transaction would be too large, the first takes the position away and the offsets stay as they were
-    (`before`): a service that is started then is refused, and the rewind can be run again.
+    `offsets` are the group's, before and after. Where one transaction would be too large, the first takes the position
+    away and the offsets stay as they were: a service that is started then is refused, and the rewind can be run again.
     """
+    before, after = offsets
     at = TopicPartition(topics.changelog, partition)
     rows = [change for change in changes if change[0] != POSITION]
     parts = [rows[start : start + MEND_ROWS] for start in range(0, len(rows), MEND_ROWS)] or [[]]
@@ -91,6 +92,5 @@ def write_back(
         mender.write([Append(at.topic, part, partition)], before)
     ended = [*parts[-1], (POSITION, pack_position(rewound.position))]
     told = [(str(partition).encode(), pack_entry(entry)) for entry in rewound.entries]
-    after = {TopicPartition(each.topic, partition): each.next for each in rewound.position.inputs.values()}
     last = mender.write([Append(at.topic, ended, partition), Append(topics.journal, told, partition)], after)
     return last[at] + 1

@@ -1,7 +1,10 @@
-"""Alerts that a rewind must not publish twice: their ids are rows of the store and of the changelog, format 1.
+"""What a rewind must not write twice: alerts, events on their way to other stages, records that tasks emitted.
+
+Rows of the store and of the changelog, format 1:
 
     b"s" + id   an alert that was published before the rewind and may be found again; no value
-    b"s"        JSON: `v` first, `inputs` (stream to offset), `watermark`: once the task is past these, all of them go
+    b"s"        JSON: `v` first, `inputs` (stream to offset), `watermark`: once the task is past these, all of them go.
+                `topics`: other stages read them, and all that goes there from before that is there already
 
 They are written with the rewind, taken away by the commit that finds the alert again, and so survive a crash as all
 state does. A task that was never set back has none, and asks for none.
@@ -29,13 +32,15 @@ class Skips:
     ids: set[bytes]
     inputs: Mapping[str, int]
     watermark: int | None
+    topics: frozenset[str] = frozenset()
     _found: list[bytes] = field(default_factory=list)
 
     @classmethod
     def of(cls, store: Readable) -> Skips:
         rows = dict(store.range(SKIP, SKIP_END))
         raw = json.loads(rows.pop(SKIP, b"{}"))
-        return cls({row[1:] for row in rows}, raw.get("inputs", {}), raw.get("watermark"))
+        topics = frozenset(raw.get("topics", ()))
+        return cls({row[1:] for row in rows}, raw.get("inputs", {}), raw.get("watermark"), topics)
 
     @property
     def is_over(self) -> bool:
@@ -59,11 +64,15 @@ class Skips:
         gone = [SKIP + id_ for id_ in found]
         if self.inputs and self._is_passed(position):
             gone += [SKIP, *(SKIP + id_ for id_ in sorted(self.ids))]
-            self.ids, self.inputs, self.watermark = set(), {}, None
+            self.ids, self.inputs, self.watermark, self.topics = set(), {}, None, frozenset()
         return [(row, None) for row in gone]
 
+    def written_up_to(self, stream: str, topic: str) -> int:
+        """The offset before which all that goes to a topic is there."""
+        return self.inputs.get(stream, 0) if topic in self.topics else 0
+
     def furthest(self, inputs: Mapping[str, int], watermark: int | None) -> tuple[dict[str, int], int | None]:
-        """Up to where alerts were published: as far as the task had been before an earlier rewind, too."""
+        """Up to where all was written: as far as the task had been before an earlier rewind, too."""
         offsets = {name: max(at, self.inputs.get(name, at)) for name, at in inputs.items()}
         times = [each for each in (watermark, self.watermark) if each is not None]
         return offsets, max(times, default=None)
@@ -79,12 +88,15 @@ def id_of(alert: bytes) -> bytes:
     return str(json.loads(alert)["id"]).encode()
 
 
-def skip_rows(ids: Collection[bytes], inputs: Mapping[str, int], watermark: int | None) -> list[tuple[bytes, bytes]]:
+def skip_rows(
+    ids: Collection[bytes], inputs: Mapping[str, int], watermark: int | None, topics: Collection[str] = ()
+) -> list[tuple[bytes, bytes]]:
     """The rows that a rewind writes; none where there is nothing to skip."""
-    if not ids:
+    if not ids and not topics:
         return []
-    until = json.dumps({"v": FORMAT, "inputs": dict(inputs), "watermark": watermark}, separators=(",", ":")).encode()
-    return [(SKIP, until), *((SKIP + id_, b"") for id_ in sorted(ids))]
+    until = {"v": FORMAT, "inputs": dict(inputs), "watermark": watermark}
+    until |= {"topics": sorted(topics)} if topics else {}
+    return [(SKIP, json.dumps(until, separators=(",", ":")).encode()), *((SKIP + id_, b"") for id_ in sorted(ids))]
 
 
 def rows_between(wanted: Iterable[tuple[bytes, bytes]], there: Readable) -> list[Change]:

@@ -11,8 +11,8 @@ CLOSED has let go of the store and its lock; a task never comes back from there,
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -23,9 +23,12 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.record import (
     FOLLOWING,
+    INDEXED,
     POSITION,
+    ROW,
     Following,
     Position,
+    deadline_rows,
     formats_of,
     pack_following,
     refuse_newer,
@@ -33,18 +36,32 @@ from samovar.changelog.record import (
     unpack_position,
 )
 from samovar.changelog.restore import Changelog, Restore, following_of, next_step
+from samovar.patterns.order import NO_TIME
 from samovar.state import snapshots
 from samovar.state.folders import remove
 from samovar.state.points import passing
 from samovar.state.rocks import Memory, RocksStore
 from samovar.state.store import Change
 from samovar.tasks.clock import Clock
-from samovar.tasks.core import Outcome
+from samovar.tasks.core import Core, Outcome
 from samovar.tasks.heart import Heart
 from samovar.tasks.hearts import heart_of
 from samovar.tasks.intake import numbered
+from samovar.tasks.notes import Note
 from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting
 from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.restoring import plan_of_position
+from samovar.tasks.storm import limits_in, limits_row
+from samovar.tasks.switching import Switch, book_of, book_row, is_due, plan_of_facts, switch_rows, switched
+from samovar.tasks.warming import warm_offsets, warm_rows
+
+
+class RulesBehind(Exception):
+    """A state was made by a change of the rules that is not known here yet."""
+
+    def __init__(self, change: int, task: str) -> None:
+        super().__init__(f"{task} stands for change {change} of the rules")
+        self.change = change
 
 
 class Life(Enum):
@@ -203,23 +220,50 @@ class Task:
         data = self.store.get(POSITION)
         position = None if data is None else unpack_position(data)
         check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
-        specs = numbered(position, self.plan.inputs)
-        topics = self.log.topics([spec.topic for spec in specs])
-        bounds = self.log.bounds(self.inputs)
-        if position is not None:
-            check_against_inputs(position, specs, topics, bounds, self.partition)
-        self._core = heart_of(self.plan, self.partition, self.store, specs, position)
-        self._dropped = self._rows_of_gone_rules(position)
-        if position is not None:
-            recover_waiting(self.log, self._core.intake, position, self.partition)
-        for source in self._core.intake.sources.values():
-            if position is None or source.spec.stream not in position.inputs:
-                source.topic_id = topics[source.spec.topic].id
-                source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
-        if position is None or dict(position.rules) != self.plan.versions or self._has_other_inputs(position):
+        standing = self._standing(position)
+        self._core = self._core_of(standing, position)
+        if self.plan.book is None:
+            self._dropped = self._rows_of_gone_rules(position)
+            has_other_limits = self.plan.task is None and dict(limits_in(self.store)) != dict(self.plan.storm)
+            if has_other_limits:
+                self._dropped += limits_row(self.plan.storm)
+            is_other = position is None or dict(position.rules) != self.plan.versions
+            if is_other or has_other_limits or (position is not None and self._has_other_inputs(position)):
+                self._core.note_rules()
+        elif position is None:
+            self._dropped = book_row(self.plan)
             self._core.note_rules()
         self._following = following_of(self.store)
         self._become(Life.RUNNING)
+
+    def _standing(self, position: Position | None) -> Plan:
+        """The plan with the rules that are at work here: those of a published change come in by a switch."""
+        facts = book_of(self.store)
+        if self.plan.book is None or position is None:
+            if facts is not None:
+                raise RulesBehind(facts["book"], self.name)
+            return self.plan
+        if facts is None:  # the rules were those of files so far
+            return replace(plan_of_position(self.log, self.plan, self.partition, position), book=None)
+        if facts["book"] > self.plan.book.change:
+            raise RulesBehind(facts["book"], self.name)
+        return plan_of_facts(self.plan, facts, position.inputs)
+
+    def _core_of(self, plan: Plan, position: Position | None) -> Heart:
+        """The rules of a plan, from a position on."""
+        specs = numbered(position, plan.inputs)
+        topics = self.log.topics([spec.topic for spec in specs])
+        bounds = self.log.bounds([TopicPartition(spec.topic, self.partition) for spec in plan.inputs])
+        if position is not None:
+            check_against_inputs(position, specs, topics, bounds, self.partition)
+        core = heart_of(plan, self.partition, self.store, specs, position)
+        if position is not None:
+            recover_waiting(self.log, core.intake, position, self.partition)
+        for source in core.intake.sources.values():
+            if position is None or source.spec.stream not in position.inputs:
+                source.topic_id = topics[source.spec.topic].id
+                source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
+        return core
 
     def _has_other_inputs(self, position: Position) -> bool:
         """Whether a stage's rules have other streams than before; the main stage always has all."""
@@ -245,6 +289,62 @@ class Task:
             listed = ", ".join(sorted({row_parts(row)[1] for row, _ in gone}))
             self.notes.append(f"{self.name}: rules changed; {len(gone)} rows are dropped, of {listed}")
         return gone
+
+    # ------------------------------------------------------------ published rules
+
+    @property
+    def switch_due(self) -> bool:
+        """Whether a change of rules is to come in, between two batches."""
+        if self.plan.book is None or self.life is not Life.RUNNING:
+            return False
+        return is_due(self.core.plan, self.plan, _known(self.core.watermark))
+
+    def begin_switch(self) -> Outcome:
+        """The last of the rules before a change: what it commits is what those after it begin from."""
+        assert not self.dirty, self.name
+        assert isinstance(self.core, Core), self.name
+        switch = switched(self.core.plan, self.plan, _known(self.core.watermark))
+        if switch.warm:
+            since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
+            switch = replace(switch, warm_from=since)
+        specs = numbered(self.core.position(), switch.plan.inputs)
+        warm = warm_rows(self.log, switch, self.partition, self.core, specs)
+        rows = switch_rows(self.store, switch.plan, switch.moves)
+        self.core.turn(switch, self._nexts_after(switch.plan))
+        self._tell_switch(switch, rows)
+        outcome = self.core.outcome([*rows, *warm])
+        if self.store.get(INDEXED) is not None:
+            outcome.changes.extend(deadline_rows(warm))
+        return outcome
+
+    def end_switch(self) -> None:
+        """What `begin_switch` gave is in the log and in the store."""
+        data, before = self.store.get(POSITION), self.core
+        assert data is not None
+        self._core = self._core_of(before.plan, unpack_position(data))
+        self._core.counts = before.counts
+
+    def _nexts_after(self, plan: Plan) -> dict[str, int]:
+        """Where the inputs are read on; a stage may have another stream now, from its begin."""
+        known = self.core.intake.nexts()
+        new = [TopicPartition(spec.topic, self.partition) for spec in plan.inputs if spec.stream not in known]
+        bounds = self.log.bounds(new) if new else {}
+        return {
+            spec.stream: known[spec.stream]
+            if spec.stream in known
+            else bounds[TopicPartition(spec.topic, self.partition)].begin
+            for spec in plan.inputs
+        }
+
+    def _tell_switch(self, switch: Switch, rows: Sequence[Change]) -> None:
+        assert switch.plan.book is not None
+        gone = {row_parts(row)[1] for row, value in rows if value is None and row[:1] == ROW} - switch.moves.keys()
+        more = f", states of {', '.join(sorted(gone))} are dropped" if gone else ""
+        more += f", the history of {', '.join(switch.warm)} is folded" if switch.warm else ""
+        drains = [rule.name for rule in switch.plan.rules if rule.drains]
+        more += f", {', '.join(drains)} drains" if drains else ""
+        text = f"{self.name}: rules of change {switch.plan.book.change} from here on{more}"
+        self.notes.append(Note(text, "rules", partition=self.partition, change=switch.plan.book.change))
 
     # ------------------------------------------------------------ running
 
@@ -349,6 +449,10 @@ class Task:
             self._restore.close()
         if self._store is not None:
             self._store.close()
+
+
+def _known(time: int) -> int | None:
+    return None if time == NO_TIME else time
 
 
 def task_folder(state: Path, partition: int, stage: str = MAIN) -> Path:

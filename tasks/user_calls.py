@@ -47,6 +47,7 @@ class Done:
     """What the user's code did since the last commit, beside its stores."""
 
     emitted: dict[str, list[Pair]] = field(default_factory=dict)  # by topic
+    skipped: int = 0  # records that were emitted before a rewind
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -59,6 +60,7 @@ class Calls:
         self.stack = Stack(store, cache_bytes)
         self.timers = Timers(self.stack.rows(OWN), self.stack.index(OWN))
         self.done = Done()
+        self.has_emitted: Callable[[Phase, int], bool] = lambda _phase, _now: False  # before a rewind
         self._object = _made(spec)
         # Asked once: whether an object has a protocol's methods is slow to find out.
         self._timer = self._object.on_timer if isinstance(self._object, TimerTask) else None
@@ -160,7 +162,11 @@ class Calls:
             self._context.leave()
             self.stack.undo()
             return fault_of(error)
-        for topic, pair in self._context.leave():
+        emitted = self._context.leave()
+        if emitted and self.has_emitted(phase, now):
+            self.done.skipped += len(emitted)
+            emitted = []
+        for topic, pair in emitted:
             self.done.emitted.setdefault(topic, []).append(pair)
         if phase is not Phase.WINDOW and self.spec.window_ms is not None and self._window_end is None:
             self.timers.open_window(now - now % self.spec.window_ms + self.spec.window_ms)

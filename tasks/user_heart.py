@@ -8,18 +8,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import Entry, pack_entry
 from samovar.changelog.letters import Origin, failure
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
-from samovar.patterns.order import NO_TIME, Ordered
+from samovar.patterns.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.core import Counts, Letters, Outcome, added
 from samovar.tasks.intake import Fed
 from samovar.tasks.plan import InputSpec, Plan
+from samovar.tasks.skipping import Skips
 from samovar.tasks.user_calls import Calls, Done, Failure
+from samovar.tasks.user_context import Phase
 from samovar.tasks.user_intake import WholeIntake
 from samovar.tasks.user_spec import TaskSpec
 from samovar.tasks.user_timers import reindexed_timers
@@ -43,6 +47,9 @@ class UserHeart:
             self.intake.resume(position)
         _fit_indexes(store, self.spec)
         self.calls = Calls(self.spec, partition, store, plan.cache_bytes)
+        self._skips = Skips.of(store)
+        if self._skips.topics:
+            self.calls.has_emitted = self._has_emitted
         self.counts = Counts()  # of what is committed
         self.alerts: list[Pair] = []  # rules have them
         self._since = Counts()
@@ -92,6 +99,13 @@ class UserHeart:
         self._dirty = True
         self.calls.run(self.intake.events(ordered.released), ordered.watermark)
 
+    def _has_emitted(self, phase: Phase, now: int) -> bool:
+        """Whether a call was made before the task was set back. What it emitted then is in its topics, for good."""
+        until = NO_TIME if self._skips.watermark is None else self._skips.watermark
+        if phase is Phase.PROCESS:
+            return bool(due_at(np.array([now]), self.intake.buffer, until)[0])
+        return now <= until if phase is Phase.WINDOW else now < until
+
     # ------------------------------------------------------------ what is put aside
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
@@ -137,7 +151,8 @@ class UserHeart:
         position = self.position()
         packed = pack_position(position)
         changed, index = self.calls.stack.changes()
-        rows = [*more, *changed, (POSITION, packed)]
+        gone = [] if self._skips.is_over else self._skips.changes(position)
+        rows = [*more, *changed, *gone, (POSITION, packed)]
         appends = self._appends(rows, done)
         offsets = {TopicPartition(each.topic, self.partition): each.next for each in position.inputs.values()}
         counts = self._counted(done, rows)
@@ -163,6 +178,7 @@ class UserHeart:
         since.commits, since.rows = 1, len(rows)
         since.emitted = sum(map(len, done.emitted.values()))
         since.failed = len(done.failures)
+        since.skipped = done.skipped
         since.dead += since.failed
         return since
 

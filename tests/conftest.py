@@ -20,8 +20,9 @@ settings.register_profile(
 )
 settings.load_profile("samovar")
 
-# The fixtures `kafka`, a real broker, and `spark`, a session: started when the first test asks for them.
-pytest_plugins = ["tests.kafka", "tests.spark"]
+# The fixtures `kafka`, a real broker, and `spark`, a session: started when the first test asks for them. How tests are
+# shared out to workers.
+pytest_plugins = ["tests.kafka", "tests.spark", "tests.workers"]
 
 
 @pytest.fixture(scope="session")

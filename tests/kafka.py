@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import docker  # type: ignore[import-untyped] # ships no types
 import pytest
@@ -25,6 +27,7 @@ HINT = f"These tests need a real Kafka: set {GIVEN} to the address of one, or in
 START_S = 120
 TRIES = 3
 ANSWER_S = 2
+USED_S = 3_600  # for which the one that started a broker waits for the others
 # A dead writer's transaction ends soon after its time. Not for a broker that is restarted: while it starts, such an end
 # would be forgotten for good by a single node.
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
@@ -38,12 +41,57 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if not wait_for(lambda: answers(given), ANSWER_S):
             pytest.fail(f"no Kafka answers at {GIVEN}={given}\n{HINT}")
         yield given
-    elif docker_answers():
-        with in_docker() as address:
+    elif "PYTEST_XDIST_WORKER" in os.environ:
+        with shared(tmp_path_factory.getbasetemp().parent / "kafka") as address:
             yield address
     else:
-        with on_this_machine(tmp_path_factory.mktemp("kafka")) as address:
+        with one_of_ours(tmp_path_factory.mktemp("kafka")) as address:
             yield address
+
+
+@contextmanager
+def shared(folder: Path) -> Iterator[str]:
+    """One broker for all workers of a run. The first one that asks starts it, and ends it when no other uses it.
+
+    FOLDER/address is there while it runs; each user holds a lock on FOLDER/users, which ends with its process.
+    """
+    folder.mkdir(exist_ok=True)
+    told = folder / "address"
+    with (folder / "users").open("w") as users, ExitStack() as started:
+        with locked(folder):
+            is_first = not told.exists()
+            if is_first:
+                told.write_text(started.enter_context(one_of_ours(folder)))
+                started.callback(told.unlink)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            address = told.read_text()
+        yield address
+        if is_first:
+            wait_for(lambda: ended_unused(folder, users, started), USED_S)
+
+
+def ended_unused(folder: Path, users: IO[str], started: ExitStack) -> bool:
+    """Whether nobody else uses the broker; then it is ended. One who comes meanwhile waits, and starts another."""
+    with locked(folder):
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        started.close()
+        return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    with (folder / "starting").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def one_of_ours(folder: Path) -> Iterator[str]:
+    with in_docker() if docker_answers() else on_this_machine(folder) as address:
+        yield address
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def compile_and_link(compiler: Compiler, sources: Sequence[Path], scratch: Path)
     objects = compile_all(compiler, FLAGS, sources, scratch)
     runtime = build_runtime(compiler, compiler.zig_lib, scratch)
     run(
-        [*compiler.command, *compiler.target, "-O3", "-s", "-shared", "-nostdlib++"]
+        [*compiler.command, *compiler.target, "-O3", "-shared", "-nostdlib++"]
         + [*dead_code_flags(), *objects, str(runtime), "-o", str(out)]
     )
     return out

@@ -1,6 +1,7 @@
 // Events that a state holds: their coordinates, and the values that conditions, `having` and `emit` read of them.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -158,11 +159,14 @@ class EventLog {
   char* data_ = nullptr;
   const Layout* layout_ = nullptr;
   int64_t first_ = 0;
-  uint32_t size_ = 0, head_ = 0, capacity_ = 0;  // capacity: a power of two
+  uint32_t size_ = 0, head_ = 0, capacity_ = 0;  // capacity: what a block of a power of two bytes holds
   uint32_t oldest_ = 0;                          // near: time of the first event, from the base
   int64_t time_ = 0, offset_ = 0, source_ = 0;   // near: the base; far: time_ is the time of the first event
 
-  char* record(int64_t n) const { return data_ + (size_t)((head_ + (uint32_t)(n - first_)) & (capacity_ - 1)) * layout_->stride; }
+  char* record(int64_t n) const {
+    size_t at = (size_t)head_ + (size_t)(n - first_);
+    return data_ + (at < capacity_ ? at : at - capacity_) * layout_->stride;
+  }
   char* slot(int64_t n, int k) const { return record(n) + layout_->at[(size_t)k]; }
   static int64_t minus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }  // of far ones, anything far
   static bool is_near(int64_t time, int64_t offset, uint64_t time_reach, int64_t offset_reach) {
@@ -185,13 +189,17 @@ class EventLog {
     if (layout_->far) time_ = time;
     else oldest_ = (uint32_t)(time - time_);
   }
-  char* room(uint32_t capacity) const { return (char*)layout_->all->memory.take((size_t)capacity * layout_->stride); }
-  void release() { if (data_) layout_->all->memory.give(data_, (size_t)capacity_ * layout_->stride); }
+  static size_t block(size_t bytes) { return bytes <= 64 ? 64 : std::bit_ceil(bytes); }
+  // Takes a block of at least so many bytes, and says how many records it holds.
+  char* room(size_t bytes, uint32_t& capacity) const {
+    capacity = (uint32_t)(block(bytes) / layout_->stride);
+    return (char*)layout_->all->memory.take(block(bytes));
+  }
+  void release() { if (data_) layout_->all->memory.give(data_, block(bytes())); }
   void grow() {
     // The first ones fill a line of memory.
-    uint32_t capacity = capacity_ * 2, until_end = capacity_ - head_;
-    if (!capacity) for (capacity = 2; capacity * 2 * layout_->stride <= 64;) capacity *= 2;
-    char* data = room(capacity);
+    uint32_t capacity, until_end = capacity_ - head_;
+    char* data = room(capacity_ ? block(bytes()) * 2 : 2 * (size_t)layout_->stride, capacity);
     if (capacity_) {
       memcpy(data, data_ + (size_t)head_ * layout_->stride, (size_t)until_end * layout_->stride);
       memcpy(data + (size_t)until_end * layout_->stride, data_, (size_t)head_ * layout_->stride);
@@ -207,11 +215,10 @@ class EventLog {
     layout_ = layout;
     first_ = old.first_;
     size_ = old.size_;
-    capacity_ = old.capacity_;
     time_ = base.time;
     offset_ = base.offset;
     source_ = base.source;
-    if (capacity_) data_ = room(capacity_);
+    if (old.capacity_) data_ = room((size_t)old.capacity_ * layout_->stride, capacity_);
     for (int64_t n = first_; n < end(); n++) {
       put_head(record(n), old.at(n));
       for (int k = 0; k < width(); k++) {
@@ -308,7 +315,8 @@ class EventLog {
     if (n <= first_) return;
     if (n > end()) n = end();
     for (int64_t k = first_; k < n && layout_->any_wide; k++) forget(k);
-    head_ = (head_ + (uint32_t)(n - first_)) & (capacity_ ? capacity_ - 1 : 0);
+    head_ += (uint32_t)(n - first_);
+    if (head_ >= capacity_) head_ -= capacity_;
     size_ -= (uint32_t)(n - first_);
     first_ = n;
     if (size_) note_oldest(time(first_));

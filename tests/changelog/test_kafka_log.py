@@ -25,10 +25,13 @@ from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
 from tests.kafka import SOON
 
+# A member that closes is counted until its session is over.
+MISSED_SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}
+
 
 @pytest.fixture(scope="module")
 def log(kafka: str) -> Iterator[Log]:
-    log = KafkaLog({"bootstrap.servers": kafka})
+    log = KafkaLog({"bootstrap.servers": kafka, **MISSED_SOON})
     yield log
     log.close()
 
@@ -38,7 +41,7 @@ def new_log(kafka: str) -> Iterator[NewLog]:
     logs: list[KafkaLog] = []
 
     def make() -> Log:
-        logs.append(KafkaLog({"bootstrap.servers": kafka}))
+        logs.append(KafkaLog({"bootstrap.servers": kafka, **MISSED_SOON}))
         return logs[-1]
 
     yield make
@@ -149,7 +152,7 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
             os.kill(process.pid, signal.SIGKILL)
 
     try:
-        log = KafkaLog({"bootstrap.servers": address, "transaction.timeout.ms": "3000"})
+        log = KafkaLog({"bootstrap.servers": address, "transaction.timeout.ms": "3000", **MISSED_SOON})
         at, out = made(log), made(log)
         seat = seated(Seat(log, group, [at.topic]), 1)
         seat.member.transact([Append(out.topic, [(b"k", b"1")], 0)], {at: 1})

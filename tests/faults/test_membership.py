@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.faults import child, world
 from tests.faults.conftest import Making
@@ -16,6 +20,7 @@ BATCH = 12
 PARTITIONS = 3
 STREAMS = {world.STREAM: {**world.STREAMS[world.STREAM], "partitions": PARTITIONS}}
 SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
+NOT_SOON = {"session.timeout.ms": "120000"}  # longer than a test waits for anything
 RESTORED = re.compile(r"partition (\d+): ([\d,]+) records restored")
 
 
@@ -61,6 +66,33 @@ def test_a_rolling_restart_with_its_volumes_restores_nothing(
             assert all("running partitions" not in running[other].text[quiet[other] :] for other in waiting)
     assert [each.terminate() for each in running.values()] == [0] * PARTITIONS
     service.nobody_there()
+    ends_right(service, make_twin)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent"), [(["--leave"], signal.SIGTERM), ([], signal.SIGUSR1)], ids=["flag", "signal"]
+)
+def test_one_that_goes_for_good_hands_over_at_once(
+    make: Making, make_twin: Callable[[Service], Service], flags: list[str], sent: signal.Signals
+) -> None:
+    """P5, P6: the other goes on with its partitions long before the session of the one that left would be over."""
+    service = make(world.RULES, STREAMS, client=NOT_SOON)
+    source = world.events(64)
+    service.append_pairs(world.STREAM, world.take(source, 200))
+    stays, goes = (service.start("--slot", str(slot), *flags, poll=BATCH) for slot in (0, 1))
+    wait_until(lambda: at_work(stays) and at_work(goes), "both are at work")
+    wait_until(lambda: processed(service), "all is processed")
+    assert goes.process.pid is not None
+    os.kill(goes.process.pid, sent)
+    assert goes.ended() == 0, goes.text
+    assert len(service.log.members(service.settings.service)) == 1
+    service.append_pairs(world.STREAM, world.take(source, 100))
+    wait_until(lambda: processed(service), "the other one has taken over")
+    assert "running partitions 0, 1, 2" in stays.text
+    assert stays.process.pid is not None
+    os.kill(stays.process.pid, signal.SIGUSR1)
+    assert stays.ended() == 0, stays.text
+    assert not service.log.members(service.settings.service)
     ends_right(service, make_twin)
 
 

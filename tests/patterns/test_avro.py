@@ -395,14 +395,14 @@ def test_time_and_memory_are_bounded_by_the_message() -> None:
         levels = {"type": "record", "name": f"L{level}", "fields": fields}
     schemas = [record(x({"type": "array", "items": "null"})), record(x(levels))]
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begun = time.perf_counter()
+    begun = time.process_time()
     for schema in schemas:
         for path in ("x", "y"):
             decoder = Avro(parse_schema(json.dumps(schema))).decoder([path], "ts", None, "event")
             found = by_kernel(decoder, HUGE)
             assert isinstance(found, Bad)
             assert "more items" in found.reason
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 50_000
 
 

@@ -12,7 +12,9 @@ from samovar.service.logs import opened
 from samovar.service.settings import load_service
 from tests.oncall import make, many, run, run_apart
 
-PATIENCE_S = 60.0  # a static member that left is known to the broker until its session is over
+PATIENCE_S = 60.0
+# A static member that left is known to the broker until its session is over.
+CLIENT = '"session.timeout.ms": 1500, "heartbeat.interval.ms": 300'
 
 
 def test_p2_restore_and_verify_on_kafka(kafka: str, tmp_path: Path) -> None:
@@ -22,7 +24,7 @@ def test_p2_restore_and_verify_on_kafka(kafka: str, tmp_path: Path) -> None:
     text = (
         service.config.read_text().replace("service: s", f"service: {name}").replace("{key:", f"{{topic: {name}, key:")
     )
-    service.config.write_text(text + f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\n')
+    service.config.write_text(text + f'log: {{kafka: {{bootstrap: "{kafka}", {CLIENT}}}}}\n')
     events = tmp_path / "events.jsonl"
     events.write_text("".join(json.dumps(event) + "\n" for event in many(300)))
     assert run("produce", service.config, "purchase", events).exit_code == 0

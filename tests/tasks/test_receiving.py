@@ -78,7 +78,7 @@ class Run:
     def feed(self, stream: str, batch: Sequence[bytes]) -> None:
         start = len(self.taken[stream])
         self.taken[stream] += batch
-        records = self._records(stream, start)
+        records = self.records(stream, start)
         fed = self.intake.feed(records)
         rows = fed.ordered.released
         places = rows.time.tolist(), rows.stream.tolist(), rows.partition.tolist(), rows.offset.tolist()
@@ -88,7 +88,7 @@ class Run:
         self.entries += self.intake.entries
         self.intake.entries = []
 
-    def _records(self, stream: str, start: int) -> Packed:
+    def records(self, stream: str, start: int) -> Packed:
         own = self.taken[stream][start:]
         count, topic = len(own), next(spec.topic for spec in SPECS if spec.stream == stream)
         offsets = np.arange(start, start + count, dtype=np.int64)
@@ -107,7 +107,7 @@ class Run:
         self.intake.resume(position)
         for stream, stored in position.inputs.items():
             if stored.safe < stored.next:
-                self.intake.recover(stream, [self._records(stream, stored.safe)], stored)
+                self.intake.recover(stream, [self.records(stream, stored.safe)], stored)
             else:
                 self.intake.sources[stream].next = stored.next
 

@@ -1,0 +1,53 @@
+"""How far back in event time a rule looks: what a change of rules must wait for, or make up for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from samovar.patterns.syntax import AggregateForm, Expr, History, Rule, Sequence, Session, Window, walk
+
+LONG_SPAN_MS = 3_600_000  # from here on a rule that begins with nothing says too little, or too much, for long
+
+
+def lasting_ms(rule: Rule) -> int:
+    """For how long after an event, in event time, a rule may wait before it says something about it."""
+    match rule.form:
+        case Sequence() as form:
+            return form.maxspan_ms
+        case Session() as form:
+            return max(form.gap_ms, form.max_ms or 0)
+        case Window() as form:
+            return form.size_ms
+        case AggregateForm() as form:
+            return form.over_ms + (form.repeat_ms or 0)
+
+
+def history_ms(rule: Rule) -> int:
+    """The longest span of its history functions; 0 where it has none."""
+    return max(
+        (each.span_ms for expr in _expressions(rule) for each in walk(expr) if isinstance(each, History)), default=0
+    )
+
+
+def cold_ms(rule: Rule) -> int:
+    """For how long a rule that begins with no history cannot be trusted; 0 where that is short.
+
+    A history function that knows nothing yet says `never seen before` of everything; a long window is not full.
+    """
+    own = lasting_ms(rule)
+    return max(history_ms(rule), own if own >= LONG_SPAN_MS else 0)
+
+
+def _expressions(rule: Rule) -> Iterator[Expr]:
+    form = rule.form
+    brackets = (
+        [each for step in form.steps for each in step.brackets] + ([] if form.until is None else [form.until])
+        if isinstance(form, Sequence)
+        else list(form.brackets)
+    )
+    for bracket in brackets:
+        yield bracket.condition
+        yield from (key.value for key in bracket.by or ())
+    if form.having is not None:
+        yield form.having
+    yield from (expr for _, expr in rule.emit)

@@ -1,0 +1,150 @@
+"""The thread that reads what the HTTP process keeps: alerts and labels into the index, tokens into memory.
+
+One reader for all topics. A log that does not answer is asked again; a damaged index is thrown away and folded again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
+from samovar.service import labels as labels_topic
+from samovar.service.alerts_index import Alert, AlertsIndex, read_alert
+from samovar.service.settings_models import ServiceFile
+
+POLL_RECORDS = 5_000
+POLL_S = 0.2
+AGAIN_S = 1.0
+CLOSE_S = 5.0
+
+OnAlerts: TypeAlias = Callable[[Sequence[Alert], Mapping[int, int]], None]
+OnRecords: TypeAlias = Callable[[Records], None]
+
+
+class Follower:
+    """Reads on until it is closed. `position` is what the index has of each partition of alerts."""
+
+    def __init__(
+        self,
+        settings: ServiceFile,
+        log: Log,
+        index: AlertsIndex,
+        on_alerts: OnAlerts,
+        others: Mapping[str, OnRecords] | None = None,
+    ) -> None:
+        self._settings, self._log, self._index, self._on_alerts = settings, log, index, on_alerts
+        self._others = dict(others or {})
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self.position: dict[int, int] = {}
+        self.skipped = 0  # records of the alerts topic that are no alerts
+        self.trouble: str | None = None
+        self.is_caught_up = False
+        self._changed = threading.Condition()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join(CLOSE_S)
+
+    def wait_for(self, at: TopicPartition, offset: int, timeout_s: float) -> bool:
+        """Whether the index has all of the alerts before an offset, or will within this time."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.position.get(at.partition, 0) >= offset, max(deadline - time.monotonic(), 0)
+            )
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._follow()
+            except sqlite3.DatabaseError as error:
+                self.trouble = f"the index of alerts is made anew: {error}"
+                self._index.renew()
+            except (LogUnavailable, Fenced, Refused) as error:
+                self.trouble = str(error).splitlines()[0]
+            self._ending.wait(AGAIN_S)
+
+    def _follow(self) -> None:
+        names = [self._settings.alerts.topic, labels_topic.topic_of(self._settings.service), *self._others]
+        topics = self._log.topics(names)
+        starts, ends = self._starts(topics)
+        if not starts:
+            return
+        self._index.begin(topics, {at: start for at, start in starts.items() if at.topic not in self._others})
+        reader = self._log.reader(starts)
+        positions = dict(starts)
+        self._moved(positions)
+        try:
+            while not self._ending.is_set():
+                batch = reader.poll(POLL_RECORDS, POLL_S)
+                self._take(batch, reader, positions)
+                self.trouble = None
+                self.is_caught_up = self.is_caught_up or all(positions[at] >= end for at, end in ends.items())
+                if len(topics) < len(set(names)) and not batch and self._log.topics(names).keys() - topics.keys():
+                    return  # one was made since: begin again with it
+        finally:
+            reader.close()
+
+    def _starts(self, topics: Mapping[str, Topic]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        starts: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        for topic in topics.values():
+            stored = {} if topic.name in self._others else self._index.positions(topic)
+            places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            for at, (begin, end) in self._log.bounds(places).items():
+                first = max(begin, end - self._index.most) if topic.name == self._settings.alerts.topic else begin
+                known = stored.get(at.partition)
+                starts[at] = first if known is None or known > end else max(known, begin)
+                ends[at] = end
+        return starts, ends
+
+    def _take(self, batch: Sequence[Records], reader: Reader, positions: dict[TopicPartition, int]) -> None:
+        alerts: list[Alert] = []
+        labels: list[labels_topic.Label] = []
+        moved: dict[TopicPartition, int] = {}
+        for records in batch:
+            at = TopicPartition(records.topic, records.partition)
+            if at.topic in self._others:
+                self._others[at.topic](records)
+                continue
+            moved[at] = reader.position(at)
+            if at.topic == self._settings.alerts.topic:
+                alerts += self._alerts(records)
+            else:
+                labels += [labels_topic.unpack(value) for _, value in records.pairs() if value is not None]
+        if moved:
+            new = self._index.take(alerts, labels, moved)
+            positions |= moved
+            self._moved(positions)
+            if new:
+                self._on_alerts(new, dict(self.position))
+        for at in positions:
+            positions[at] = max(positions[at], reader.position(at))
+
+    def _alerts(self, records: Records) -> list[Alert]:
+        found = []
+        rows = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
+        for offset, logged, (_, value) in rows:
+            alert = read_alert(records.partition, offset, logged, value)
+            if alert is None:
+                self.skipped += 1
+            else:
+                found.append(alert)
+        return found
+
+    def _moved(self, positions: Mapping[TopicPartition, int]) -> None:
+        with self._changed:
+            topic = self._settings.alerts.topic
+            self.position = {at.partition: after for at, after in sorted(positions.items()) if at.topic == topic}
+            self._changed.notify_all()

@@ -1,0 +1,222 @@
+"""/alerts: searched, one with its events and its why, labelled, counted, and live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Query
+from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
+
+from samovar.patterns.syntax import Rule
+from samovar.service import audit, labels
+from samovar.service.access_masks import PREFIX, Masks, emit_reads
+from samovar.service.alerts_index import Alert
+from samovar.service.alerts_index_query import Search, counts, label_of, one, precisions, search, values
+from samovar.service.api_live import Wish, listen, read_position
+from samovar.service.api_timeline import timeline
+from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
+from samovar.service.http_world import World
+
+router = APIRouter(prefix="/alerts", tags=["alerts"])
+
+HOUR_MS = 3_600_000
+Ms = Annotated[int, Query(ge=LEAST_MS, le=MOST_MS)]
+Word = Annotated[str, Query(max_length=500)]
+RuleNames = Annotated[list[str] | None, Query(alias="rule", max_length=50)]
+AlertId = Annotated[str, Path(max_length=100)]
+LabelName = Literal["open", "confirmed", "false_alarm"]
+
+
+# ---------------------------------------------------------------- an alert as JSON
+
+
+def alert_data(world: World, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
+    """An alert for people: with its rule's title, and what may not be seen hidden."""
+    match = alert.match
+    loaded = world.shelf.get()
+    rule = loaded.rules.get(alert.rule)
+    shown = masks.alert(match, loaded.of_version(alert.rule, match["version"]))
+    key = masks.alias(alert.key) if masks.is_on and any(map(masks.hides, match["key"])) else alert.key
+    return {
+        "id": alert.id,
+        "rule": alert.rule,
+        "version": match["version"],
+        "title": None if rule is None else rule.title,
+        "severity": None if rule is None else rule.severity,
+        "key": shown["key"],
+        "key_text": key,
+        "start": match["start"],
+        "end": match["end"],
+        "at": match["at"],
+        "logged": alert.logged,
+        "message": shown.get("message"),
+        "emit": shown.get("emit", {}),
+        "events": event_count(match),
+        "label": label,
+        "position": f"{alert.partition}/{alert.offset}",
+    }
+
+
+def event_count(match: Mapping[str, Any]) -> int:
+    """How many events it has; of one with very many only the first are listed, and `events` has their number."""
+    listed = sum(len(places) for places in match.get("steps", {}).values())
+    return int(match["events"]) if isinstance(match.get("events"), int) else listed
+
+
+def real_key(world: World, masks: Masks, text: str) -> str:
+    """The key that a pseudonym stands for, of those that alerts have; any other text is a key itself."""
+    if not (masks.is_on and text.startswith(PREFIX)):
+        return text
+    for (key,) in world.index.ask("SELECT DISTINCT key FROM alert"):
+        if masks.alias(key) == text:
+            return str(key)
+    return text
+
+
+# ---------------------------------------------------------------- search
+
+
+@router.get("")
+def find(
+    asking: Reading,
+    rule: RuleNames = None,
+    key: Word | None = None,
+    label: LabelName | None = None,
+    from_ms: Annotated[Ms | None, Query(alias="from")] = None,
+    to_ms: Annotated[Ms | None, Query(alias="to")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    after: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """Alerts by rule, key, label and event time, newest first, in pages: `next` goes into `after`."""
+    world, masks = asking.world, asking.masks
+    wanted = None if key is None else real_key(world, masks, key)
+    found = search(world.index, Search(rule or (), wanted, label, from_ms, to_ms, limit, after))
+    alerts = [alert_data(world, masks, alert, name) for alert, name in found.alerts]
+    told = {"alerts": alerts, "next": found.next, "total": found.total, "total_is_exact": found.is_exact}
+    return answered(told)
+
+
+@router.get("/precision")
+def precision(asking: Reading) -> Response:
+    """By rule: how alerts were labelled, and how precise the rule is by that."""
+    found = precisions(asking.world.index)
+    return answered({"rules": [{"rule": rule, **found[rule]} for rule in sorted(found)]})
+
+
+@router.get("/counts")
+def over_time(
+    asking: Reading,
+    rule: RuleNames = None,
+    from_ms: Annotated[Ms | None, Query(alias="from")] = None,
+    to_ms: Annotated[Ms | None, Query(alias="to")] = None,
+    buckets: Annotated[int, Query(ge=1, le=1_000)] = 60,
+) -> Response:
+    """How many alerts were raised in each part of a time; without one, of the last hour."""
+    end = int(time.time() * 1000) if to_ms is None else to_ms
+    start = end - HOUR_MS if from_ms is None else from_ms
+    return answered(counts(asking.world.index, min(start, end), max(start, end), buckets, rule or ()))
+
+
+@router.get("/values")
+def spread(
+    asking: Reading,
+    rule: Word,
+    field: Word,
+    from_ms: Annotated[Ms, Query(alias="from")] = LEAST_MS,
+    to_ms: Annotated[Ms, Query(alias="to")] = MOST_MS,
+    buckets: Annotated[int, Query(ge=1, le=200)] = 20,
+) -> Response:
+    """How the values of a field that a rule emits are spread."""
+    world, masks = asking.world, asking.masks
+    found = values(world.index, rule, field, buckets, from_ms, to_ms)
+    if masks.is_on and _may_hide(masks, world.shelf.get().rules.get(rule), field):
+        found["texts"] = [{**each, "value": masks.alias(each["value"])} for each in found["texts"]]
+    return answered(found)
+
+
+def _may_hide(masks: Masks, rule: Rule | None, field: str) -> bool:
+    return rule is None or any(map(masks.hides, emit_reads(rule).get(field, ())))
+
+
+# ---------------------------------------------------------------- live
+
+
+@router.get("/live", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+async def live(
+    asking: Reading,
+    rule: RuleNames = None,
+    key: Word | None = None,
+    start: Annotated[str | None, Query(alias="from", max_length=2_000)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=2_000)] = None,
+) -> StreamingResponse:
+    """Alerts as they come, as server-sent events. Going on with `Last-Event-ID` (or `from`) misses nothing."""
+    world, masks = asking.world, asking.masks
+    given = last_event_id or start
+    position = read_position(given, len(world.follower.position)) if given else None
+    wanted = None if key is None else real_key(world, masks, key)
+    wish = Wish(position, rule or (), wanted, lambda alert: json_text(alert_data(world, masks, alert, "open")))
+    stream = listen(world.hub, world.index, lambda: world.follower.position, wish)
+    first = await anext(stream)  # a refusal is a problem, not a stream that ends
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)
+
+
+async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for text in rest:
+        yield text
+
+
+# ---------------------------------------------------------------- one alert
+
+
+@router.get("/{alert}")
+def show(asking: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
+    """One alert with its events, the key's other events around it, and why it was raised."""
+    world, masks = asking.world, asking.masks
+    found, label = one(world.index, alert)
+    told = alert_data(world, masks, found, label)
+    known = label_of(world.index, alert)
+    more = timeline(world, masks, found, around)
+    return answered({**told, **more, "labels": [] if known is None else [known]})
+
+
+class Labelled(Body):
+    """What somebody says of an alert."""
+
+    label: LabelName
+    note: str = Field("", max_length=labels.MAX_NOTE)
+
+
+@router.put("/{alert}/label")
+def put_label(asking: Labelling, alert: AlertId, body: Labelled) -> Response:
+    """Say whether an alert was right. The newest label counts."""
+    return answered(label_alert(asking, alert, body))
+
+
+def label_alert(asking: Asking, alert: str, body: Labelled) -> dict[str, Any]:
+    world = asking.world
+    found, _ = one(world.index, alert)
+    made = labels.Label(alert, found.rule, found.key, body.label, asking.name, int(time.time() * 1000), body.note)
+    audit.record(
+        world.log,
+        world.settings,
+        asking.name,
+        "alert labelled",
+        {"alert": alert, "rule": made.rule, "label": body.label},
+    )
+    labels.put(world.log, world.settings.service, made)
+    world.index.take([], [made], {})  # seen at once by who wrote it; the topic says it to all
+    key = asking.masks.alias(made.key) if any(map(asking.masks.hides, found.match["key"])) else made.key
+    return {
+        "alert": alert,
+        "rule": made.rule,
+        "key": key,
+        "label": made.label,
+        "by": made.by,
+        "at": made.at,
+        "note": made.note,
+    }

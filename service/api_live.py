@@ -1,0 +1,164 @@
+"""Live alerts for many listeners: server-sent events that go on where a listener stopped.
+
+An event's id is the position after it: the next offset of each partition of the alerts topic, as `12.0.7.3`. It means
+the same on every node and after every restart; whoever comes back with it gets what it missed from the index first.
+A listener that does not keep up is cut off, and comes back the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.changelog.errors import Refused
+from samovar.service.alerts_index import Alert, AlertsIndex
+from samovar.service.alerts_index_query import since
+
+QUEUE_MOST = 1_000  # alerts that wait for one listener
+LISTENERS_MOST = 500
+QUIET_S = 10.0  # until a comment says that the line still stands
+MISSED_MOST = 5_000  # alerts that are sent to who comes back; older ones are searched for
+
+Position = dict[int, int]
+
+
+def position_text(position: Mapping[int, int]) -> str:
+    """
+    >>> position_text({0: 12, 1: 0, 2: 7})
+    '12.0.7'
+    """
+    return ".".join(str(position[partition]) for partition in sorted(position)) or "0"
+
+
+def read_position(text: str, partitions: int) -> Position:
+    parts = text.split(".")
+    if len(parts) != partitions or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
+        raise Refused(
+            "bad-position",
+            f"`{text[:80]}` is no position in the alerts",
+            f"Give the id of the last event that came, {partitions} numbers with dots between them; or none.",
+        )
+    return dict(enumerate(map(int, parts)))
+
+
+@dataclass(eq=False)
+class Listener:
+    """One who listens. What it gets is put here by the loop's thread."""
+
+    queue: asyncio.Queue[Alert] = field(default_factory=lambda: asyncio.Queue(QUEUE_MOST))
+    is_cut: bool = False
+
+
+class Hub:
+    """The source of truth for who listens, and up to where alerts were given out."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.position: Position = {}
+        self.cut_off = 0
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def publish(self, alerts: Sequence[Alert], position: Mapping[int, int]) -> None:
+        """From any thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._deliver, list(alerts), dict(position))
+
+    def _deliver(self, alerts: Sequence[Alert], position: Position) -> None:
+        self.position = position
+        for listener in list(self._listeners):
+            if listener.queue.qsize() + len(alerts) > QUEUE_MOST:
+                listener.is_cut = True
+                self.cut_off += 1
+                self._listeners.discard(listener)
+                continue
+            for alert in alerts:
+                listener.queue.put_nowait(alert)
+
+    def join(self) -> Listener:
+        """In the loop's thread: nothing is delivered between this and reading `position`."""
+        if len(self._listeners) >= LISTENERS_MOST:
+            raise Refused(
+                "too-much-at-once",
+                f"{LISTENERS_MOST} listeners are on live alerts already",
+                "Close some, or run another `samovar serve` beside this one.",
+            )
+        listener = Listener()
+        self._listeners.add(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text."""
+
+    start: Position | None
+    rules: Sequence[str]
+    key: str | None
+    shown: Callable[[Alert], str]
+
+    def has(self, alert: Alert) -> bool:
+        return (not self.rules or alert.rule in self.rules) and (self.key is None or alert.key == self.key)
+
+
+async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], wish: Wish) -> AsyncIterator[str]:
+    """Events as text, for ever."""
+    listener = hub.join()
+    try:
+        begun = dict(current())  # what came before is in the index, what comes after in the queue
+        place = dict(begun if wish.start is None else wish.start)
+        yield _event("hello", {"position": position_text(place)}, position_text(place))
+        if wish.start is not None:
+            gap = await asyncio.to_thread(_gap, index, wish.start)
+            missed = await asyncio.to_thread(lambda: list(since(index, wish.start or {}, begun)))
+            if gap or len(missed) > MISSED_MOST:
+                yield _event("gap", {"skipped": gap + max(len(missed) - MISSED_MOST, 0)}, None)
+            for alert in missed[-MISSED_MOST:]:
+                _move(place, alert)
+                if wish.has(alert):
+                    yield _alert_event(alert, wish, place)
+        while not listener.is_cut:
+            try:
+                alert = await asyncio.wait_for(listener.queue.get(), QUIET_S)
+            except TimeoutError:
+                yield ": quiet\n\n"
+                continue
+            if alert.offset < place.get(alert.partition, 0):
+                continue  # was among those that were missed
+            _move(place, alert)
+            if wish.has(alert):
+                yield _alert_event(alert, wish, place)
+    finally:
+        hub.leave(listener)
+
+
+def _move(place: Position, alert: Alert) -> None:
+    place[alert.partition] = max(place.get(alert.partition, 0), alert.offset + 1)
+
+
+def _gap(index: AlertsIndex, start: Position) -> int:
+    """How many offsets a listener missed that the index no longer holds."""
+    floors = index.floors(index.topic)
+    return sum(max(floors.get(partition, 0) - offset, 0) for partition, offset in start.items())
+
+
+def _alert_event(alert: Alert, wish: Wish, place: Position) -> str:
+    return f"id: {position_text(place)}\nevent: alert\ndata: {wish.shown(alert)}\n\n"
+
+
+def _event(name: str, data: Mapping[str, Any], id: str | None) -> str:
+    return (f"id: {id}\n" if id else "") + f"event: {name}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,236 @@
+"""/rules: planned, published, disabled, enabled, rolled back, backtested; shared lists; jobs.
+
+A plan has a digest: whoever publishes with it publishes what was shown, or is told that it changed on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar.changelog.errors import Refused
+from samovar.service import lists, publishing
+from samovar.service.access_masks import Masks
+from samovar.service.api_rules import RuleName, RuleTextBody, refuse_bad
+from samovar.service.backtesting import backtest
+from samovar.service.change_plan import ChangePlan
+from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
+from samovar.service.http_jobs import OnProgress
+from samovar.service.publishing import seeded
+from samovar.service.rulebook import RuleEntry, read_rulebook
+
+router = APIRouter(tags=["rules"])
+
+MAX_NOTE = 2_000
+Ms = Annotated[int, Field(ge=LEAST_MS, le=MOST_MS)]
+Number = Annotated[int, Query(ge=1, le=1_000_000)]
+ListName = Annotated[str, Path(max_length=200)]
+
+
+class Noted(Body):
+    note: str = Field("", max_length=MAX_NOTE)
+
+
+class Publishing(RuleTextBody, Noted):
+    """A rule to plan or to publish. `digest` is that of the plan which was looked at."""
+
+    shadow: bool = False
+    warm_from: Ms | None = None
+    drain: bool = False
+    digest: str | None = Field(None, max_length=100)
+
+
+class Disabling(Noted):
+    drain: bool = False
+
+
+class Enabling(Noted):
+    shadow: bool = False
+
+
+class RollingBack(Noted):
+    to: int | None = Field(None, ge=1, le=1_000_000)
+
+
+class Items(Noted):
+    items: tuple[str | int | float | bool, ...] = Field(min_length=1, max_length=10_000)
+
+
+class Backtesting(RuleTextBody):
+    """A rule and a stretch of event time; without an end, up to now."""
+
+    from_ms: Ms | None = Field(None, alias="from")
+    to_ms: Ms | None = Field(None, alias="to")
+
+
+# ---------------------------------------------------------------- changes
+
+
+@router.post("/rules/plan")
+def plan(asking: Authoring, body: Publishing) -> Response:
+    """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
+    found = _planned(asking, body)
+    return answered({"plan": found.to_json(), "digest": digest_of(found)})
+
+
+@router.post("/rules/publish")
+def publish(asking: Authoring, body: Publishing) -> Response:
+    """Publish a rule. Containers take it between two batches, without a restart."""
+    found = _planned(asking, body)
+    if body.digest is not None and body.digest != digest_of(found):
+        raise Refused(
+            "change-overtaken",
+            "this would no longer do what its plan said",
+            "Nothing was written. Look at the plan again: POST /api/v1/rules/plan.",
+        )
+    world = asking.world
+    entry = publishing.publish(world.settings, world.log, found, asking.name, body.note)
+    return answered(entry_data(entry))
+
+
+def _planned(asking: Asking, body: Publishing) -> ChangePlan:
+    world = asking.world
+    refuse_bad(world, body.text)
+    return publishing.plan_publish(
+        world.settings, world.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
+    )
+
+
+def digest_of(plan: ChangePlan) -> str:
+    """Of what a plan does; how many states this machine has may change from one look to the next."""
+    told = plan.to_json()
+    told["rules"] = [{**each, "states": None} for each in told["rules"]]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def entry_data(entry: RuleEntry) -> dict[str, Any]:
+    told = entry.to_json()
+    return {"rule": told.pop("name"), **told, "at": told.pop("at_ms")}
+
+
+@router.post("/rules/{rule}/disable")
+def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
+    """A rule runs no more, until it is enabled."""
+    world = asking.world
+    entry = publishing.disable(world.settings, world.log, rule, asking.name, body.note, drain=body.drain)
+    return answered(entry_data(entry))
+
+
+@router.post("/rules/{rule}/enable")
+def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
+    """A rule that was disabled or in shadow runs, and may alert."""
+    world = asking.world
+    entry = publishing.enable(world.settings, world.log, rule, asking.name, body.note, shadow=body.shadow)
+    return answered(entry_data(entry))
+
+
+@router.post("/rules/{rule}/rollback")
+def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
+    """An earlier text again, as a new number; without `to`, the one before."""
+    world = asking.world
+    entry = publishing.rollback(world.settings, world.log, rule, asking.name, body.note, body.to)
+    return answered(entry_data(entry))
+
+
+# ---------------------------------------------------------------- what was
+
+
+@router.get("/rules/{rule}/history")
+def history(asking: Reading, rule: RuleName) -> Response:
+    """All numbers of a rule, the newest first, and where each took effect."""
+    world = asking.world
+    book = read_rulebook(world.settings, world.log)
+    found = seeded(world.settings, book).history(rule)
+    if not found:
+        world.shelf.rule(rule)  # says what is near
+        raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
+    entries = []
+    for each in reversed(found):
+        effect = book.took_effect(rule, each.number) if book.change else None
+        entries.append({**entry_data(each), "text": each.text, "took_effect": effect})
+    return answered({"entries": entries})
+
+
+@router.get("/rules/{rule}/diff")
+def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
+    """Two numbers of a rule, line by line."""
+    return answered({"diff": publishing.diff(asking.world.settings, asking.world.log, rule, a, b)})
+
+
+# ---------------------------------------------------------------- lists
+
+
+@router.get("/lists")
+def show_lists(asking: Reading) -> Response:
+    """Shared lists as they are now."""
+    found = lists.show(asking.world.settings, asking.world.log)
+    alias = asking.masks.alias  # what a list holds is compared with fields, and may be what is marked
+    return answered({"lists": {name: [alias(item) for item in items] for name, items in found.items()}})
+
+
+@router.post("/lists/{name}/add")
+def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
+    """Put items on a list, without publishing rules anew."""
+    world = asking.world
+    found = lists.add(world.settings, world.log, name, body.items, asking.name, body.note)
+    return answered({"list": name, "items": len(found)})
+
+
+@router.post("/lists/{name}/remove")
+def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
+    """Take items from a list."""
+    world = asking.world
+    found = lists.remove(world.settings, world.log, name, body.items, asking.name, body.note)
+    return answered({"list": name, "items": len(found)})
+
+
+# ---------------------------------------------------------------- backtests, and jobs
+
+
+@router.post("/rules/backtest", status_code=202)
+def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
+    """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
+    world, masks = asking.world, asking.masks
+    rule, _ = refuse_bad(world, body.text)  # a rule and never its text: that could be taken for a path
+
+    def work(on_progress: OnProgress) -> Any:
+        def progress(done: int, total: int) -> None:
+            on_progress(done / total if total else 0.0, None)
+
+        found = backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress)
+        return masked_backtest(masks, found.to_json())
+
+    job = world.jobs.start("backtest", asking.name, work)
+    return answered({"job": job.number}, 202)
+
+
+def masked_backtest(masks: Masks, found: dict[str, Any]) -> dict[str, Any]:
+    """Examples quote alerts and events: where anything is marked they are left out, and that is said."""
+    if not masks.is_on:
+        return found
+    rules = [{name: value for name, value in each.items() if name != "examples"} for each in found["rules"]]
+    return {**found, "rules": rules, "notes": [*found["notes"], "examples are hidden: they may hold marked values"]}
+
+
+@router.get("/jobs/{job}")
+def job(asking: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
+    """How far a job is, and its result."""
+    found = asking.world.jobs.get(job)
+    if found.by != asking.name and not asking.who.may("operate"):
+        raise Refused("unknown-job", "there is no such job", "A job is seen by whoever began it, and by operators.")
+    return answered(found.data())
+
+
+@router.delete("/jobs/{job}")
+def cancel(asking: Authoring, job: Annotated[str, Path(max_length=64)]) -> Response:
+    """Cancel a job: one's own, or as an operator anybody's."""
+    found = asking.world.jobs.get(job)
+    if found.by != asking.name and not asking.who.may("operate"):
+        raise Refused("unknown-job", "there is no such job", "It is cancelled by whoever began it, and by operators.")
+    found.cancelled.set()
+    return answered(found.data())

@@ -1,0 +1,244 @@
+"""/rules: listed, checked, tested, explained, tried on recent traffic; and what an editor completes with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar.patterns import functions
+from samovar.patterns.compile import CompileError, compile_rules
+from samovar.patterns.cost import cost
+from samovar.patterns.draw_svg import draw_svg
+from samovar.patterns.findings import Finding, has_errors, to_json
+from samovar.patterns.lint import lint
+from samovar.patterns.loading import load_given
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.ruletest import run_tests
+from samovar.patterns.syntax import Rule
+from samovar.patterns.version import version_of
+from samovar.service.alerts_index_query import precisions
+from samovar.service.http_asking import Authoring, Body, Reading, answered
+from samovar.service.http_ingest import BadEvents
+from samovar.service.http_trying import try_rule
+from samovar.service.http_world import World
+from samovar.service.rulebook import RuleEntry
+from samovar.service.rules_explain import document
+from samovar.service.rules_test import json_of_result
+from samovar.service.service_rules import lists_of, schema_of
+from samovar.service.stages import brackets_of, sources_of
+
+router = APIRouter(tags=["rules"])
+
+MAX_TEXT = 200_000
+RuleName = Annotated[str, Path(max_length=200)]
+KEYWORDS = (
+    "sequence aggregate session window by with as where having over every maxspan gap max runs within after next until "
+    "any and or not in like true false null let emit message suppress params lists tests rule title severity tags match"
+).split()
+
+
+class RuleTextBody(Body):
+    text: str = Field(max_length=MAX_TEXT)
+
+
+class Trying(RuleTextBody):
+    minutes: float = Field(10, gt=0, le=7 * 24 * 60)
+    max_events: int = Field(200_000, ge=1, le=1_000_000)
+
+
+# ---------------------------------------------------------------- the rules of the service
+
+
+@router.get("/rules")
+def rules(asking: Reading) -> Response:
+    """All rules with their versions, and how precise they are by their labels."""
+    world = asking.world
+    loaded = world.shelf.get()
+    judged = precisions(world.index)
+    off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
+    found = [rule_data(world, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
+    return answered({"rules": found, "problems": [] if loaded.problem is None else [loaded.problem]})
+
+
+def rule_data(world: World, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
+    loaded = world.shelf.get()
+    entry = loaded.entry(name)
+    rule = loaded.rules.get(name)
+    if rule is None:  # disabled: its text is still there
+        rule = load_text(entry.text).rule if entry is not None else None
+    if rule is None:
+        return {"rule": name, "title": None, **_published(entry)}
+    return {
+        "rule": name,
+        "title": rule.title,
+        "severity": rule.severity,
+        "tags": list(rule.tags),
+        "version": loaded.version(name),
+        "form": type(rule.form).__name__.removesuffix("Form").lower(),
+        "by": [key.name for key in rule.form.by],
+        "types": sorted({bracket.type for bracket in brackets_of(rule)}),
+        "stage": loaded.stages.get(name),
+        **_published(entry),
+        "alerts": judged.get("alerts", 0),
+        "precision": judged.get("precision"),
+        "tests": len(rule.tests),
+    }
+
+
+def _published(entry: RuleEntry | None) -> dict[str, Any]:
+    """What the rulebook says of a rule; of one that stands in a file only, that it is live."""
+    if entry is None:
+        return {"status": "live", "number": None, "author": None, "note": None, "at": None}
+    told = {"status": entry.status, "number": entry.number, "version": entry.version}
+    return told | {"author": entry.author, "note": entry.note, "at": entry.at_ms}
+
+
+@router.get("/rules/{rule}")
+def rule(asking: Reading, rule: RuleName) -> Response:
+    """One rule with its text."""
+    world = asking.world
+    loaded = world.shelf.get()
+    entry = loaded.entry(rule)
+    found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
+    found = found or world.shelf.rule(rule)
+    own = rule_data(world, rule, precisions(world.index).get(rule, {}))
+    return answered(own | {"text": found.text, "params": dict(found.params), "lists": _lists(found)})
+
+
+def _lists(rule: Rule) -> dict[str, Any]:
+    return {name: list(items) for name, items in rule.lists.items()}
+
+
+@router.get("/rules/{rule}/svg")
+def svg(asking: Reading, rule: RuleName) -> Response:
+    """A rule's automaton, drawn."""
+    return Response(draw_svg(asking.world.shelf.rule(rule)), media_type="image/svg+xml")
+
+
+# ---------------------------------------------------------------- a text that is being written
+
+
+def checked(world: World, text: str) -> tuple[Rule | None, list[Finding]]:
+    """A rule as the service would load it: with its schema, its parameters and its lists."""
+    site = world.shelf.get().site
+    settings = world.settings if site is None else site.settings
+    schema = schema_of(settings.streams)
+    loaded = load_given(text, "<rule>", settings.params, lists_of(settings), schema)
+    if loaded.rule is None:
+        return None, list(loaded.findings)
+    found = [*loaded.findings, *_type_findings(world, loaded.rule)]
+    try:
+        compile_rules([loaded.rule])
+    except CompileError as fault:
+        found.append(Finding("too-large", "error", str(fault), loaded.rule.path, loaded.rule.form.span))
+    if not has_errors(found):
+        found += lint(loaded.rule, schema)
+    found.sort(key=lambda finding: (finding.span, finding.id))
+    return None if has_errors(found) else loaded.rule, found
+
+
+def _type_findings(world: World, rule: Rule) -> list[Finding]:
+    streams = world.settings.streams
+    return [
+        Finding(
+            "unknown-type",
+            "error",
+            f"no stream has events of type `{bracket.type}`",
+            rule.path,
+            bracket.span,
+            None,
+            f"streams are {', '.join(streams)}",
+        )
+        for bracket in brackets_of(rule)
+        if not sources_of(bracket.type, streams)
+    ]
+
+
+def refuse_bad(world: World, text: str) -> tuple[Rule, list[Finding]]:
+    found, findings = checked(world, text)
+    if found is None:
+        raise BadEvents(
+            "rule-errors",
+            "the rule has errors",
+            "POST /api/v1/rules/check shows them, with their places.",
+            more={"findings": [to_json(finding) for finding in findings]},
+        )
+    return found, findings
+
+
+@router.post("/rules/check")
+def check(asking: Reading, body: RuleTextBody) -> Response:
+    """Every error of a rule's text and every finding of the lint, and what the rule costs."""
+    found, findings = checked(asking.world, body.text)
+    return answered(
+        {
+            "ok": found is not None,
+            "rule": None if found is None else found.id,
+            "version": None if found is None else version_of(found),
+            "findings": [to_json(finding) for finding in findings],
+            "cost": None if found is None else asdict(cost(found)),
+        }
+    )
+
+
+@router.post("/rules/test")
+def test(asking: Authoring, body: RuleTextBody) -> Response:
+    """Run the tests inside a rule's text."""
+    found, findings = checked(asking.world, body.text)
+    results = [] if found is None else list(run_tests(found))
+    passed = sum(each.passed for each in results)
+    shown = [to_json(finding) for finding in findings]
+    told = {"passed": passed, "failed": len(results) - passed, "findings": shown}
+    return answered(told | {"ok": found is not None, "tests": [json_of_result(each) for each in results]})
+
+
+@router.post("/rules/explain")
+def explain(asking: Reading, body: RuleTextBody) -> Response:
+    """A rule in plain English, drawn, and what it costs."""
+    found, _ = refuse_bad(asking.world, body.text)
+    return answered(document(found) | {"svg": draw_svg(found)})
+
+
+@router.post("/rules/try")
+def try_it(asking: Authoring, body: Trying) -> Response:
+    """Run a rule over recent events, and show what it would have raised. Nothing is published."""
+    found, _ = refuse_bad(asking.world, body.text)
+    return answered(try_rule(asking.world, asking.masks, found, body.minutes, body.max_events))
+
+
+# ---------------------------------------------------------------- completion
+
+
+@router.get("/completions")
+def completions(asking: Reading) -> Response:
+    """What can stand in a rule: fields by event type, functions, parameters and lists."""
+    settings = asking.world.settings
+    schema = schema_of(settings.streams)
+    own = [
+        {
+            "name": each.name,
+            "args": list(each.args),
+            "optional": each.optional,
+            "rest": each.rest,
+            "result": each.result,
+            "example": each.example,
+        }
+        for each in functions.FUNCTIONS.values()
+    ]
+    return answered(
+        {
+            "types": dict.fromkeys(settings.streams) if schema is None else schema.types,
+            "functions": own,
+            "aggregates": list(functions.AGGREGATES),
+            "history": list(functions.HISTORY),
+            "keywords": KEYWORDS,
+            "params": json.loads(json.dumps(dict(settings.params), default=str)),
+            "lists": list(settings.lists),
+        }
+    )

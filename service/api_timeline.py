@@ -1,0 +1,74 @@
+"""An alert's events in time: those that it matched, the key's others around them, and what the rule made of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from samovar.changelog.keytexts import key_text
+from samovar.patterns.compile import compile_rules
+from samovar.patterns.syntax import Rule
+from samovar.service.access_masks import Masks
+from samovar.service.alerts_index import Alert
+from samovar.service.http_events import Event, value_at
+from samovar.service.http_why import told_of
+from samovar.service.http_world import World
+
+READ_MOST = 1_000  # events of an alert that are read
+AROUND_MS = 60_000  # shown before and after it, or as long as the alert itself is
+
+
+def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
+    """What `GET /alerts/{id}` says beside the alert itself."""
+    match = alert.match
+    steps = {tuple(place): name for name, places in match["steps"].items() for place in places}
+    wanted = list(steps)[:READ_MOST]
+    found = world.events.at(wanted)
+    loaded = world.shelf.get()
+    rule = loaded.of_version(alert.rule, match["version"])
+    known = rule or loaded.rules.get(alert.rule)
+    others = _others(world, alert, known, list(found.values()), around)
+    events = {event.place: event for event in [*found.values(), *others]}
+    shown = [_shown(masks, event, steps.get(event.place), _fields(known)) for event in _by_time(events.values())]
+    shown += [_gone(place, name) for place, name in steps.items() if place not in found and place in set(wanted)]
+    return {
+        "steps": match["steps"],
+        "timeline": shown,
+        "timeline_complete": len(found) == len(steps),
+        "why": None if rule is None else told_of(masks, rule, match["key"], list(_by_time(events.values()))),
+        "rule_text": None if rule is None else rule.text,
+        "rule_current": loaded.version(alert.rule) == match["version"],
+    }
+
+
+def _others(world: World, alert: Alert, rule: Rule | None, matched: Sequence[Event], around: int) -> list[Event]:
+    """Events of the key between a little before the first and a little after the last that was matched."""
+    parts = [key_text(value) for value in alert.match["key"].values()]
+    if not around or not parts or parts[0] is None or not matched:
+        return []
+    fields = [key.name for key in rule.form.by][:1] if rule is not None else []
+    span = max(alert.match["end"] - alert.match["start"], AROUND_MS)
+    first, last = alert.match["start"] - span, alert.match["at"] + span
+    found = world.events.near(parts[0], fields, matched)
+    return [event for event in found if event.time is not None and first <= event.time <= last][:around]
+
+
+def _by_time(events: Iterable[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event.time or 0, event.stream, event.partition, event.offset))
+
+
+def _fields(rule: Rule | None) -> Sequence[str]:
+    return () if rule is None else compile_rules([rule]).fields
+
+
+def _shown(masks: Masks, event: Event, step: str | None, fields: Sequence[str]) -> dict[str, Any]:
+    values = {path: value for path in fields if (value := value_at(event.event, path)) is not None}
+    told = event.data() | {"step": step, "values": masks.fields(values)}
+    return told | {"event": masks.event(event.stream, event.event)}
+
+
+def _gone(place: tuple[str, int, int], step: str) -> dict[str, Any]:
+    """An event that the log no longer has."""
+    stream, partition, offset = place
+    told = {"stream": stream, "partition": partition, "offset": offset, "time": None, "logged": None, "type": None}
+    return told | {"step": step, "event": None, "values": {}}

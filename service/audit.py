@@ -1,0 +1,92 @@
+"""Who changed what, in a topic of one partition that is never compacted: `{service}-audit`. Format 1.
+
+A record's key is who; its value JSON:
+
+    {"v": 1, "at": epoch ms, "who", "what": a few words, "detail": {...}, "version": of Samovar}
+
+It is written before the change is answered. Values of secret settings are never in it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from samovar import __version__
+from samovar.changelog.cursors import Cursor
+from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.service.own_topics import ensure_topic
+from samovar.service.settings_models import ServiceFile
+
+FORMAT = 1
+KEPT_MS = 365 * 86_400_000
+MAX_DETAIL = 20_000  # characters of JSON; a longer detail is cut, and says so
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change."""
+
+    at: int
+    who: str
+    what: str
+    detail: Mapping[str, Any]
+
+    def data(self) -> dict[str, Any]:
+        return {"at": self.at, "who": self.who, "what": self.what, "detail": dict(self.detail)}
+
+
+def topic_of(service: str) -> str:
+    return f"{service}-audit"
+
+
+def spec_of(service: str, replication: int = 1) -> TopicSpec:
+    settings = {"cleanup.policy": "delete", "retention.ms": str(KEPT_MS)}
+    return TopicSpec(topic_of(service), 1, settings, replication)
+
+
+def record(log: Log, settings: ServiceFile, who: str, what: str, detail: Mapping[str, Any]) -> None:
+    """Write down a change. Durable when this returns."""
+    ensure_topic(settings, log, spec_of(settings.service, settings.replication), "who changed what")
+    told = {"v": FORMAT, "at": int(time.time() * 1000), "who": who, "what": what, "detail": _bounded(detail)}
+    value = json.dumps({**told, "version": __version__}, ensure_ascii=False, default=str).encode()
+    log.append([Append(topic_of(settings.service), [(who.encode(), value)], 0)])
+
+
+def _bounded(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = json.dumps(detail, ensure_ascii=False, default=str)
+    return detail if len(text) <= MAX_DETAIL else {"cut": text[:MAX_DETAIL], "characters": len(text)}
+
+
+def entries(log: Log, settings: ServiceFile, limit: int) -> list[Entry]:
+    """The newest changes, newest first."""
+    at = TopicPartition(topic_of(settings.service), 0)
+    if at.topic not in log.topics([at.topic]):
+        return []
+    begin, end = log.bounds([at])[at]
+    found: list[Entry] = []
+    # Offsets have gaps, so that the last `limit` of them may hold fewer records: look further back until it is enough.
+    back = limit * 2
+    while True:
+        start = max(begin, end - back)
+        found = _read(log, at, start, end)
+        if len(found) >= limit or start == begin:
+            return found[::-1][:limit]
+        back *= 10
+
+
+def _read(log: Log, at: TopicPartition, start: int, end: int) -> list[Entry]:
+    cursor = Cursor(log, at, start)
+    found = []
+    try:
+        while (records := cursor.take(end)) is not None:
+            for _, value in records.pairs():
+                if value is not None:
+                    raw = json.loads(value)
+                    found.append(Entry(raw["at"], raw["who"], raw["what"], raw["detail"]))
+    finally:
+        cursor.close()
+    return found

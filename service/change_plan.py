@@ -1,0 +1,136 @@
+"""A change of rules or lists before it happens: what would be written, and what it would do.
+
+The document of `--json`, and of the HTTP API:
+
+    {"change", "act", "findings": [...], "rules": [{"name", "number", "version", "status", "diff", "state", "states",
+     "cold_start"}, ...], "lists": {name: {"added", "removed", "items"}}, "stages": {"new", "gone"}, "seeds": [...]}
+
+`state` is what becomes of a rule's partial matches: `new` (there are none), `kept`, `moved` (kept under a changed
+list), `drained`, `dropped`; `states` how many keys have one in the stores of this machine, null where it has none.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.changelog.rules_topic import Change, ListRecord, RuleRecord
+from samovar.patterns.findings import Finding, to_json
+from samovar.patterns.words import counted, duration_words
+
+NEW, KEPT, MOVED, DRAINED, DROPPED = "new", "kept", "moved", "drained", "dropped"
+
+
+@dataclass(frozen=True)
+class RulePlan:
+    """What a change does to one rule."""
+
+    rule: RuleRecord
+    diff: str
+    state: str
+    states: int | None = None
+    cold_ms: int = 0  # in shadow for so long, since it begins with no history
+    stage: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        rule = self.rule
+        named = {"name": rule.name, "number": rule.number, "version": rule.version, "status": rule.status}
+        cold = {"shadow_ms": self.cold_ms, "warm_from_ms": rule.warm_from_ms, "text": self.cold_text()}
+        return {**named, "diff": self.diff, "state": self.state, "states": self.states, "cold_start": cold}
+
+    def cold_text(self) -> str:
+        if self.rule.warm_from_ms is not None and self.state not in (KEPT, MOVED):
+            return "its history is folded before it may alert"
+        if not self.cold_ms:
+            return "it may alert at once"
+        span = duration_words(self.cold_ms)
+        return f"it begins with no history, and stays in shadow for its longest span, {span} of event time"
+
+    def lines(self) -> Iterator[str]:
+        rule = self.rule
+        yield f"{rule.name}: number {rule.number}, version {rule.version}, {rule.status}"
+        yield f"  partial matches: {self.state_text()}"
+        if rule.status != "disabled":
+            yield f"  cold start: {self.cold_text()}"
+        if self.diff:
+            yield from (f"  {line}" for line in self.diff.splitlines())
+
+    def state_text(self) -> str:
+        texts = {
+            NEW: "none, the rule is new",
+            KEPT: "kept, the version is the same",
+            MOVED: "kept; what was collected stays as it was judged, from here on the new list counts",
+            DRAINED: "drained: matches that have begun go on under the old version, new ones begin under this one",
+            DROPPED: "dropped",
+        }
+        known = self.states is not None and self.state not in (NEW,)
+        return texts[self.state] + (f" ({counted(self.states or 0, 'state')} on this machine)" if known else "")
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """A change that was looked at. `base` is the last change when that was done: one in between overtakes it."""
+
+    base: int
+    act: str
+    rules: tuple[RulePlan, ...] = ()
+    lists: Mapping[str, ListRecord] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    seeds: tuple[RuleRecord, ...] = ()
+    new_stages: tuple[str, ...] = ()
+    gone_stages: tuple[str, ...] = ()
+    backtest: Mapping[str, Any] | None = None
+
+    @property
+    def number(self) -> int:
+        return self.base + 1 + bool(self.seeds)
+
+    def changes(self, author: str, note: str, at_ms: int, fields: Mapping[str, Any]) -> list[Change]:
+        """The records to write. The first change of all begins with what the folder has."""
+        seed = Change(1, "seed", author, at_ms, "as in the rules folder", self.seeds, {}, fields)
+        rules = () if self.lists else tuple(each.rule for each in self.rules)
+        own = Change(self.number, self.act, author, at_ms, note, rules, self.lists, fields)
+        return [seed, own] if self.seeds else [own]
+
+    def to_json(self) -> dict[str, Any]:
+        lists = {
+            name: {"items": len(each.items), "added": list(each.added), "removed": list(each.removed)}
+            for name, each in self.lists.items()
+        }
+        return {
+            "change": self.number,
+            "act": self.act,
+            "findings": [to_json(finding) for finding in self.findings],
+            "rules": [rule.to_json() for rule in self.rules],
+            "lists": lists,
+            "stages": {"new": list(self.new_stages), "gone": list(self.gone_stages)},
+            "seeds": [rule.name for rule in self.seeds],
+            "backtest": None if self.backtest is None else dict(self.backtest),
+        }
+
+    def as_text(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"change {self.number}: {self.act}"
+        if self.seeds:
+            count = counted(len(self.seeds), "rule")
+            yield f"the {count} of the rules folder are written down as number 1; from here on the folder is not read"
+        for rule in self.rules:
+            yield from rule.lines()
+        for name, each in self.lists.items():
+            yield f"list {name}: {len(each.added)} added, {len(each.removed)} removed, {len(each.items):,} items"
+        if self.new_stages:
+            yield f"stages {', '.join(self.new_stages)} are made: containers begin to read further topics"
+        if self.gone_stages:
+            yield f"stages {', '.join(self.gone_stages)} are no more, and what they hold is dropped"
+
+
+def diff_of(before: str, after: str, name: str, old: str, new: str) -> str:
+    """Two texts of a rule, line by line; empty where they are the same."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{name} {old}", f"{name} {new}", lineterm="", n=2
+    )
+    return "\n".join(lines)

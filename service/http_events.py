@@ -1,0 +1,325 @@
+"""Events out of the streams' topics, for people: by their places, the newest, and those of a key.
+
+Nothing indexes events by key: the newest records of the key's partition are looked through, up to a bound of records
+and time, and what was looked through is told.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from samovar.changelog.cursors import Part
+from samovar.changelog.log import Log, Records, TopicPartition
+from samovar.changelog.partition import partition_of
+from samovar.patterns.decode import RefusedError, time_of
+from samovar.service.avro_streams import avro_of
+from samovar.service.reading import unpacked
+from samovar.service.settings_models import ServiceFile, Stream
+
+READ_RECORDS = 20_000
+POLL_S = 0.05
+SCAN_RECORDS = 200_000  # of a partition
+SCAN_S = 1.5
+PATIENCE_S = 3.0
+NEAR_MS = 60_000  # in the log, before and after
+NEAR = 2_000  # places that are no further apart than this are read in one go
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record of a stream. `time` is None, and `event` no object, where it is no event."""
+
+    stream: str
+    partition: int
+    offset: int
+    logged: int
+    key: bytes | None
+    value: bytes | None
+    time: int | None
+    type: str
+    event: Any
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.stream, self.partition, self.offset
+
+    def data(self) -> dict[str, Any]:
+        where = {"stream": self.stream, "partition": self.partition, "offset": self.offset}
+        return where | {"time": self.time, "logged": self.logged, "type": self.type, "event": self.event}
+
+
+@dataclass
+class Scanned:
+    """What was looked through. `complete`: from the first record that the topics keep."""
+
+    records: int = 0
+    since_ms: int | None = None
+    complete: bool = True
+
+    def data(self) -> dict[str, Any]:
+        return {"records": self.records, "since": self.since_ms, "complete": self.complete}
+
+
+@dataclass
+class Events:
+    """Reads the streams of a service."""
+
+    settings: ServiceFile
+    log: Log
+    _decoders: dict[str, Any] = field(default_factory=dict)
+
+    # ------------------------------------------------------------ by place
+
+    def at(self, places: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int, int], Event]:
+        """The events at these places, as far as the log still has them."""
+        wanted: dict[TopicPartition, list[int]] = {}
+        for stream, partition, offset in places:
+            if stream in self.settings.streams:
+                wanted.setdefault(TopicPartition(self.settings.streams[stream].topic, partition), []).append(offset)
+        found: dict[tuple[str, int, int], Event] = {}
+        for ranges in _rounds(self._present(wanted)):
+            offsets = {at: set(wanted[at]) for at in ranges}
+            for records in self.window(ranges):
+                at = TopicPartition(records.topic, records.partition)
+                rows = [row for row, offset in enumerate(records.offsets.tolist()) if offset in offsets[at]]
+                for event in self._events(records, rows):
+                    found[event.place] = event
+        return found
+
+    def _present(self, wanted: Mapping[TopicPartition, list[int]]) -> dict[TopicPartition, list[int]]:
+        exist = self.log.topics({at.topic for at in wanted})
+        places = [at for at in wanted if at.topic in exist and 0 <= at.partition < exist[at.topic].partitions]
+        bounds = self.log.bounds(places)
+        kept = {at: sorted(each for each in wanted[at] if bounds[at].begin <= each < bounds[at].end) for at in places}
+        return {at: offsets for at, offsets in kept.items() if offsets}
+
+    # ------------------------------------------------------------ the newest
+
+    def newest(self, stream: str, limit: int) -> list[Event]:
+        """The newest events of a stream, newest first by log time."""
+        places = self.places(stream)
+        found: list[Event] = []
+        for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
+            found += self._events(records, range(len(records)))
+        return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
+
+    # ------------------------------------------------------------ of a key
+
+    def of_key(self, key: str, fields: Collection[str], limit: int) -> tuple[list[Event], Scanned]:
+        """Events of a key, newest first: those whose record key it is, or that have it in one of these fields."""
+        scanned, found = Scanned(), []
+        deadline = time.monotonic() + SCAN_S
+        text = key.encode("utf-8", "surrogatepass")
+        for name, stream in self.settings.streams.items():
+            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
+            found += self._scan(name, text, key, others, limit, scanned, deadline)
+        newest = sorted(found, key=lambda event: (event.time or 0, event.logged, event.offset), reverse=True)
+        return newest[:limit], scanned
+
+    def _scan(
+        self,
+        stream: str,
+        text: bytes,
+        key: str,
+        fields: Sequence[str],
+        limit: int,
+        scanned: Scanned,
+        deadline: float,
+    ) -> list[Event]:
+        places = self.places(stream)
+        own = self.settings.streams[stream].key
+        if not fields and not self.settings.streams[stream].repartition:
+            home = partition_of(text, len(places)) if places else 0
+            places = {at: bounds for at, bounds in places.items() if at.partition == home}
+        found: list[Event] = []
+        back, most = READ_RECORDS, SCAN_RECORDS // max(len(places), 1)
+        ends = {at: end for at, (_, end) in places.items()}
+        while ends and len(found) < limit:
+            starts = {at: max(places[at][0], places[at][1] - back) for at in ends}
+            for records in self.window({at: (starts[at], ends[at]) for at in ends}):
+                scanned.records += len(records)
+                if len(records):
+                    first = int(records.times[0])
+                    scanned.since_ms = first if scanned.since_ms is None else min(scanned.since_ms, first)
+                rows = _rows_of(records, text, by_value=bool(fields))
+                found += [each for each in self._events(records, rows) if _is_of(each, text, key, (own, *fields))]
+            ends = {at: start for at, start in starts.items() if start > places[at][0]}
+            back *= 4
+            if ends and (back > most or time.monotonic() > deadline):
+                scanned.complete = False
+                break
+        if ends and len(found) >= limit:
+            scanned.complete = False
+        return found
+
+    def near(self, text: bytes, fields: Collection[str], matched: Sequence[Event]) -> list[Event]:
+        """Events of a key that lie in the log about where these lie, in all streams."""
+        first = min(event.logged for event in matched) - NEAR_MS
+        last = max(event.logged for event in matched) + NEAR_MS
+        key, found = text.decode("utf-8", "replace"), []
+        for name, stream in self.settings.streams.items():
+            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
+            places = self.places(name)
+            if not others and not stream.repartition and places:
+                home = partition_of(text, len(places))
+                places = {at: bounds for at, bounds in places.items() if at.partition == home}
+            offsets = {(event.partition): event.offset for event in matched if event.stream == name}
+            ranges = {
+                at: self._about(at, bounds, offsets.get(at.partition), first, last) for at, bounds in places.items()
+            }
+            for records in self.window(ranges):
+                rows = _rows_of(records, text, by_value=bool(others))
+                found += [
+                    each for each in self._events(records, rows) if _is_of(each, text, key, (stream.key, *others))
+                ]
+        return found
+
+    def _about(
+        self, at: TopicPartition, bounds: tuple[int, int], known: int | None, first: int, last: int
+    ) -> tuple[int, int]:
+        """Offsets between two log times; where those are too many, those about a known one."""
+        begin, end = self.log.offset_at(at, first), self.log.offset_at(at, last)
+        if end - begin > READ_RECORDS:
+            middle = begin if known is None else known
+            begin, end = max(begin, middle - READ_RECORDS // 2), min(end, middle + READ_RECORDS // 2)
+        return max(begin, bounds[0]), min(end, bounds[1])
+
+    # ------------------------------------------------------------ records
+
+    def places(self, stream: str) -> dict[TopicPartition, tuple[int, int]]:
+        topic = self.settings.streams[stream].topic
+        found = self.log.topics([topic]).get(topic)
+        if found is None:
+            return {}
+        return dict(self.log.bounds([TopicPartition(topic, number) for number in range(found.partitions)]))
+
+    def window(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], patience_s: float = PATIENCE_S
+    ) -> Iterator[Records]:
+        """Records from one offset up to another, of several partitions. What does not come in time is left out."""
+        open_ = {at: stop for at, (start, stop) in ranges.items() if start < stop}
+        if not open_:
+            return
+        reader = self.log.reader({at: ranges[at][0] for at in open_})
+        deadline = time.monotonic() + patience_s
+        try:
+            while open_ and time.monotonic() < deadline:
+                for records in reader.poll(READ_RECORDS, POLL_S):
+                    at = TopicPartition(records.topic, records.partition)
+                    if at in open_:
+                        rows = int(np.searchsorted(records.offsets, open_[at]))
+                        yield records if rows == len(records) else Part(records, 0, rows, open_[at])
+                open_ = {at: stop for at, stop in open_.items() if reader.position(at) < stop}
+        finally:
+            reader.close()
+
+    def _events(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
+        name = self._stream_of(records.topic)
+        stream = self.settings.streams[name]
+        offsets, times = records.offsets, records.times
+        for row in rows:
+            value = records.value(row)
+            data = self._data(name, stream, value)
+            time_ms, type = moment_of(data, stream), type_of(data, stream, name)
+            place = name, records.partition, int(offsets[row])
+            yield Event(*place, int(times[row]), records.key(row), value, time_ms, type, data)
+
+    def readable(self, name: str, value: bytes | None) -> Event:
+        """An event by its value alone."""
+        stream = self.settings.streams[name]
+        data = self._data(name, stream, value)
+        return Event(name, 0, 0, 0, None, value, moment_of(data, stream), type_of(data, stream, name), data)
+
+    def _stream_of(self, topic: str) -> str:
+        return next(name for name, stream in self.settings.streams.items() if stream.topic == topic)
+
+    def _data(self, name: str, stream: Stream, value: bytes | None) -> Any:
+        if value is None:
+            return None
+        if stream.format == "avro":
+            if name not in self._decoders:
+                self._decoders[name] = avro_of(stream).decoder((), stream.time, stream.type or "")
+            text = self._decoders[name].json(value)
+            return unpacked(text) if isinstance(text, str) else None
+        return unpacked(value.decode("utf-8", "replace"))
+
+
+# ---------------------------------------------------------------- parts of an event
+
+
+def value_at(event: Any, path: str) -> Any:
+    """The value of a dotted field; None where it has none."""
+    if not isinstance(event, dict):
+        return None
+    if path in event:
+        return event[path]
+    head, _, rest = path.partition(".")
+    return value_at(event.get(head), rest) if rest else None
+
+
+def moment_of(event: Any, stream: Stream) -> int | None:
+    value = value_at(event, stream.time)
+    try:
+        return None if value is None else time_of(value)
+    except (RefusedError, ValueError, OverflowError):
+        return None
+
+
+def type_of(event: Any, stream: Stream, name: str) -> str:
+    found = name if stream.type is None else value_at(event, stream.type)
+    return found if isinstance(found, str) else "?"
+
+
+def _may_have(stream: Stream, path: str) -> bool:
+    """Whether events of a stream can have a field, as far as its schema tells."""
+    return stream.fields is None or path in json.dumps(stream.fields)
+
+
+def _is_of(event: Event, text: bytes, key: str, fields: Sequence[str]) -> bool:
+    return event.key == text or any(_text(value_at(event.event, path)) == key for path in fields)
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return None if value is None or isinstance(value, dict | list) else str(value)
+
+
+def _rows_of(records: Records, text: bytes, *, by_value: bool) -> list[int]:
+    """Rows that may be of a key: it is the record's key or, if `by_value`, its bytes are somewhere in the value."""
+    keys = records.keys
+    rows = np.flatnonzero(keys.ends - keys.starts == len(text)).tolist()
+    found = [row for row in rows if records.key(row) == text]
+    if by_value:
+        found += [row for row in range(len(records)) if text in (records.value(row) or b"")]
+    return sorted(set(found))
+
+
+def _rounds(wanted: Mapping[TopicPartition, list[int]]) -> Iterator[dict[TopicPartition, tuple[int, int]]]:
+    """Ranges that hold these offsets, of each partition one a round."""
+    left = {at: _clusters(offsets) for at, offsets in wanted.items()}
+    while left:
+        yield {at: clusters[0] for at, clusters in left.items()}
+        left = {at: clusters[1:] for at, clusters in left.items() if len(clusters) > 1}
+
+
+def _clusters(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """
+    >>> _clusters([3, 5, 9_000])
+    [(3, 6), (9000, 9001)]
+    """
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and offset - found[-1][1] <= NEAR:
+            found[-1] = found[-1][0], offset + 1
+        else:
+            found.append((offset, offset + 1))
+    return found

@@ -1,0 +1,227 @@
+"""What the stores of this node hold, for questions about keys. Reads secondary instances, never the containers' own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from samovar.changelog.keytexts import key_text as record_key
+from samovar.changelog.partition import partition_of
+from samovar.changelog.record import ROW, row_parts
+from samovar.patterns.compile import RulePlan
+from samovar.patterns.matcher import decode_key
+from samovar.patterns.syntax import Field, Scalar
+from samovar.service.access_masks import HIDDEN, Masks
+from samovar.service.alerts_index import key_text
+from samovar.service.state_commands import refuse_no_key, with_events
+from samovar.service.state_tasks import held_of, scanned
+from samovar.service.state_view import FOREVER, keys_meant, look_up
+from samovar.service.stores import ROWS_END, Site, is_store, plan_for, position_of
+from samovar.service.verifying import rule_name
+from samovar.state.errors import StoreError
+from samovar.tasks.plan import Plan
+
+if TYPE_CHECKING:
+    from samovar.service.http_world import World
+
+Task: TypeAlias = tuple[str, int]  # stage and partition
+SCANNED_KEYS = 20_000  # of a task, to find those of one rule
+
+
+# ---------------------------------------------------------------- which tasks
+
+
+def tasks_of_key(world: World, text: str, rule: str | None) -> list[Task]:
+    """The tasks that may hold something of a key."""
+    site = world.shelf.site()
+    refuse_no_key(site, text, rule, None)
+    found: dict[Task, None] = {}
+    for here in site.stages():
+        for partition in partitions_for(here, text, rule):
+            found[here.stage, partition] = None
+    return list(found)
+
+
+def partitions_for(site: Site, text: str, rule: str | None) -> Collection[int]:
+    """Where a key's state is in a stage: one partition where that can be told, else all."""
+    if site.plan.task is not None:
+        return [partition_of(text.encode(), site.partitions)] if rule is None else []
+    found: set[int] = set()
+    for each in site.plan.program.rules:
+        if rule is not None and each.rule.id != rule:
+            continue
+        for key in keys_meant(site.plan, text, each.rule.id).values():
+            placed = _placed(each, site.plan, key)
+            if placed is None:
+                return range(site.partitions)
+            found.add(partition_of(placed, site.partitions))
+    return sorted(found)
+
+
+def _placed(rule: RulePlan, plan: Plan, key: Sequence[Scalar]) -> bytes | None:
+    """The text that a key's records are placed by; None where rules do not tell."""
+    fields = {spec.key for spec in plan.inputs}
+    for part, value in zip(rule.rule.form.by, key, strict=True):
+        if isinstance(part.value, Field) and fields == {part.value.path}:
+            return record_key(value)
+    return None
+
+
+# ---------------------------------------------------------------- a key
+
+
+def held_here(world: World, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
+    """All that these tasks hold of a key."""
+    site = world.shelf.site()
+    found: list[dict[str, Any]] = []
+    for stage, partition in tasks:
+        here = site.at(stage)
+        if is_store(here.store(partition)):
+            found += _held(world, here, partition, text, rule)
+    return found
+
+
+def _held(world: World, here: Site, partition: int, text: str, rule: str | None) -> Iterator[dict[str, Any]]:
+    with world.stores.reading(here.store(partition)) as store:
+        position = position_of(store)
+        plan = plan_for(here, partition, position)
+        watermark = None if position is None else position.watermark
+        where = {"stage": here.stage, "partition": partition, "watermark": watermark}
+        if plan.task is not None:
+            held = held_of(plan, store, text)
+            if rule is None and not held.is_empty:
+                yield {**where, **held.data()}
+            return
+        for key in keys_meant(plan, text, rule):
+            state = look_up(plan, store, key, rule)
+            if not state.is_empty:
+                told = state.data()
+                told["rules"] = [_titled(world, with_events(here, position, each)) for each in told["rules"]]
+                yield {**where, **told}
+
+
+def _titled(world: World, rule: Mapping[str, Any]) -> dict[str, Any]:
+    known = world.shelf.get().rules.get(rule["rule"])
+    return {**rule, "title": None if known is None else known.title, "by": [] if known is None else _by(known)}
+
+
+def _by(rule: Any) -> list[str]:
+    return [key.name for key in rule.form.by]
+
+
+# ---------------------------------------------------------------- many keys
+
+
+def keys_here(world: World, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
+    """Keys that have state, in the order of their bytes."""
+    site = world.shelf.site()
+    found: list[dict[str, Any]] = []
+    for stage, partition in tasks:
+        here = site.at(stage)
+        if not is_store(here.store(partition)) or len(found) >= limit:
+            continue
+        with world.stores.reading(here.store(partition)) as store:
+            plan = plan_for(here, partition, position_of(store))
+            states = _keys(plan, store) if plan.task is None else scanned(store)
+            placed = ({"stage": stage, "partition": partition, **each} for each in islice(states, SCANNED_KEYS))
+            wanted = (each for each in placed if rule is None or rule in each["rules"])
+            found += islice(wanted, limit - len(found))
+    for each in found:
+        each["key_text"] = key_text(dict(enumerate(each["key"])))  # type: ignore[arg-type]
+    return found
+
+
+def _keys(plan: Plan, store: Any) -> Iterator[dict[str, Any]]:
+    for key, group in groupby(store.range(ROW, ROWS_END), key=lambda pair: row_parts(pair[0])[0]):
+        rows = list(group)
+        names = dict.fromkeys(rule_name(plan, row_parts(row)[1]) for row, _ in rows)
+        size = sum(len(row) + len(value) for row, value in rows)
+        yield {"key": list(decode_key(key)), "rules": list(names), "rows": len(rows), "bytes": size}
+
+
+def sessions_here(world: World, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
+    """Live sessions of a rule."""
+    site = world.shelf.site()
+    found: list[dict[str, Any]] = []
+    names = _by(world.shelf.rule(rule))
+    for each in keys_here(world, tasks, rule, limit):
+        here = site.at(each["stage"])
+        with suppress(StoreError), world.stores.reading(here.store(each["partition"])) as store:
+            plan = plan_for(here, each["partition"], position_of(store))
+            for key in keys_meant(plan, key_json(each["key"]), rule):
+                for state in look_up(plan, store, key, rule).rules:
+                    found += [_session(each, names, state, partial) for partial in state.get("partials", ())]
+    return found
+
+
+def key_json(key: Sequence[Any]) -> str:
+    return json.dumps(list(key), ensure_ascii=False)
+
+
+def _session(
+    entry: Mapping[str, Any], names: Sequence[str], state: Mapping[str, Any], partial: Mapping[str, Any]
+) -> dict[str, Any]:
+    bound = partial.get("bound", ())
+    fires = partial.get("fires_at")
+    closes = fires if fires is not None and abs(fires) < FOREVER else state.get("due")
+    return {
+        "key": dict(zip(names, entry["key"], strict=False)),
+        "key_text": entry["key_text"],
+        "stage": entry["stage"],
+        "partition": entry["partition"],
+        "events": partial["events"],
+        "since": partial.get("since"),
+        "last": max((event["time"] for event in bound), default=None),
+        "closes": closes,
+    }
+
+
+# ---------------------------------------------------------------- hidden
+
+
+def masked_held(masks: Masks, world: World, held: Mapping[str, Any]) -> dict[str, Any]:
+    """What is held of a key, with marked values hidden."""
+    if not masks.is_on:
+        return dict(held)
+    rules = world.shelf.get().rules
+    names = [_by(rules[name]) for each in held["rules"] if (name := _rule_id(each)) in rules] if "rules" in held else []
+    by = next((each for each in names if len(each) == len(held["key"])), None)
+    hides = by is None or any(map(masks.hides, by))
+    found = dict(held)
+    if hides:
+        found["key"] = [masks.alias(value) for value in held["key"]]
+        if "key_text" in found:
+            found["key_text"] = masks.alias(found["key_text"])
+    found["rules"] = [_masked_rule(masks, each) if isinstance(each, dict) else each for each in held.get("rules", ())]
+    if "histories" in held:
+        found["histories"] = [_masked_history(masks, each) for each in held["histories"]]
+    for name in ("stores", "timers"):
+        if name in held:
+            found[name] = [{**each, "key": masks.alias(each.get("key")), "value": HIDDEN} for each in held[name]]
+    return found
+
+
+def _rule_id(each: Any) -> str:
+    return str(each["rule"] if isinstance(each, dict) else each)
+
+
+def _masked_rule(masks: Masks, rule: Mapping[str, Any]) -> dict[str, Any]:
+    partials = []
+    for partial in rule.get("partials", ()):
+        bound = [
+            {**each, "event": masks.event(each["stream"], each["event"])} if "event" in each else each
+            for each in partial.get("bound", ())
+        ]
+        partials.append({**partial, "bound": bound})
+    return {**rule, "partials": partials} if "partials" in rule else dict(rule)
+
+
+def _masked_history(masks: Masks, history: Mapping[str, Any]) -> dict[str, Any]:
+    """Which field a history function reads is in its text: where any marked name is in it, its values are hidden."""
+    call = str(history["call"])
+    named = any(path.rpartition(".")[2] in call for path in masks.paths)
+    events = [{**each, "value": masks.alias(each["value"])} if named else each for each in history["events"]]
+    return {**history, "events": events}

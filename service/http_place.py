@@ -1,0 +1,48 @@
+"""Where the HTTP process answers."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from samovar.changelog.errors import Refused
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process answers: what it binds, and what other nodes call it by."""
+
+    host: str
+    port: int
+    advertised: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.1.2.3")]
+    [True, True, True, False, False]
+    """
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def place_of(host: str, port: int, advertised: str | None = None) -> Place:
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - told apart, not bound here
+    shown = f"[{name}]" if ":" in name else name
+    return Place(host, port, advertised or f"http://{shown}:{port}")
+
+
+def place_from(text: str, advertised: str | None = None) -> Place:
+    """From PORT or HOST:PORT.
+
+    >>> place_from("8080").advertised, place_from("[::1]:8080").host
+    ('http://127.0.0.1:8080', '::1')
+    """
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise Refused("bad-address", f"`{text}` is no address for HTTP", "Write a port, or HOST:PORT: 8080.")
+    return place_of(host.strip("[]") or "127.0.0.1", int(port), advertised)

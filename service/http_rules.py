@@ -1,0 +1,114 @@
+"""The rules of a service as the HTTP process knows them: loaded once, and again when one was published or changed.
+
+What a rule file has wrong does not stop anybody from looking at alerts and keys: the rules that loaded last stay.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from samovar.changelog import rules_topic
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log, TopicPartition
+from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.syntax import Rule
+from samovar.service.rulebook import Rulebook, RuleEntry
+from samovar.service.settings_models import ServiceFile
+from samovar.service.stores import Site, site_of
+from samovar.tasks.plan import RuleText
+
+LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Rules, their versions and stages, and what kept newer ones from loading."""
+
+    site: Site | None
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    texts: Mapping[str, RuleText] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
+    book: Rulebook | None = None
+    problem: str | None = None
+
+    def version(self, rule: str) -> str | None:
+        return self.texts[rule].version if rule in self.texts else None
+
+    def of_version(self, rule: str, version: str) -> Rule | None:
+        """A rule of a version: the one of now, or one that the rulebook still has."""
+        if self.version(rule) == version:
+            return self.rules.get(rule)
+        found = self.entry_of(rule, version)
+        return None if found is None else load_text(found.text).rule
+
+    def entry_of(self, rule: str, version: str) -> RuleEntry | None:
+        entries = () if self.book is None else self.book.history(rule)
+        return next((each for each in entries if each.version == version), None)
+
+    def entry(self, rule: str) -> RuleEntry | None:
+        return None if self.book is None else self.book.entry(rule)
+
+
+class RuleShelf:
+    """Gives the rules as they are now."""
+
+    def __init__(self, settings: ServiceFile, log: Log) -> None:
+        self._settings, self._log = settings, log
+        self._lock = threading.Lock()
+        self._loaded = Loaded(None)
+        self._print: object = None
+        self._next_s = 0.0
+
+    def get(self) -> Loaded:
+        with self._lock:
+            if time.monotonic() >= self._next_s:
+                self._next_s = time.monotonic() + LOOK_EVERY_S
+                found = self._fingerprint()
+                if found != self._print:
+                    self._loaded, self._print = self._load(), found
+            return self._loaded
+
+    def site(self) -> Site:
+        found = self.get()
+        if found.site is None:
+            raise Refused(
+                "rule-errors", "the rules have errors", "`samovar rules check` shows them", found.problem or ""
+            )
+        return found.site
+
+    def rule(self, name: str) -> Rule:
+        rules = self.get().rules
+        if name not in rules:
+            hint = did_you_mean(name, rules) or "GET /api/v1/rules lists them."
+            raise Refused("unknown-rule", f"there is no rule `{name[:80]}`", hint)
+        return rules[name]
+
+    def _load(self) -> Loaded:
+        try:
+            site = site_of(self._settings, self._log)
+        except Refused as refused:
+            return replace(self._loaded, problem=str(refused))
+        rules, texts, stages = {}, {}, {}
+        for plan in site.plans:
+            for each, text in zip(plan.program.rules, plan.rules, strict=True):
+                rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
+        return Loaded(site, rules, texts, stages, site.settings.book)
+
+    def _fingerprint(self) -> object:
+        """What the rules depend on: the files, and what was published since."""
+        topic = rules_topic.topic_of(self._settings.service)
+        at = TopicPartition(topic, 0)
+        published = self._log.bounds([at])[at].end if topic in self._log.topics([topic]) else 0
+        files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
+        return files, published
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
+    return [path] if path.exists() else []

@@ -1,0 +1,93 @@
+"""Stores of this machine's containers, opened to read and shared for a moment: opening one for each question is slow.
+
+Always a secondary instance, never the container's own handle. What is given is at most FRESH_S old.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from samovar.state.secondary import SecondaryStore
+
+FRESH_S = 0.5
+IDLE_S = 30.0
+MOST_OPEN = 64
+
+
+@dataclass(eq=False)
+class _Open:
+    store: SecondaryStore
+    at_s: float
+    users: int = 0
+    is_old: bool = False
+
+
+class StorePool:
+    """The source of truth for which stores are open to read, and who reads them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opening: dict[Path, threading.Lock] = {}
+        self._open: dict[Path, _Open] = {}
+
+    @contextmanager
+    def reading(self, folder: Path) -> Iterator[SecondaryStore]:
+        held = self._take(folder)
+        try:
+            yield held.store
+        finally:
+            self._give_back(held)
+
+    def close(self) -> None:
+        with self._lock:
+            for folder in list(self._open):
+                self._retire(folder)
+
+    def _take(self, folder: Path) -> _Open:
+        with self._lock:
+            found = self._fresh(folder)
+            if found is not None:
+                return found
+            opening = self._opening.setdefault(folder, threading.Lock())
+        with opening:  # others wait for the one who opens it, and share it
+            with self._lock:
+                found = self._fresh(folder)
+                if found is not None:
+                    return found
+            made = _Open(SecondaryStore(folder), time.monotonic(), 1)
+            with self._lock:
+                self._retire(folder)
+                self._open[folder] = made
+                self._tidy()
+            return made
+
+    def _fresh(self, folder: Path) -> _Open | None:
+        found = self._open.get(folder)
+        if found is None or time.monotonic() - found.at_s > FRESH_S:
+            return None
+        found.users += 1
+        return found
+
+    def _give_back(self, held: _Open) -> None:
+        with self._lock:
+            held.users -= 1
+            if held.is_old and not held.users:
+                held.store.close()
+
+    def _retire(self, folder: Path) -> None:
+        before = self._open.pop(folder, None)
+        if before is not None:
+            before.is_old = True
+            if not before.users:
+                before.store.close()
+
+    def _tidy(self) -> None:
+        now = time.monotonic()
+        for folder, each in list(self._open.items()):
+            if now - each.at_s > IDLE_S or len(self._open) > MOST_OPEN:
+                self._retire(folder)

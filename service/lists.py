@@ -1,0 +1,91 @@
+"""Shared lists (`in $risky`): changed without publishing rules anew. A change is one of the rules topic, and comes in
+as one of rules does: between two batches, at a place that the journal tells.
+
+A list begins as the service file has it, or else as the rules that name it declare it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log
+from samovar.changelog.rules_topic import ListRecord
+from samovar.patterns.nearest import did_you_mean
+from samovar.service.change_plan import ChangePlan
+from samovar.service.publishing import commit, planned, seeded
+from samovar.service.rulebook import read_rulebook, with_book
+from samovar.service.service_rules import lists_of, rules_of
+from samovar.service.settings_models import ServiceFile
+
+ITEMS_MOST = 10_000
+
+
+def show(settings: ServiceFile, log: Log) -> dict[str, tuple[Any, ...]]:
+    """All lists of the rules as they are now."""
+    booked = with_book(settings, seeded(settings, read_rulebook(settings, log)))
+    found: dict[str, tuple[Any, ...]] = {}
+    for rule in rules_of(booked).rules:
+        for name, items in rule.lists.items():
+            found.setdefault(name, tuple(items))
+    known: Mapping[str, Any] = lists_of(booked)
+    return dict(sorted((found | {name: tuple(items) for name, items in known.items()}).items()))
+
+
+def plan_lists(
+    settings: ServiceFile, log: Log, name: str, *, add: Sequence[Any] = (), remove: Sequence[Any] = ()
+) -> ChangePlan:
+    """What a change of a list would do to the rules that name it; refused where it changes nothing."""
+    book = read_rulebook(settings, log)
+    before = _list(settings, log, name)
+    added = [item for item in dict.fromkeys(add) if item not in before]
+    removed = [item for item in dict.fromkeys(remove) if item in before]
+    if not added and not removed:
+        what = f"the list {name} has {'all' if add else 'none'} of these items already"
+        raise Refused("list-unchanged", what, "There is nothing to do; `samovar lists show` shows it.")
+    items = [item for item in before if item not in removed] + added
+    if len(items) > ITEMS_MOST:
+        what = f"the list {name} would have {len(items):,} items, and {ITEMS_MOST:,} are the most"
+        raise Refused("list-too-long", what, "Long lists belong into a stream that rules join.")
+    return planned(settings, log, book, "lists", [], {name: ListRecord(items, added, removed)})
+
+
+def add(
+    settings: ServiceFile, log: Log, name: str, items: Sequence[Any], author: str, note: str = ""
+) -> tuple[Any, ...]:
+    """Put items on a list; the list afterwards."""
+    return write(settings, log, plan_lists(settings, log, name, add=items), author, note)
+
+
+def remove(
+    settings: ServiceFile, log: Log, name: str, items: Sequence[Any], author: str, note: str = ""
+) -> tuple[Any, ...]:
+    """Take items from a list; the list afterwards."""
+    return write(settings, log, plan_lists(settings, log, name, remove=items), author, note)
+
+
+def write(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> tuple[Any, ...]:
+    """Write a change that was looked at."""
+    commit(settings, log, plan, author, note)
+    (each,) = plan.lists.values()
+    return tuple(each.items)
+
+
+def _list(settings: ServiceFile, log: Log, name: str) -> tuple[Any, ...]:
+    booked = with_book(settings, seeded(settings, read_rulebook(settings, log)))
+    known: Mapping[str, Any] = lists_of(booked)
+    if name in known:
+        return tuple(known[name])
+    declared = {rule.id: tuple(rule.lists[name]) for rule in rules_of(booked).rules if name in rule.lists}
+    if not declared:
+        names = sorted(show(settings, log))
+        hint = did_you_mean(name, names) or (f"Lists are {', '.join(names)}." if names else "No rule has a list.")
+        raise Refused("unknown-list", f"no rule has a list `{name}`", hint)
+    if len(set(declared.values())) > 1:
+        raise Refused(
+            "list-differs",
+            f"the rules {', '.join(declared)} each declare another list `{name}`",
+            f"Say what it is in the service file (`lists: {{{name}: [...]}}`): that counts for all of them.",
+        )
+    return next(iter(declared.values()))

@@ -1,0 +1,379 @@
+"""Publish, disable, enable and roll back rules: looked at first (`plan_...`), then written to the rules topic.
+
+What a change will do is found by the very function that a running task does it with (samovar.tasks.switching), over
+the plans of now and those that would be.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log
+from samovar.changelog.record import row_parts
+from samovar.changelog.rules_topic import (
+    DISABLED,
+    DRAIN,
+    DROP,
+    LIVE,
+    SHADOW,
+    Change,
+    ListRecord,
+    RuleRecord,
+    append_changes,
+    spec_of,
+)
+from samovar.patterns.compile import CompileError, compile_rules
+from samovar.patterns.findings import Finding
+from samovar.patterns.lint import lint
+from samovar.patterns.loading import load_given, rendered
+from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.spans import cold_ms
+from samovar.patterns.syntax import Rule
+from samovar.service.auditing import audited
+from samovar.service.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RulePlan, diff_of
+from samovar.service.plans import rule_plans
+from samovar.service.rulebook import Rulebook, RuleEntry, folded, read_rulebook, with_book
+from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_of
+from samovar.service.settings_models import ServiceFile
+from samovar.service.stores import reading, rows_of
+from samovar.service.topics import MAX_MESSAGE_BYTES, bootstrap_of, missing, partitions_of, plan
+from samovar.state.errors import StoreError
+from samovar.tasks.plan import Plan
+from samovar.tasks.switching import rules_facts, switched
+from samovar.tasks.task import task_folder
+
+NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
+
+
+def plan_publish(
+    settings: ServiceFile,
+    log: Log,
+    text: str | Sequence[str],
+    *,
+    shadow: bool = False,
+    warm_from_ms: int | None = None,
+    drain: bool = False,
+) -> ChangePlan:
+    """What publishing these rules would do; refused where one has errors."""
+    texts = [text] if isinstance(text, str) else list(text)
+    state = DRAIN if drain else DROP
+    status = SHADOW if shadow else LIVE
+    book = read_rulebook(settings, log)
+    rules = [_checked(settings, book, each) for each in texts]
+    _refuse_twice([rule.id for rule, _ in rules])
+    records = [
+        RuleRecord(rule.id, 0, compile_rules([rule]).rules[0].version, each, status, state, warm_from_ms)
+        for (rule, _), each in zip(rules, texts, strict=True)
+    ]
+    findings = tuple(finding for _, found in rules for finding in found)
+    return planned(settings, log, book, "publish", records, findings=findings)
+
+
+def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = False) -> ChangePlan:
+    book = read_rulebook(settings, log)
+    entry = _known(seeded(settings, book), name)
+    if entry.status == DISABLED:
+        raise Refused("rule-unchanged", f"the rule {name} is disabled already", "There is nothing to do.")
+    record = RuleRecord(name, 0, entry.version, entry.text, DISABLED, DRAIN if drain else DROP)
+    return planned(settings, log, book, "disable", [record])
+
+
+def plan_enable(
+    settings: ServiceFile, log: Log, name: str, *, shadow: bool = False, warm_from_ms: int | None = None
+) -> ChangePlan:
+    """A rule that was disabled runs again; one that is in shadow may alert, or the other way round."""
+    book = read_rulebook(settings, log)
+    entry = _known(seeded(settings, book), name)
+    status = SHADOW if shadow else LIVE
+    if entry.status == status:
+        raise Refused("rule-unchanged", f"the rule {name} is {status} already", "There is nothing to do.")
+    _checked(settings, book, entry.text)
+    record = RuleRecord(name, 0, entry.version, entry.text, status, DROP, warm_from_ms)
+    return planned(settings, log, book, "enable", [record])
+
+
+def plan_rollback(
+    settings: ServiceFile, log: Log, name: str, to_number: int | None = None, *, drain: bool = False
+) -> ChangePlan:
+    """An earlier text again, as a new number; without `to_number` the one before the text of now."""
+    book = seeded(settings, read_rulebook(settings, log))
+    entry, history = _known(book, name), book.history(name)
+    others = [each for each in history if each.text != entry.text]
+    wanted = [each for each in history if each.number == to_number] if to_number is not None else others[-1:]
+    if not wanted:
+        numbers = ", ".join(str(each.number) for each in history)
+        hint = f"`samovar rules history` shows them: {numbers}."
+        what = "no earlier text" if to_number is None else f"no number {to_number}"
+        raise Refused("unknown-number", f"the rule {name} has {what}", hint)
+    rule, _ = _checked(settings, book, wanted[0].text)
+    version = compile_rules([rule]).rules[0].version
+    status = entry.status if entry.status != DISABLED else LIVE
+    record = RuleRecord(name, 0, version, wanted[0].text, status, DRAIN if drain else DROP)
+    return planned(settings, log, read_rulebook(settings, log), "rollback", [record])
+
+
+def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str = "") -> RuleEntry:
+    """Write a change that was looked at; the entry of its first rule."""
+    entries = commit(settings, log, plan, author, note)
+    return entries[plan.rules[0].rule.name]
+
+
+def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
+    """Write any change; the entries of all rules after it."""
+    _made(settings, log)
+    changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
+    if read_rulebook(settings, log).change != plan.base:
+        raise Refused(
+            "change-overtaken",
+            "someone else changed the rules since this change was looked at",
+            "Nothing was written. Look at `samovar rules history`, and do it again.",
+        )
+    append_changes(log, settings.service, changes)
+    what = f"rules.{plan.act}" if plan.rules else "lists"
+    audited(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
+    return {entry.name: entry for entry in read_rulebook(settings, log).entries}
+
+
+def disable(
+    settings: ServiceFile, log: Log, name: str, author: str, note: str = "", *, drain: bool = False
+) -> RuleEntry:
+    return publish(settings, log, plan_disable(settings, log, name, drain=drain), author, note)
+
+
+def enable(
+    settings: ServiceFile, log: Log, name: str, author: str, note: str = "", *, shadow: bool = False
+) -> RuleEntry:
+    return publish(settings, log, plan_enable(settings, log, name, shadow=shadow), author, note)
+
+
+def rollback(
+    settings: ServiceFile, log: Log, name: str, author: str, note: str = "", to_number: int | None = None
+) -> RuleEntry:
+    return publish(settings, log, plan_rollback(settings, log, name, to_number), author, note)
+
+
+def diff(settings: ServiceFile, log: Log, name: str, a: int, b: int) -> str:
+    """Two numbers of a rule, line by line; empty where their texts are the same."""
+    book = seeded(settings, read_rulebook(settings, log))
+    _known(book, name)
+    texts = {each.number: each.text for each in book.history(name)}
+    for number in (a, b):
+        if number not in texts:
+            hint = f"`samovar rules history` shows them: {', '.join(map(str, texts))}."
+            raise Refused("unknown-number", f"the rule {name} has no number {number}", hint)
+    return diff_of(texts[a], texts[b], name, str(a), str(b))
+
+
+# ---------------------------------------------------------------- looking
+
+
+def _checked(settings: ServiceFile, book: Rulebook, text: str) -> tuple[Rule, tuple[Finding, ...]]:
+    """A rule without errors under this service file, and the lint's findings."""
+    booked = with_book(settings, book)
+    schema, path = schema_of(settings.streams), "<rule>"
+    loaded = load_given(text, path, settings.params, lists_of(booked), schema)
+    if loaded.rule is None:
+        shown = rendered([each for each in loaded.findings if each.level == "error"], {path: text})
+        raise BadRules("rule-errors", "the rule has errors, and is not published", "The rules of now go on.", shown)
+    try:
+        compile_rules([loaded.rule])
+    except CompileError as fault:
+        raise Refused("rule-too-large", str(fault), "The rules of now go on.") from fault
+    return loaded.rule, (*loaded.findings, *lint(loaded.rule, schema))
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise Refused("rule-twice", f"the rule {twice[0]} is there twice", "Give one of them another id.")
+
+
+def seeded(settings: ServiceFile, book: Rulebook) -> Rulebook:
+    """The rulebook, or what it would be if it began now."""
+    if book.change:
+        return book
+    return folded([Change(1, "seed", "", 0, "", seeds_of(settings))], settings)
+
+
+def seeds_of(settings: ServiceFile) -> tuple[RuleRecord, ...]:
+    """The rules of the folder as number 1 of each."""
+    rules = rules_of(settings).rules
+    return tuple(RuleRecord(rule.id, 1, compile_rules([rule]).rules[0].version, rule.text) for rule in rules)
+
+
+def _known(book: Rulebook, name: str) -> RuleEntry:
+    entry = book.entry(name)
+    if entry is None:
+        names = [each.name for each in book.entries]
+        hint = did_you_mean(name, names) or f"Rules are {', '.join(names)}."
+        raise Refused("unknown-rule", f"there is no rule `{name}`", hint)
+    return entry
+
+
+def planned(
+    settings: ServiceFile,
+    log: Log,
+    book: Rulebook,
+    act: str,
+    records: Sequence[RuleRecord],
+    lists: Mapping[str, ListRecord] | None = None,
+    findings: tuple[Finding, ...] = (),
+) -> ChangePlan:
+    """A change in full: with numbers, and with what it does in every stage."""
+    seeds = () if book.change else seeds_of(settings)
+    before = seeded(settings, book)
+    numbers = {entry.name: entry.number for entry in before.entries}
+    numbered = [_numbered(record, numbers.get(record.name, 0) + 1) for record in records]
+    change = Change(before.change + 1, act, "", 0, "", tuple(numbered), lists or {})
+    after = folded([*before.changes, change], settings)
+    existing = log.topics([stream.topic for stream in settings.streams.values()])
+    partitions = partitions_of(settings, existing)
+    plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
+    _refuse_large(plans)
+    standing: list[Plan] = []
+    with suppress(Refused):  # what was published before does not load: this change may be what mends it
+        standing = rule_plans(with_book(settings, before), partitions)
+    counts = states_here(settings, [each.stage for each in standing], partitions)
+    look = _Looking(standing, plans, counts, before)
+    names = [each.stage for each in plans], [each.stage for each in standing]
+    return ChangePlan(
+        book.change,
+        act,
+        tuple(look.at(record) for record in numbered) or look.touched(),
+        lists or {},
+        findings,
+        seeds,
+        tuple(each for each in names[0] if standing and each not in names[1]),
+        tuple(each for each in names[1] if each not in names[0]),
+    )
+
+
+def _refuse_large(plans: Sequence[Plan]) -> None:
+    """The journal tells all rules of a stage in one record, with their lists."""
+    for each in plans:
+        size = len(json.dumps(rules_facts(each)))
+        if size > MAX_MESSAGE_BYTES * 3 // 4:  # what drains comes on top
+            raise Refused(
+                "change-too-large",
+                f"the rules and their lists would have {size:,} bytes together, and a record of the journal holds"
+                f" {MAX_MESSAGE_BYTES:,}",
+                "Disable rules that are not needed, or shorten the list.",
+            )
+
+
+def _numbered(record: RuleRecord, number: int) -> RuleRecord:
+    return RuleRecord(
+        record.name, number, record.version, record.text, record.status, record.state, record.warm_from_ms
+    )
+
+
+class _Looking:
+    """What a change does to rules, as `switched` tells it."""
+
+    def __init__(
+        self, standing: Sequence[Plan], wanted: Sequence[Plan], counts: Mapping[str, int] | None, before: Rulebook
+    ) -> None:
+        self.counts, self.before = counts, before
+        self.old = {rule.id: (plan, rule) for plan in standing for rule in plan.rules}
+        self.new = {rule.id: (plan, rule) for plan in wanted for rule in plan.rules}
+        stages = {plan.stage: plan for plan in wanted}
+        both = [(plan, stages[plan.stage]) for plan in standing if plan.stage in stages]
+        self.switches = {new.stage: switched(old, new, NOWHEN) for old, new in both}
+
+    def at(self, record: RuleRecord) -> RulePlan:
+        entry = self.before.entry(record.name)
+        diff = (
+            ""
+            if entry is None
+            else diff_of(entry.text, record.text, record.name, str(entry.number), str(record.number))
+        )
+        cold = self._cold_ms(record.name)
+        stage = self.new[record.name][0].stage if record.name in self.new else ""
+        return RulePlan(record, diff, self._state(record), self._count(record.name), cold, stage)
+
+    def touched(self) -> tuple[RulePlan, ...]:
+        """Rules whose version changes with a list; they are not published anew."""
+        names = [name for name, (_, new) in self.new.items() if self.old[name][1].version != new.version]
+        return tuple(self.at(self._record(name)) for name in names)
+
+    def _record(self, name: str) -> RuleRecord:
+        entry = self.before.entry(name)
+        assert entry is not None
+        return RuleRecord(name, entry.number, self.new[name][1].version, entry.text, entry.status)
+
+    def _state(self, record: RuleRecord) -> str:
+        old = self.old.get(record.name)
+        if old is None:
+            return NEW
+        plan, text = old
+        store, switch = f"{text.id}@{text.version}", self.switches.get(plan.stage)
+        if switch is None:
+            return DROPPED
+        if store in switch.moves:
+            return MOVED
+        if any(rule.drains and rule.id == text.id and rule.version == text.version for rule in switch.plan.rules):
+            return DRAINED
+        return KEPT if store in switch.plan.program.stores else DROPPED
+
+    def _count(self, name: str) -> int | None:
+        old = self.old.get(name)
+        return None if old is None or self.counts is None else self.counts.get(f"{name}@{old[1].version}", 0)
+
+    def _cold_ms(self, name: str) -> int:
+        if name not in self.new:
+            return 0
+        plan, _ = self.new[name]
+        switch = self.switches.get(plan.stage)
+        rule = next(each.rule for each in plan.program.rules if each.rule.id == name)
+        if switch is None:  # a stage that begins with this change: nothing was forwarded to it before
+            return cold_ms(rule)
+        own = next(each for each in switch.plan.rules if each.id == name and not each.drains)
+        return 0 if own.alerts_from_ms is None else own.alerts_from_ms - NOWHEN
+
+
+def states_here(settings: ServiceFile, stages: Sequence[str], partitions: int) -> dict[str, int] | None:
+    """How many keys have a state, by the store's name, in the stores of this machine; None where it has none."""
+    found: Counter[str] = Counter()
+    looked = False
+    for stage in stages:
+        for partition in range(partitions):
+            folder = task_folder(settings.state, partition, stage) / "store"
+            if not (folder / "CURRENT").exists():
+                continue
+            with suppress(StoreError), reading(folder) as store:
+                looked = True
+                for row, _ in rows_of(store):
+                    _, name, kind, number = row_parts(b"r" + row)
+                    found[name] += kind == 0 and number == 0
+    return dict(found) if looked else None
+
+
+# ---------------------------------------------------------------- writing
+
+
+def fields_of(settings: ServiceFile) -> dict[str, Any]:
+    """The streams' fields as they are in the service file now."""
+    return {name: stream.fields for name, stream in settings.streams.items() if stream.fields is not None}
+
+
+def _made(settings: ServiceFile, log: Log) -> None:
+    spec = spec_of(settings.service, settings.replication)
+    if spec.name in log.topics([spec.name]):
+        return
+    wanted = next(each for each in plan(settings, stages=False) if each.name == spec.name)
+    if settings.topics != "create":
+        found = missing(wanted, bootstrap_of(settings))
+        raise Refused("topic-missing", found.what, found.fix)
+    log.create([wanted])
+
+
+def _named(plan: ChangePlan) -> dict[str, Any]:
+    rules = {each.rule.name: each.rule.number for each in plan.rules}
+    lists = {name: {"added": list(each.added), "removed": list(each.removed)} for name, each in plan.lists.items()}
+    return ({"rules": rules} if rules else {}) | ({"lists": lists} if lists else {})

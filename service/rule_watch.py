@@ -1,0 +1,102 @@
+"""Looks at the rules topic beside a container's loop, and makes plans of what was published.
+
+A change that cannot be taken (a rule with errors under this service file, topics that may not be made) is told, and the
+rules before it go on; with the next change it is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.log import Log, TopicPartition
+from samovar.changelog.rules_topic import read_changes, topic_of
+from samovar.service.placement import refuse_misplaced
+from samovar.service.plans import rule_plans
+from samovar.service.rulebook import folded, with_book
+from samovar.service.settings_models import ServiceFile
+from samovar.service.topics import ensure
+from samovar.tasks.notes import Note
+from samovar.tasks.plan import Plan
+
+LOOK_EVERY_S = 0.5
+CLOSE_S = 5.0
+
+
+class RuleWatch:
+    """The source of truth for which change a container knows. `newer` is its loop's, all else may be another's."""
+
+    def __init__(
+        self, log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions: int, tell: Callable[[str], None]
+    ) -> None:
+        self._log, self._settings, self._partitions, self._tell = log, settings, partitions, tell
+        self._tasks = [plan for plan in plans if plan.task is not None]
+        self._at = TopicPartition(topic_of(settings.service), 0)
+        self._end: int | None = None
+        self._known = 0 if settings.book is None else settings.book.change
+        self._found: Sequence[Plan] | None = None
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self.refused: tuple[int, Refused] | None = None  # a change that could not be taken
+
+    @property
+    def trouble(self) -> str | None:
+        if self.refused is None:
+            return None
+        change, error = self.refused
+        return f"change {change}: {error.code}: {error.what}"
+
+    def newer(self) -> Sequence[Plan] | None:
+        if self._found is None:  # without the lock: a look may be going on
+            return None
+        with self._lock:
+            found, self._found = self._found, None
+        return found
+
+    def look(self) -> None:
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
+            return
+        end = self._log.bounds([self._at])[self._at].end
+        if end == self._end:
+            return
+        changes = read_changes(self._log, self._settings.service)
+        self._end = end
+        if len(changes) <= self._known:
+            return
+        self._known = len(changes)
+        try:
+            self._found, self.refused = self._plans(with_book(self._settings, folded(changes, self._settings))), None
+        except Refused as error:
+            self.refused = self._known, error
+            text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
+            self._tell(Note(text, "rules-refused", "error", change=self._known, code=error.code))
+
+    def _plans(self, settings: ServiceFile) -> list[Plan]:
+        plans = [*rule_plans(settings, self._partitions), *self._tasks]
+        ensure(self._log, settings)
+        refuse_misplaced(self._log, settings, plans, self._partitions)
+        return plans
+
+    # ------------------------------------------------------------ the thread
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this lasts, the topic is looked at."""
+        thread = threading.Thread(target=self._run, name="rules", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._ending.wait(LOOK_EVERY_S):
+            with suppress(LogUnavailable, Fenced, Refused):  # it is looked at again
+                self.look()

@@ -1,0 +1,169 @@
+"""The storm guard: a rule that raises more alerts than its limit is throttled, with an alarm and a count.
+
+Alerts of a rule are counted in windows of event time, in each task. Once the alerts of earlier moments of a window are
+as many as the limit, the others of that window are kept back: all that happen at one moment share one fate, so that how
+the input was cut into batches makes no difference. The count is a row of the store, and so a replay throttles the same:
+
+    b"v" + rule   JSON: `v` first, then the fields of `Count`
+    b"v"          JSON: `v` first, `limits`: what was in force; other ones are a journal entry of the rules
+
+The first alert that is kept back becomes an alarm, a record of the alerts topic that has the form of an alert and an
+`alarm`: it stands until a window has passed in which nothing was kept back. Then, with the rule's next alert, a second
+one says that it is over, and how many were kept back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from samovar.changelog.log import Pair
+from samovar.changelog.record import STORM, newer
+from samovar.state.store import Change, Readable
+
+FORMAT = 1
+EVERY = "*"  # the limit of rules that have none of their own
+STORM_END = bytes([STORM[0] + 1])
+
+Limits: TypeAlias = Mapping[str, tuple[int, int]]  # rule to alerts and ms
+
+
+@dataclass
+class Count:
+    """The alerts of one rule: `earlier` are those before `last_ms` in the window that begins at `window_ms`. A storm
+    stands since the window `since_ms`, and has kept `kept_back` alerts back.
+    """
+
+    window_ms: int
+    last_ms: int
+    earlier: int = 0
+    all: int = 0
+    since_ms: int | None = None
+    kept_back: int = 0
+    quiet: bool = True  # nothing was kept back in this window
+
+
+class Guard:
+    """The source of truth for how many alerts each rule raised lately, between two commits."""
+
+    def __init__(self, limits: Limits, store: Readable) -> None:
+        self.limits = limits
+        self.counts: dict[str, Count] = {}
+        self.throttled: Counter[str] = Counter()  # since these rules began here
+        self._changed: set[str] = set()
+        for row, value in store.range(STORM, STORM_END) if limits else ():
+            if row != STORM:
+                self.counts[row[1:].decode()] = Count(**_fields(value))
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.limits
+
+    @property
+    def standing(self) -> dict[str, int]:
+        """Rules that are in a storm, and how many of their alerts were kept back."""
+        return {rule: count.kept_back for rule, count in self.counts.items() if count.since_ms is not None}
+
+    def left(self, alerts: Sequence[Pair]) -> list[Pair]:
+        """Those that are raised, and alarms about the others."""
+        found: list[Pair] = []
+        for pair in alerts:
+            alert = json.loads(pair[1] or b"{}")
+            limit = self.limits.get(alert["rule"]) or self.limits.get(EVERY)
+            found += [pair] if limit is None else self._judged(pair, alert, limit)
+        return found
+
+    def _judged(self, pair: Pair, alert: dict[str, Any], limit: tuple[int, int]) -> list[Pair]:
+        rule, at, (most, per_ms) = alert["rule"], alert["at"], limit
+        window_ms = at - at % per_ms
+        count = self.counts.setdefault(rule, Count(window_ms, at))
+        if window_ms < count.window_ms:
+            return [pair]
+        self._changed.add(rule)
+        found = self._begun(count, alert, window_ms, per_ms) if window_ms > count.window_ms else []
+        if at > count.last_ms:
+            count.last_ms, count.earlier = at, count.all
+        count.all += 1
+        if count.earlier < most:
+            return [*found, pair]
+        self.throttled[rule] += 1
+        count.kept_back, count.quiet = count.kept_back + 1, False
+        if count.since_ms is None:
+            count.since_ms = window_ms
+            text = f"{rule} passed {most:,} alerts in {per_ms:,} ms: the others are kept back and counted"
+            found.append(alarm(alert, "storm", count.since_ms, text, limit, 0))
+        return found
+
+    def _begun(self, count: Count, alert: dict[str, Any], window_ms: int, per_ms: int) -> list[Pair]:
+        """A new window begins; the storm is over where the last one was quiet, or where one passed with no alert."""
+        found: list[Pair] = []
+        if count.since_ms is not None and (count.quiet or window_ms > count.window_ms + per_ms):
+            text = f"the storm of {alert['rule']} is over: {count.kept_back:,} alerts were kept back"
+            limit = self.limits.get(alert["rule"]) or self.limits[EVERY]
+            found = [alarm(alert, "storm-over", count.since_ms, text, limit, count.kept_back)]
+            count.since_ms, count.kept_back = None, 0
+        count.window_ms, count.last_ms, count.earlier, count.all, count.quiet = window_ms, window_ms, 0, 0, True
+        return found
+
+    def changes(self) -> list[Change]:
+        """Rows that changed since the last commit."""
+        changed, self._changed = sorted(self._changed), set()
+        return [(STORM + rule.encode(), _packed(asdict(self.counts[rule]))) for rule in changed]
+
+
+def alarm(alert: dict[str, Any], kind: str, since_ms: int, text: str, limit: tuple[int, int], kept_back: int) -> Pair:
+    """A record of the alerts topic about a rule, not a key."""
+    rule = alert["rule"]
+    id_ = hashlib.sha256(f"{kind} {rule} {since_ms} {alert['id']}".encode()).hexdigest()[:32]
+    record = {
+        "rule": rule,
+        "version": alert["version"],
+        "id": id_,
+        "key": {},
+        "start": since_ms,
+        "end": alert["at"],
+        "at": alert["at"],
+        "steps": {},
+        "emit": {"alerts": limit[0], "per_ms": limit[1], "kept_back": kept_back},
+        "message": text,
+        "alarm": kind,
+    }
+    return rule.encode(), json.dumps(record).encode()
+
+
+# ---------------------------------------------------------------- what was in force
+
+
+def limits_row(limits: Limits) -> list[Change]:
+    """The row that says which limits are in force; none where there never were any."""
+    return [(STORM, _packed({"limits": limits_facts(limits)}))]
+
+
+def limits_facts(limits: Limits) -> dict[str, list[int]]:
+    return {rule: list(limit) for rule, limit in limits.items()}
+
+
+def limits_of(facts: Mapping[str, Any]) -> Limits:
+    """As the journal and the row have it."""
+    return {rule: (limit[0], limit[1]) for rule, limit in facts.items()}
+
+
+def limits_in(store: Readable) -> Limits:
+    data = store.get(STORM)
+    return {} if data is None else limits_of(_fields(data)["limits"])
+
+
+def _packed(facts: Mapping[str, Any]) -> bytes:
+    return json.dumps({"v": FORMAT, **facts}, separators=(",", ":")).encode()
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(data)
+    version = raw.pop("v")
+    if version > FORMAT:
+        raise newer("the count of a rule's alerts", version, FORMAT)
+    return raw

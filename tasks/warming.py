@@ -1,0 +1,88 @@
+"""The history of a rule that is new: the inputs folded from an earlier offset on, before it may alert.
+
+What comes out are the rows of its states as they would be if it had run since then, up to where the task stands; what
+it would have alerted about in the past is not raised. The journal says from which offsets on, so a replay folds the
+same: records between two offsets, judged by nothing but themselves and by where the task stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from samovar.changelog.cursors import Cursor
+from samovar.changelog.log import Log, TopicPartition
+from samovar.changelog.record import row_parts
+from samovar.patterns.order import NO_TIME
+from samovar.state.memory import MemoryStore
+from samovar.state.store import Change
+from samovar.tasks.core import Core
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import InputSpec, Plan
+from samovar.tasks.switching import Switch, with_rules
+from samovar.tasks.unknown_schemas import unknown_yet
+
+
+def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
+    """Where the fold begins: at the first records of each stream that were logged since the earliest time asked for."""
+    assert plan.book is not None
+    times = [plan.book.coming[rule].warm_from_ms for rule in rules]
+    since_ms = min(each for each in times if each is not None)
+    places = {spec.stream: TopicPartition(spec.topic, partition) for spec in plan.inputs}
+    begins = {at: bounds.begin for at, bounds in log.bounds(list(places.values())).items()}
+    return {stream: max(log.offset_at(at, since_ms), begins[at]) for stream, at in places.items()}
+
+
+def warm_rows(log: Log, switch: Switch, partition: int, here: Core, specs: Sequence[InputSpec]) -> list[Change]:
+    """Rows of the states that the rules to be warmed begin with. `here` are the rules before the change, which stand
+    where the fold ends; states that they have already stay theirs.
+    """
+    if not switch.warm:
+        return []
+    texts = [replace(rule, alerts_from_ms=None) for rule in switch.plan.rules if rule.id in switch.warm]
+    plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
+    fold = _Fold(log, plan, partition, specs)
+    fold.run(switch.warm_from or {}, here.intake)
+    wanted = plan.program.stores - here.residence.plan.program.stores
+    rows, _ = fold.core.residence.changes(fold.core.watermark)
+    return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
+
+
+class _Fold:
+    """One fold on its way."""
+
+    def __init__(self, log: Log, plan: Plan, partition: int, specs: Sequence[InputSpec]) -> None:
+        self.log, self.partition = log, partition
+        self.core = Core(plan, partition, MemoryStore(), specs, None)
+        self.core.intake.replays = True  # it notes nothing
+
+    def run(self, start: Mapping[str, int], here: Intake) -> None:
+        cursors: dict[str, Cursor] = {}
+        try:
+            for stream, source in self.core.intake.sources.items():
+                if stream in here.sources:
+                    source.next = start.get(stream, here.sources[stream].next)
+                    source.decoder.hide(unknown_yet(here.sources[stream].unknown))
+                    cursors[stream] = Cursor(self.log, TopicPartition(source.spec.topic, self.partition), source.next)
+            self._feed(cursors, here.nexts())
+        finally:
+            for cursor in cursors.values():
+                cursor.close()
+        self._come_up_to(here)
+
+    def _feed(self, cursors: Mapping[str, Cursor], ends: Mapping[str, int]) -> None:
+        """All records, of the stream that is behind in event time first."""
+        left = set(cursors)
+        while left:
+            stream = min(sorted(left), key=self.core.intake.largest)
+            records = cursors[stream].take(ends[stream])
+            if records is None:
+                left.discard(stream)
+                continue
+            self.core.feed(records)
+            self.core.alerts.clear()
+
+    def _come_up_to(self, here: Intake) -> None:
+        """Event time as it is there: what was released there is folded here, what waits there is left to it."""
+        if here.watermark > NO_TIME:
+            self.core.release_to(here.watermark)

@@ -4,6 +4,7 @@
     python -m benchmarks service [--events N] [--only PART,...] [--runs N] [--full] [--json]
     python -m benchmarks scaling [--events N] [--only PART,...] [--full] [--json]
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only PART,...] [--plot FILE] [--json]
+    python -m benchmarks backtest [--events N] [--json]
     python -m benchmarks all [options that both have]
 
 `matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import matcher, scaling, service
+from benchmarks import backtest, matcher, scaling, service
 
 
 def _spark(arguments: Sequence[str]) -> int:
@@ -29,6 +30,7 @@ PARTS: dict[str, list[Callable[[Sequence[str]], int]]] = {
     "service": [service.main],
     "scaling": [scaling.main],
     "spark": [_spark],
+    "backtest": [backtest.main],
     "all": [matcher.main, service.main],
 }
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from samovar.changelog.log import Append, TopicSpec
 from samovar.changelog.spark import Session
 from samovar.service.views import query
 from samovar.service.views_store import ViewStore
-from tests.oncall import START, Service, make, many, purchase, run
+from tests.oncall import START, Service, make, many, purchase, run, run_apart
 
 DAY_S = 86_400
 BY_HOUR = """
@@ -297,6 +298,7 @@ def test_labels_are_a_source_also_where_nobody_labelled_yet(spark: Session, serv
 
 PUBLISH = """
 import sys
+import uuid
 from pathlib import Path
 from samovar.service.views_store import Manifest, ViewStore
 
@@ -371,7 +373,11 @@ def test_rolled_back_by_one_command(spark: Session, service: Service) -> None:
     with duckdb.connect() as base:
         catalog = service.settings.views.store / "catalog.parquet"
         assert base.sql(f"select version from '{catalog}'").fetchall() == [(1,)]
-    assert "version 3" in views(service, "refresh")
+    (service.config.parent / "views" / "cards.yml").write_text("view: cards\nsql: [")
+    assert views(service, "rollback", "cards", "--to", 2) == "cards: version 2, 7 rows\n"
+    assert len(json.loads(views(service, "query", "cards", "--json"))["rows"]) == 7
+    put(service, CARDS)
+    assert "version 3" in views(service, "rebuild")
 
 
 def test_two_at_once_are_refused(service: Service) -> None:
@@ -441,3 +447,23 @@ def test_an_unknown_view_and_none_at_all(service: Service) -> None:
 
 
 # ---------------------------------------------------------------- the views that are shipped
+
+
+def test_on_kafka(spark: Session, service: Service, kafka: str, tmp_path: Path) -> None:
+    name = f"views-{uuid.uuid4().hex[:8]}"
+    text = service.config.read_text().replace("service: s", f"service: {name}")
+    text = text.replace("{key:", f"{{topic: {name}, key:") + f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\n'
+    service.config.write_text(text)
+    put(service, BY_HOUR, CARDS)
+    events = tmp_path / "events.jsonl"
+    events.write_text("".join(json.dumps(event) + "\n" for event in many(140)))
+    assert run("produce", service.config, "purchase", events).exit_code == 0
+    ran = run_apart("run", service.config, "--until-caught-up")
+    assert ran.returncode == 0, ran.stderr
+    views(service, "refresh")
+    assert [(card, count) for card, count, _ in rows(service, "cards")] == [(f"c{n}", 20) for n in range(7)]
+    alerts = alerts_of(service)
+    assert sum(row[3] for row in rows(service, "by-hour")) == len(alerts) > 0
+    manifest = shown(service, "by-hour")["sources"]["alerts"]
+    assert set(manifest) == {f"{name}-alerts/{partition}" for partition in (0, 1)}
+    assert views(service, "refresh") == "by-hour: nothing new\ncards: nothing new\n"

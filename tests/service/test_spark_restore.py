@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from samovar.changelog import ahead
+from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
+from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_progress import Ticker
 from samovar.changelog.staged import Staged
-from samovar.service.spark_jobs import Part, stage
+from samovar.service.restore_plan import Asked, plan_restore
+from samovar.service.spark_jobs import Part, shipped, stage
+from samovar.service.stores import site_of
 from tests.oncall import Service, is_equal, make, many, purchase, refused, restored, run, wipe
 
 
@@ -185,3 +190,62 @@ def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.
     assert told
     assert {"job", "stages", "tasks", "rows", "total", "rows_per_s", "left_s"} <= set(told[-1])
     assert told[-1]["total"] == sum(each["records"] for each in json.loads(done.stdout)["plan"])
+
+
+# ---------------------------------------------------------------- what an executor does, without Spark
+
+
+def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newest rows do not fit in memory at once: later files win over earlier ones, and delete what is gone."""
+    monkeypatch.setattr(ahead, "PART_ROWS", 5)
+    monkeypatch.setattr(ahead, "READ_RECORDS", 4)
+    for number in range(4):
+        service.process(many(60, start_s=number * 3_000))
+    before = service.digests()
+    with service.log() as log:
+        site = site_of(service.settings, log)
+        asked = Asked(source="changelog", engine="spark")
+        for planned in plan_restore(site, asked, service.clock.now_ms):
+            staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            assert len(staged.files) > 2
+            assert staged.manifest.digest == before[planned.partition]
+    wipe(service)
+    assert digests_in(restored(service, "--ingest", tmp_path / "staging", "--verify")) == before
+
+
+def test_p2_after_compaction_with_tombstones(service: Service, tmp_path: Path) -> None:
+    """P2, P10: gaps of the embedded log are passed, and deleted keys stay deleted."""
+    service.config.write_text(service.config.read_text() + "changelog: {min_compaction_lag: 1s}\n")
+    for number in range(6):
+        service.process(many(40, start_s=number * 3_000))
+        service.clock.pass_ms(60_000)
+    with service.log() as log:
+        log.compact("s-changelog")
+        found = [each for at in (0, 1) for each in read_all(log, TopicPartition("s-changelog", at))]
+        ends = sum(service.changelog_end(partition) for partition in (0, 1))
+        assert sum(map(len, found)) < ends, "nothing was compacted"
+        assert any(each.null.any() for each in found), "there is no tombstone"
+        before = service.digests()
+        site = site_of(service.settings, log)
+        asked = Asked(source="changelog", engine="spark")
+        for planned in plan_restore(site, asked, service.clock.now_ms):
+            staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            assert staged.manifest.digest == before[planned.partition]
+            assert staged.manifest.offset == planned.end
+
+
+def test_an_executor_that_fails_leaves_no_files(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.process(many(60))
+    monkeypatch.setattr("samovar.service.spark_jobs.digest_of", _failing)
+    with service.log() as log:
+        site = site_of(service.settings, log)
+        (planned, _) = plan_restore(site, Asked(source="changelog", engine="spark"), service.clock.now_ms)
+        with pytest.raises(Refused):
+            stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+    assert [path for path in (tmp_path / "staging").rglob("*") if path.is_file()] == []
+
+
+def _failing(*_: object) -> str:
+    raise Refused("state-damaged", "no digest", "Try again.")

@@ -219,6 +219,8 @@ def test_p2_after_compaction_with_tombstones(service: Service, tmp_path: Path) -
     for number in range(6):
         service.process(many(40, start_s=number * 3_000))
         service.clock.pass_ms(60_000)
+    service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over
+    service.clock.pass_ms(60_000)
     with service.log() as log:
         log.compact("s-changelog")
         found = [each for at in (0, 1) for each in read_all(log, TopicPartition("s-changelog", at))]

@@ -258,6 +258,7 @@ class _Making:
             self.view.partitioning,
             base,
             written,
+            self.view.title,
         )
         self.store.publish(manifest, self.maker.settings.views.keep)
         return Made(self.view, manifest, self._spent(), tuple(self.notes))

@@ -22,7 +22,7 @@ demo: kernel $(if $(KAFKA),spark) ## both services with generated traffic, until
 test: kernel spark ## all tests, on WORKERS=2 processes; ARGS="-k name" chooses some
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
-lint: $(INSTALLED) ## ruff, mypy, layers
+lint: $(INSTALLED) spark ## ruff, mypy, layers
 	@failed=; \
 	echo "ruff check";  $(BIN)/ruff check --quiet . || failed=1; \
 	echo "ruff format"; $(BIN)/ruff format --quiet --check . || failed=1; \

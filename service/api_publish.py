@@ -21,6 +21,7 @@ from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http_jobs import OnProgress
+from samovar.service.http_world import World
 from samovar.service.publishing import seeded
 from samovar.service.rulebook import RuleEntry, read_rulebook
 
@@ -90,7 +91,7 @@ def publish(asking: Authoring, body: Publishing) -> Response:
         )
     world = asking.world
     entry = publishing.publish(world.settings, world.log, found, asking.name, body.note)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 def _planned(asking: Asking, body: Publishing) -> ChangePlan:
@@ -108,6 +109,12 @@ def digest_of(plan: ChangePlan) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
+def _changed(world: World, entry: RuleEntry) -> Response:
+    """Whoever changed a rule may ask for it at once."""
+    world.shelf.look_again()
+    return answered(entry_data(entry))
+
+
 def entry_data(entry: RuleEntry) -> dict[str, Any]:
     told = entry.to_json()
     return {"rule": told.pop("name"), **told, "at": told.pop("at_ms")}
@@ -118,7 +125,7 @@ def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
     """A rule runs no more, until it is enabled."""
     world = asking.world
     entry = publishing.disable(world.settings, world.log, rule, asking.name, body.note, drain=body.drain)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 @router.post("/rules/{rule}/enable")
@@ -126,7 +133,7 @@ def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
     world = asking.world
     entry = publishing.enable(world.settings, world.log, rule, asking.name, body.note, shadow=body.shadow)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 @router.post("/rules/{rule}/rollback")
@@ -134,7 +141,7 @@ def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
     world = asking.world
     entry = publishing.rollback(world.settings, world.log, rule, asking.name, body.note, body.to)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 # ---------------------------------------------------------------- what was
@@ -149,14 +156,10 @@ def history(asking: Reading, rule: RuleName) -> Response:
     if not found:
         world.shelf.rule(rule)  # says what is near
         raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
-    entries = [
-        {
-            **entry_data(each),
-            "text": each.text,
-            "took_effect": book.took_effect(rule, each.number) if book.change else None,
-        }
-        for each in reversed(found)
-    ]
+    entries = []
+    for each in reversed(found):
+        effect = book.took_effect(rule, each.number) if book.change else None
+        entries.append({**entry_data(each), "text": each.text, "took_effect": effect})
     return answered({"entries": entries})
 
 
@@ -173,11 +176,8 @@ def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 def show_lists(asking: Reading) -> Response:
     """Shared lists as they are now."""
     found = lists.show(asking.world.settings, asking.world.log)
-    if asking.masks.is_on:  # what a list holds is compared with fields, and may be what is marked
-        return answered(
-            {"lists": {name: [asking.masks.alias(item) for item in items] for name, items in found.items()}}
-        )
-    return answered({"lists": {name: list(items) for name, items in found.items()}})
+    alias = asking.masks.alias  # what a list holds is compared with fields, and may be what is marked
+    return answered({"lists": {name: [alias(item) for item in items] for name, items in found.items()}})
 
 
 @router.post("/lists/{name}/add")
@@ -209,9 +209,8 @@ def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
         def progress(done: int, total: int) -> None:
             on_progress(done / total if total else 0.0, None)
 
-        return masked_backtest(
-            masks, backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress).to_json()
-        )
+        found = backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress)
+        return masked_backtest(masks, found.to_json())
 
     job = world.jobs.start("backtest", asking.name, work)
     return answered({"job": job.number}, 202)
@@ -239,8 +238,6 @@ def cancel(asking: Authoring, job: Annotated[str, Path(max_length=64)]) -> Respo
     """Cancel a job: one's own, or as an operator anybody's."""
     found = asking.world.jobs.get(job)
     if found.by != asking.name and not asking.who.may("operate"):
-        raise Refused(
-            "unknown-job", "there is no such job", "A job is cancelled by whoever began it, and by operators."
-        )
+        raise Refused("unknown-job", "there is no such job", "It is cancelled by whoever began it, and by operators.")
     found.cancelled.set()
     return answered(found.data())

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from samovar.service.cli_refusals import told
-from samovar.service.cli_service import Config, Json
+from samovar.service.cli_service import Config, Json, SetFlags
 
 SERVE_HELP = """Serve a service's HTTP API and its pages, in a process of its own beside the containers.
 
@@ -51,12 +51,14 @@ def serve(
     advertise: Annotated[
         str | None, typer.Option(metavar="URL", help="What other nodes reach this one by; without it, the address.")
     ] = None,
+    set_: SetFlags = None,
 ) -> None:
     with told():
         from samovar.service.http_serving import serve as run
         from samovar.service.settings import load_service
 
-        run(load_service(config), host, port, advertise, sys.stderr)
+        settings = load_service(config, flags=set_ or ())
+        run(settings, host, port, advertise, sys.stderr, settings.run.slot)
 
 
 def tokens_add(

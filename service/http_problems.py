@@ -122,8 +122,13 @@ def register(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        code = {404: "not-found", 405: "bad-method"}.get(error.status_code, "bad-request")
-        told = problem(code, str(error.detail), status=error.status_code, hint="GET /api/v1/openapi.json lists all.")
+        hint, title = "GET /api/v1/openapi.json lists all.", str(error.detail)
+        if error.status_code == 404:
+            told = problem("not-found", title, status=404, hint=hint)
+        elif error.status_code == 405:
+            told = problem("bad-method", title, status=405, hint=hint)
+        else:
+            told = problem("bad-request", title, status=error.status_code, hint=hint)
         return answer(request, told, error.headers)
 
     for kind in (LogUnavailable, Fenced, CommitUnknown):

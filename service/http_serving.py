@@ -20,13 +20,13 @@ from samovar.service.settings_models import ServiceFile
 STOP_S = 3  # for listeners to be told that it ends
 
 
-def serve(settings: ServiceFile, host: str, port: int, advertise: str | None, out: IO[str]) -> None:
+def serve(settings: ServiceFile, host: str, port: int, advertise: str | None, out: IO[str], slot: int = 0) -> None:
     """Answer until SIGTERM or Ctrl-C."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with opened(settings) as log, bound(host, port) as listening:
         place = place_of(host, listening.getsockname()[1], advertise)
         refuse_open(place, load_tokens(log, settings.service))
-        world = World(settings, log, place)
+        world = World(settings, log, place, slot=slot)
         config = uvicorn.Config(
             app_of(world),
             log_level="warning",

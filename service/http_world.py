@@ -32,7 +32,9 @@ from samovar.service.topics import ensure
 class World:
     """The source of truth for what the HTTP process knows. `start` begins its threads, `close` ends them."""
 
-    def __init__(self, settings: ServiceFile, log: Log, place: Place, *, watch_every_s: float = 2.0) -> None:
+    def __init__(
+        self, settings: ServiceFile, log: Log, place: Place, *, watch_every_s: float = 2.0, slot: int = 0
+    ) -> None:
         self.settings, self.log, self.place = settings, log, place
         self.host = socket.gethostname()
         self.hub = Hub()
@@ -41,7 +43,7 @@ class World:
         self.watch = Watch(settings, log, watch_every_s)
         self.jobs = Jobs()
         self.requests = Requests()
-        self.sinks = Sinks(settings, log)
+        self.sinks = Sinks(settings, log, slot)
         self.stores = StorePool()
         self.index = AlertsIndex(index_path(settings, place.port), settings.alerts.topic)
         self.tokens: Tokens = Tokens()
@@ -60,9 +62,11 @@ class World:
         self.follower = Follower(self.settings, self.log, self.index, self.hub.publish, {topic: self.tokens.fold})
         self.follower.start()
         self.watch.start()
+        self.sinks.start()
 
     def close(self) -> None:
         self.jobs.close()
+        self.sinks.close()
         self.watch.close()
         self.follower.close()
         self.stores.close()

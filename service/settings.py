@@ -1,8 +1,9 @@
 """Reads a service file: YAML to a `ServiceFile`, with every error of the file at once, each with its line and a caret.
 
-`${NAME}` in a value under `log` or `registry` is the environment variable NAME, so that a file holds no secrets, and
-`$${` is `${`. Over the file go variables that are settings themselves, and over those flags (settings_layers.py). What
-came from the environment, and what is named as a secret, is hidden in every text that this program writes.
+`${NAME}` in a value under `log`, `registry` or `sinks` is the environment variable NAME, so that a file holds no
+secrets, and `$${` is `${`. Over the file go variables that are settings themselves, and over those flags
+(settings_layers.py). What came from the environment, and what is named as a secret, is hidden in every text that this
+program writes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MAX_FILE_BYTES = 1_000_000
 _START = Span(1, 1, 1, 1)
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_PASSWORD = re.compile(r"://[^/]*@")  # in an address
+_PASSWORD = re.compile(r"://[^/]*@|https?://[^/\s]+[/?]\S")  # in an address: before its host, or a token behind it
 
 
 @dataclass
@@ -158,7 +159,7 @@ class _Reader:
     lenient: bool
 
     def data(self, node: Map) -> dict[str, Any]:
-        return {key.text: self._value(value, secret=key.text == "log") for key, value in node.entries}
+        return {key.text: self._value(value, secret=key.text in ("log", "sinks")) for key, value in node.entries}
 
     def _value(self, node: Node, *, secret: bool) -> Any:
         if isinstance(node, Map):
@@ -231,17 +232,21 @@ def _report(fault: ErrorDetails, root: Map, report: Report, given: Sequence[Give
     return None
 
 
-def _masked(text: str, node: Node) -> str:
-    """The file's text for showing: values of secret settings become stars, and every column stays where it was."""
+def _masked(text: str, node: Node, secret: tuple[str, ...] = ()) -> str:
+    """The file's text for showing: values of secret settings become stars, and every column stays where it was.
+
+    `secret` are names that are secret here and nowhere else: where a sink goes.
+    """
     if isinstance(node, Map):
         for key, value in node.entries:
-            hidden = isinstance(value, Text) and (is_secret(key.text) or _PASSWORD.search(value.text))
+            named = is_secret(key.text) or key.text in secret
+            hidden = isinstance(value, Text) and (named or _PASSWORD.search(value.text))
             if hidden and isinstance(value, Text) and value.text and "${" not in value.text:
                 start, end = value.fragment.places[0], value.fragment.places[-1]
                 text = text[:start] + "*" * (end - start) + text[end:]
             else:
-                text = _masked(text, value)
+                text = _masked(text, value, ("url",) if key.text == "sinks" else secret)
     elif isinstance(node, List):
         for item in node.items:
-            text = _masked(text, item)
+            text = _masked(text, item, secret)
     return text

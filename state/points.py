@@ -28,6 +28,8 @@ POINTS = (
 MOVES = ("revoke.before", "revoke.after", "assign.after")
 # Passed only where published rules change.
 SWITCHES = ("switch.before", "switch.sent", "switch.after")
+# Passed only when a view is published.
+VIEWS = ("publish.before", "publish.between", "publish.after")
 
 
 class UnknownPointError(ValueError):
@@ -36,10 +38,9 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    if name and name not in POINTS + MOVES + SWITCHES:
-        raise UnknownPointError(
-            f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(POINTS + MOVES + SWITCHES)}."
-        )
+    known = POINTS + MOVES + SWITCHES + VIEWS
+    if name and name not in known:
+        raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]
 
 

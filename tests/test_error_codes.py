@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "errors.md"
 FOLDERS = ("changelog", "tasks", "service", "state")
 
-# Classes whose first argument is a code, and the bases that make another class one of them.
-CODED = {"Refused", "Mismatch"}
+# What has a code as its first argument: classes, their heirs, and what makes a problem of the HTTP API.
+CODED = {"Refused", "Mismatch", "problem"}
 _HEADING = re.compile(r"^### `([^`]+)`$", re.MULTILINE)
 _LETTER = re.compile(r"^\| `([A-Z][A-Z0-9_]+)` \|", re.MULTILINE)
 _CODE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+|unwritable")

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Site, opened
+from tests.browser.waiting import wait_for
 
 BUNDLE = Path(__file__).resolve().parent.parent.parent / "service" / "web" / "static" / "_editor.js"
 
@@ -155,3 +156,76 @@ def test_without_the_bundle_a_plain_field_marks_the_same_errors(browser: Browser
         page.get_by_role("textbox", name="Rule text").fill(RULE.replace("amuont", "amount"))
         expect(page.locator("#verdict")).to_contain_text("No errors")
         expect(page.locator(".plain-lines .error")).to_have_count(0)
+
+
+@pytest.mark.usefixtures("bundled")
+def test_a_rule_is_published_raises_its_first_alert_live_and_is_rolled_back(page: Page, site: Site) -> None:
+    page.goto("/rules/new")
+    expect(page.locator(".cm-content")).to_contain_text("sequence by card")
+    write(page, RULE.replace("amuont", "amount"))
+    expect(page.locator("#verdict")).to_contain_text("No errors")
+    page.locator("#publish").click()
+    expect(page.locator("#state-plan")).to_contain_text("the rule is new")
+    page.get_by_label("Note").fill("two countries in ten minutes")
+    page.locator("#do-publish").click()
+    expect(page.locator(".toast")).to_contain_text("Published twice-abroad as number 1")
+    expect(page.locator("h1")).to_have_text("twice-abroad")
+    wait_for(lambda: took_effect(site, "twice-abroad"), "the rule to take effect", site.folder / "run.log")
+
+    page.goto("/alerts")
+    expect(page.locator("#live")).to_have_text("Live")
+    expect(page.locator("main .spinner")).to_have_count(0)
+    site.send("purchase", [abroad("US", site.later(30)), abroad("SG", site.later(5))])
+    row = page.locator("tr").filter(has_text="twice-abroad")
+    expect(row).to_contain_text("US, then SG")
+    row.locator("a[data-row]").click()
+    expect(page.locator(".timeline .mark:not(.other)")).to_have_count(2)
+    expect(page.locator(".facts")).to_contain_text("current")
+    page.locator(".facts").get_by_role("link", name="c500").click()
+    expect(page.locator("h1")).to_have_text("Key c500")
+    expect(page.locator(".timeline .mark.alert")).to_have_count(1)
+
+    # A second number, whose plan says what is lost; then back to the first.
+    page.goto("/rules/twice-abroad")
+    expect(page.locator("#verdict")).to_contain_text("No errors")
+    write(page, RULE.replace("amuont > 100", "amount > 500"))
+    expect(page.locator("#publish")).to_be_enabled()
+    page.locator("#publish").click()
+    expect(page.locator(".diff .added")).to_contain_text(["amount > 500"])
+    expect(page.locator("#state-plan")).to_contain_text("Dropped")
+    page.locator("#do-publish").click()
+    expect(page.locator(".toast")).to_contain_text("as number 2")
+    expect(page.locator("#publish")).to_be_disabled()
+    page.get_by_role("tab", name="History").click()
+    expect(page.locator("#history li")).to_have_count(2)
+    page.get_by_role("button", name="Compare with 1").click()
+    expect(page.locator("#history .diff .gone")).to_contain_text(["amount > 100"])
+    page.get_by_role("button", name="Roll back to this").click()
+    page.locator("#do-rollback").click()
+    expect(page.locator(".cm-content")).to_contain_text("amount > 100] as first")
+    page.locator("#disable").click()
+    page.locator("#do-disable").click()
+    expect(page.locator("#enable")).to_be_visible()
+
+
+def abroad(country: str, at: int) -> dict[str, object]:
+    return {"card": "c500", "amount": 150, "country": country, "merchant": "m1", "ts": at}
+
+
+def took_effect(site: Site, rule: str) -> bool:
+    return bool(site.get(f"/rules/{rule}/history")["entries"][-1].get("took_effect"))
+
+
+@pytest.mark.usefixtures("bundled")
+def test_a_backtest_is_held_against_what_was_raised(page: Page, site: Site) -> None:
+    at = site.later(60)
+    small = [{"card": "c600", "amount": 1, "merchant": "m1", "ts": at + n * 1000} for n in range(3)]
+    site.send("purchase", [*small, {"card": "c600", "amount": 900, "merchant": "m2", "ts": site.later(10)}])
+    wait_for(lambda: site.get("/alerts?key=c600")["alerts"], "the alert")
+    page.goto("/rules/card-testing")
+    expect(page.locator("#verdict")).to_contain_text("No errors")
+    page.get_by_role("tab", name="Backtest").click()
+    page.locator("#run-backtest").click()
+    expect(page.locator("#backtest .stats")).to_contain_text("Found")
+    expect(page.locator("#backtest .stat").filter(has_text="New")).to_contain_text("0")
+    expect(page.locator("#backtest svg .column")).not_to_have_count(0)

@@ -182,6 +182,8 @@ export function histogram(buckets, { height = 150, label, unit = "", format = sh
     const y = (value) => top + (1 - value / scale.at(-1)) * (height - top - bottom);
     const wide = (width - left - right) / Math.max(1, buckets.length);
     const every = Math.max(1, Math.ceil(34 / wide));
+    const last = buckets.length - 1;
+    const named = (each, at) => each.more || (at % every === 0 && !(buckets[last].more && (last - at) * wide < 44));
     return [
       scale.map((value) => [
         s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
@@ -190,7 +192,7 @@ export function histogram(buckets, { height = 150, label, unit = "", format = sh
       buckets.map((each, at) => {
         const bar = s("rect", { class: "column", x: left + at * wide + 1, y: y(each.count), width: Math.max(1, wide - 2), height: Math.max(0, y(0) - y(each.count)), rx: 1.5 });
         bar.append(s("title", {}, `${format(each.from)} to ${format(each.to)} ${unit}: ${each.count}`));
-        return [bar, at % every === 0 || each.more ? s("text", { class: "tick", x: left + (at + (each.more ? 0.5 : 0)) * wide, y: height - 16, "text-anchor": at ? "middle" : "start" }, `${each.more ? "≥ " : ""}${format(Math.round(each.from * 10) / 10)}`) : null];
+        return [bar, named(each, at) ? s("text", { class: "tick", x: left + (at + (each.more ? 0.5 : 0)) * wide, y: height - 16, "text-anchor": at ? "middle" : "start" }, `${each.more ? "≥ " : ""}${format(Math.round(each.from * 10) / 10)}`) : null];
       }),
       unit ? s("text", { class: "tick", x: width - right, y: height - 3, "text-anchor": "end" }, unit) : null,
     ];

@@ -66,7 +66,7 @@ export function card(title, ...content) {
 }
 
 export const stat = (name, shown, more = null, kind = "") =>
-  h("div", { class: ["stat", kind] }, h("dt", {}, name), h("dd", {}, shown), more ? h("p", { class: "stat-more" }, more) : null);
+  h("div", { class: ["stat", kind] }, h("dt", {}, name), h("dd", {}, shown), more ? h("p", { class: "stat-more", title: typeof more === "string" ? more : null }, more) : null);
 
 // columns: {head, cell: row -> content, class, sort?}. `onrow` makes a row a link: by mouse, and by its first cell.
 export function table(columns, rows, options = {}) {

@@ -28,7 +28,7 @@ export function mount(root, { query, go }) {
 
   put(
     root,
-    h("div", { class: "page-head" }, h("h1", {}, "Alerts"), count),
+    h("div", { class: "page-head" }, h("h1", {}, "Alerts"), count, h("div", { class: "actions" }, pauseButton)),
     h(
       "div",
       { class: "toolbar" },
@@ -38,7 +38,6 @@ export function mount(root, { query, go }) {
       select(SPANS, filter.span, (value) => change("span", value), "Time"),
       keyBox,
       Object.values(filter).some(Boolean) ? button("Clear", () => go("/alerts"), "low") : null,
-      h("span", { class: "right" }, pauseButton),
     ),
     h("div", { class: "grid wide-left" }, h("section", { class: "card", "aria-label": "Alerts" }, list, more), h("section", { class: "card", "aria-label": "Precision a rule" }, h("header", { class: "card-head" }, h("h2", {}, "Precision a rule")), precision)),
   );
@@ -105,10 +104,8 @@ export function mount(root, { query, go }) {
   function columns() {
     return [
       { head: "Event time", class: "tight num", cell: (each) => [time(each.at, "clock"), h("div", { class: "faint small" }, day(each.at))] },
-      { head: "Severity", class: "tight", cell: (each) => severity(each.severity) },
-      { head: "What", class: "grow", cell: (each) => [rowLink(`/alerts/${each.id}`, each.rule), h("span", { class: "one-line muted", title: each.message || each.title }, each.message || each.title)] },
+      { head: "What", class: "grow", cell: (each) => [h("div", { class: "inline" }, rowLink(`/alerts/${each.id}`, each.rule), severity(each.severity)), h("span", { class: "one-line muted", title: each.message || each.title }, each.message || each.title)] },
       { head: "Key", class: "tight", cell: (each) => keyLink(each.key_text) },
-      { head: "Events", class: "tight num", cell: (each) => whole(each.events) },
       { head: "Status", class: "tight", cell: (each) => label(each.label) },
     ];
   }

@@ -65,8 +65,13 @@ export function mount(root, { query, go }) {
       put(held, heldPart(state.value));
       put(alerts, alertsPart(state.value));
     }
+    if (past.status === "rejected") {
+      put(events, card("Events", problem(past.reason, look)));
+      return;
+    }
     const raised = state.status === "fulfilled" ? state.value.alerts || [] : [];
-    put(events, past.status === "rejected" ? card("Events", problem(past.reason, look)) : eventsPart(past.value, raised, sessionsOf(state.value, rules.value)));
+    const known = together(past.value.events, boundOf(state.value));
+    put(events, eventsPart(known, past.value.scanned || {}, raised, sessionsOf(state.value, rules.value)));
   }
 
   return () => {
@@ -90,12 +95,21 @@ function keyTable(keys) {
 
 // ---------------------------------------------------------------- events
 
-function eventsPart(found, alerts, sessions) {
-  const events = [...found.events].sort((one, other) => one.time - other.time);
-  if (!events.length) {
-    const since = found.scanned && found.scanned.since ? ` Looked back to ${moment(found.scanned.since)}.` : "";
-    return card("Events", empty("No event of this key was found", `Is it written as in the events? A key of two fields is card=c1,user=7.${since}`));
-  }
+// Each event once, the oldest first
+function together(...lists) {
+  const found = new Map(lists.flat().map((each) => [`${each.stream}/${each.partition}/${each.offset}`, each]));
+  return [...found.values()].sort((one, other) => one.time - other.time);
+}
+
+// What partial matches have bound is known wherever it stands in the log.
+function boundOf(state) {
+  const partials = ((state && state.held) || []).flatMap((each) => each.rules || []).flatMap((each) => each.partials || []);
+  return partials.flatMap((each) => each.bound || []).filter((each) => each.event).map((each) => ({ ...each, type: each.event.type || each.stream }));
+}
+
+function eventsPart(events, scanned, alerts, sessions) {
+  const past = scanned.complete === false ? `looked back to ${scanned.since ? moment(scanned.since) : "the limit"}` : "";
+  if (!events.length) return card("Events", { aside: past }, empty("No event of this key was found", "Is it written as in the events? A key of two fields is card=c1,user=7."));
   const types = [...new Set(events.map((each) => each.type))];
   const near = alerts.filter((each) => each.at >= events[0].time && each.at <= events.at(-1).time + 864e5);
   const bands = sessions.filter((each) => each.to >= events[0].time).map((each) => ({ ...each, to: Math.min(each.to, events.at(-1).time) }));
@@ -107,10 +121,9 @@ function eventsPart(found, alerts, sessions) {
     ...events.map((each, at) => ({ at: each.time, lane: types.indexOf(each.type), kind: "plain", id: String(events.length - 1 - at), text: `${moment(each.time, true)} ${each.type} ${JSON.stringify(each.event)}` })),
     ...near.map((each) => ({ at: each.at, lane: lanes.length - 1, kind: "alert", id: `alert:${each.id}`, text: `${moment(each.at)} ${each.rule}: ${each.message || each.title}` })),
   ];
-  const scanned = found.scanned || {};
   return card(
     "Events",
-    { aside: `${counted(events.length, "event")}${scanned.complete === false ? `, looked back to ${scanned.since ? moment(scanned.since) : "the limit"}` : ""}` },
+    { aside: `${counted(events.length, "event")}${past ? `, ${past}` : ""}` },
     timeline({ lanes, marks, bands, from: from - margin, to: to + margin, label: `Events of the key by type`, onpick: (id) => list.pick(id) }),
     h("details", { open: events.length <= 12 }, h("summary", { class: "small muted" }, "As a list, newest first"), list.element),
   );

@@ -148,12 +148,9 @@ const STEPS = [
 ];
 
 async function funnelOf(rules, chosen) {
-  const names = new Set(rules.map((each) => each.rule));
-  const wanted = [...new Set(STEPS.flatMap((step) => [...step.of, ...(step.less || [])]))].filter((name) => names.has(name));
-  if (!names.has("funnel-completed") || chosen.rule !== "session-summary") {
-    return { steps: [], rule: chosen.rule };
-  }
-  const counts = new Map(await Promise.all(wanted.map(async (name) => [name, (await get("/alerts", { rule: name, limit: 1 })).total || 0])));
+  if (!rules.some((each) => each.rule === "funnel-completed") || chosen.rule !== "session-summary") return { steps: [] };
+  const found = await get("/alerts/precision");
+  const counts = new Map(found.rules.map((each) => [each.rule, each.alerts]));
   const sum = (list) => (list || []).reduce((total, name) => total + (counts.get(name) || 0), 0);
   return { steps: STEPS.map((step) => ({ name: step.name, count: Math.max(0, sum(step.of) - sum(step.less)) })) };
 }

@@ -3,10 +3,11 @@
     python -m benchmarks [matcher] [--events N] [--full] [--json]
     python -m benchmarks service [--events N] [--only PART,...] [--runs N] [--full] [--json]
     python -m benchmarks scaling [--events N] [--only PART,...] [--full] [--json]
+    python -m benchmarks http [--rate N] [--listeners N] [--seconds N] [--json]
     python -m benchmarks all [options that both have]
 
 `matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
-Kafka Streams on the same machine in the same run.
+Kafka Streams on the same machine in the same run. `http` asks the HTTP process while the stream runs.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import matcher, scaling, service
+from benchmarks import http, matcher, scaling, service
 
 PARTS = {
     "matcher": [matcher.main],
     "service": [service.main],
     "scaling": [scaling.main],
+    "http": [http.main],
     "all": [matcher.main, service.main],
 }
 

@@ -1,4 +1,4 @@
-"""Several nodes: any of them answers for all, and asks the owner for what it does not have. And `samovar run --http`."""
+"""Several nodes: any of them answers for all, and asks the owner for what it lacks. And `samovar run --http`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
     """Two HTTP processes over one log. The stores are beside the second; the first has an empty disk."""
     settings = service.settings
     bare = settings.model_copy(update={"state": service.config.parent / "elsewhere" / "state"})
-    with served(service, bare) as asked, served(service) as owner:
-        with service.container():  # is in the group
-            now = int(time.time() * 1000)
-            tasks = [TaskReport("", number, "running") for number in range(2)]
-            told = Presence(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
-            presence.tell(asked.log, "s", told)
-            wait_for(lambda: asked.world.watch.latest.presences)
-            wait_for(lambda: owner.world.watch.latest.presences)
-            yield asked, owner
+    with served(service, bare) as asked, served(service) as owner, service.container():  # which is in the group
+        now = int(time.time() * 1000)
+        tasks = [TaskReport("", number, "running") for number in range(2)]
+        told = Presence(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
+        presence.tell(asked.log, "s", told)
+        wait_for(lambda: asked.world.watch.latest.presences)
+        wait_for(lambda: owner.world.watch.latest.presences)
+        yield asked, owner
 
 
 def test_a_key_is_asked_of_its_owner(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,14 @@ def test_an_owner_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
         (seen,) = presence.all_seen(asked.log, "s").values()
         for address, why in ((f"http://127.0.0.1:{free_port('127.0.0.1')}", "does not answer"), (None, "--http")):
             presence.tell(asked.log, "s", replace(seen.presence, address=address))
-            wait_for(lambda address=address: asked.world.watch.latest.presences[0].address == address)
+            wait_for(partial(_is_told, asked, address))
             found = asked.get("/keys/c1")
             assert found["held"] == []
             assert why in found["missing"][0]["why"]
+
+
+def _is_told(site: Served, address: str | None) -> bool:
+    return site.world.watch.latest.presences[0].address == address
 
 
 def test_a_token_goes_with_the_question_and_nothing_more_is_seen(tmp_path: Path) -> None:

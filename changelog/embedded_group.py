@@ -60,6 +60,7 @@ class EmbeddedMember:
         self._upkeep = Upkeep(self._connection, self._path, clock)
         self._held: dict[int, tuple[Held, int]] = {}  # by partition: its lock and our epoch
         self._next_look_s = 0.0
+        self._has_share = False
         self._is_usable = True
         self._is_closed = False
         try:
@@ -108,6 +109,9 @@ class EmbeddedMember:
         place = self._cursor.place(at)
         return place.position is not None and place.end is not None and place.position >= place.end
 
+    def has_share(self) -> bool:
+        return self._has_share
+
     # ---------------------------------------------------------------- partitions
 
     def _look_at_group(self) -> None:
@@ -123,6 +127,7 @@ class EmbeddedMember:
         self._give_up(sorted(self._held.keys() - wanted))
         self._take(sorted(wanted - self._held.keys()))
         is_waiting = bool(wanted - self._held.keys())
+        self._has_share = not is_waiting
         self._next_look_s = time.monotonic() + (LOOK_WHILE_WAITING_S if is_waiting else LOOK_S)
 
     def _slots(self) -> Sequence[int]:
@@ -213,6 +218,7 @@ class EmbeddedMember:
             points.passing("offsets.before")
             set_places(self._connection, self._joining.group, topics, offsets)
             points.passing("offsets.after")
+            points.passing("flush.after")
             points.passing("commit.before")
         points.passing("commit.after")
         self._is_usable = True

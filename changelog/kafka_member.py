@@ -50,6 +50,7 @@ class KafkaMember:
         self._exactly_once = joining.delivery is Delivery.EXACTLY_ONCE
         self._owned: set[TopicPartition] = set()
         self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
+        self._has_share = False
         self._open = False
         self._usable = True
         self._closed = self._closing = False
@@ -137,6 +138,9 @@ class KafkaMember:
     def at_end(self, at: TopicPartition) -> bool:
         return self._stream.at_end(at)
 
+    def has_share(self) -> bool:
+        return self._has_share
+
     # ---------------------------------------------------------------- partitions
 
     def _kept(self, callback: Rebalanced) -> Rebalanced:
@@ -164,7 +168,7 @@ class KafkaMember:
         consumer.assign([])  # nothing is read before it is sought
         self._membership = consumer.consumer_group_metadata()
         given = partitions_of(places)
-        self._owned = set(given)
+        self._owned, self._has_share = set(given), True
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
@@ -188,7 +192,7 @@ class KafkaMember:
             self._joining.on_lost(lost)
 
     def _let_go(self, consumer: Consumer) -> None:
-        self._owned = set()
+        self._owned, self._has_share = set(), False
         self._stream.forget()
         consumer.unassign()
 
@@ -218,6 +222,9 @@ class KafkaMember:
             if offsets:
                 watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
             points.passing("offsets.after")
+            if points.is_armed("flush.after"):
+                self._writer.flush()  # a commit does that too, and nobody can stand in between
+            points.passing("flush.after")
         except KafkaException as error:
             failure = self._failure(self._reason(error_of(error)), "writing")
             self._abort()
@@ -279,6 +286,7 @@ class KafkaMember:
             self._writer.put(append)
         self._writer.flush()
         points.passing("produce.after")
+        points.passing("flush.after")
         points.passing("offsets.before")
         points.passing("commit.before")
         if offsets:

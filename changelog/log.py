@@ -157,6 +157,10 @@ class Member(Protocol):
         """Whether all that was committed at the last look has been given out."""
         ...
 
+    def has_share(self) -> bool:
+        """Whether the group has said what is this member's, be it nothing. Not before it joined, nor while it waits."""
+        ...
+
     def transact(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
@@ -165,7 +169,7 @@ class Member(Protocol):
         Returns the offset of the last record appended to each partition that an Append named. Raises Fenced where
         another container owns a partition of `offsets` by now, CommitUnknown where nobody can say, LogUnavailable
         where nothing happened. After any of them only `close` may be called. With at_least_once records are durable
-        before the offsets are. Passes the points produce, offsets and commit of samovar.state.points.
+        before the offsets are. Passes the points produce, offsets, flush and commit of samovar.state.points.
         """
         ...
 

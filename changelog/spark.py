@@ -52,10 +52,10 @@ appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
-# Reports of running tasks come with heartbeats. Times are shown as the rest of Samovar shows them.
+# Counts of running tasks come with heartbeats. Times are shown as the rest of Samovar shows them.
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.executor.heartbeatInterval": "1s",
+    "spark.executor.heartbeatInterval": "5s",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -201,6 +201,11 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process, and with it a Java: where it runs was said there."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _refuse_missing() -> None:
     if not _is_installed("pyspark"):
         raise Refused("spark-missing", "PySpark is not installed here", "Install it: `pip install 'samovar[spark]'`.")
@@ -224,12 +229,13 @@ def _opened() -> Session | None:
 
 
 def _conf(name: str, master: str | None, jars: list[Path], folder: Path, settings: Mapping[str, str]) -> Any:
-    from pyspark import SparkConf  # noqa: PLC0415 - as above
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
 
+    submitted = is_submitted()
+    if submitted:
+        SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told
     conf = SparkConf()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has said where
-    where = master or (conf.get("spark.master", LOCAL) if submitted else LOCAL)
-    assert where is not None
+    where = master or (conf.get("spark.master") if submitted else None) or LOCAL
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J.format(file=folder / "spark.log"), "utf-8")
     wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
@@ -264,16 +270,22 @@ class _Launched:
         if is_local(conf.get("spark.master")):
             os.environ.setdefault("SPARK_LOCAL_IP", HOST)
         try:
-            with (self._folder / "java.log").open("w") as said:
-                self._gateway = launch(conf, {"stderr": said, "stdout": said})
-            session = Session(SparkSession(SparkContext(gateway=self._gateway, conf=conf)), log)
+            if is_submitted():
+                context = SparkContext(conf=conf)
+                context.setLogLevel("ERROR")
+            else:
+                with (self._folder / "java.log").open("w") as said:
+                    self._gateway = launch(conf, {"stderr": said, "stdout": said})
+                context = SparkContext(gateway=self._gateway, conf=conf)
+            session = Session(SparkSession(context), None if is_submitted() else log)
         except Exception as error:
             raise self._refused(conf.get("spark.master"), error) from error
         _ours = session
         return session
 
     def _refused(self, master: str, error: Exception) -> Refused:
-        said = (self._folder / "java.log").read_text("utf-8", "replace")
+        file = self._folder / "java.log"
+        said = file.read_text("utf-8", "replace") if file.exists() else ""
         lines = [line for line in str(error).splitlines() if line.strip()]
         return Refused(
             "spark-start-failed",
@@ -294,14 +306,12 @@ class _Launched:
             return
         gateway.shutdown()
         SparkContext._gateway = SparkContext._jvm = None  # another session in this process needs another Java
-        process = getattr(gateway, "proc", None)  # None under spark-submit: Java is our parent
-        if process is not None:
-            process.stdin.close()  # at which Java ends
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        gateway.proc.stdin.close()  # at which Java ends
+        try:
+            gateway.proc.wait(END_S)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
 
 
 _ours: Session | None = None

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from samovar.changelog.errors import Refused
 
 _MARK = "samovar.changelog.errors.Refused: "
-_TRACE_END = re.compile(r"\n(?=\S)|\n\s+at [\w.$]+\(|\n\s*\n")
+_NOT_OURS = re.compile(r"\s+(at [\w.$]+\(|SQLSTATE: |$)")  # what Spark adds to a trace
 _LAST_ERROR = re.compile(r"^(?:[\w.$]*\.)?(\w*(?:Error|Exception)): *(.*)$", re.MULTILINE)
 MOST = 600  # characters of what Spark says
 
@@ -26,7 +27,20 @@ def refusal_in(text: str) -> Refused | None:
     Refused(code='topic-missing', what='no topic x', hint='Make it.', detail='')
     """
     _, mark, told = text.rpartition(_MARK)  # the last one: causes come first
-    return Refused.read(_TRACE_END.split(told, maxsplit=1)[0]) if mark else None
+    if not mark:
+        return _bad_file(text)
+    first, *more = told.splitlines()
+    own = takewhile(lambda line: line.startswith("  ") and not _NOT_OURS.match(line), more)
+    return Refused.read("\n".join([first, *own]))
+
+
+def _bad_file(text: str) -> Refused | None:
+    """A service file with errors has a text of its own, with lines and carets."""
+    _, mark, told = text.rpartition("BadServiceFile: ")
+    if not mark:
+        return None
+    first = told.splitlines()[0] if told else "the service file has errors"
+    return Refused("service-file", first, "Mend the file; `samovar rules check CONFIG` shows all of it.")
 
 
 def explained(error: Exception, log: Path | None) -> Refused:

@@ -29,7 +29,7 @@ python=${PYTHON:-$(command -v python3)}
 "$python" -c 'import samovar, pyspark' 2>/dev/null \
   || fail "$python has no samovar with pyspark: pip install 'samovar[spark]', or set PYTHON to one that has"
 submit=$("$python" -c 'import pyspark, pathlib; print(pathlib.Path(pyspark.__file__).parent / "bin" / "spark-submit")')
-main=$("$python" -c 'import samovar.service.cli as cli; print(cli.__file__)')
+main="$(cd "$(dirname "$0")" && pwd)/spark_main.py"
 
 archives=()
 case "$master" in
@@ -51,4 +51,4 @@ case "$master" in
     ;;
 esac
 
-exec "$submit" --master "$master" "${archives[@]}" "${confs[@]}" "$main" "$@"
+exec "$submit" --master "$master" ${archives[@]+"${archives[@]}"} ${confs[@]+"${confs[@]}"} "$main" "$@"

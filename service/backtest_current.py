@@ -133,10 +133,10 @@ def read_between(log: Log, at: TopicPartition, start: int, end: int) -> Iterator
 
 @dataclass(frozen=True)
 class Reached:
-    """Where a stage of the service is: by partition, its event time; and the rules that it runs."""
+    """Where a stage of the service is: by partition, its event time; and its rules with their versions."""
 
     times: Mapping[int, int]
-    rules: frozenset[str]
+    rules: Mapping[str, str]
 
 
 def reached(log: Log, changelog: str) -> Reached:
@@ -145,7 +145,7 @@ def reached(log: Log, changelog: str) -> Reached:
     places = [TopicPartition(changelog, partition) for partition in range(known.partitions if known else 0)]
     found = {at.partition: position for at in places if (position := _last_position(log, at)) is not None}
     times = {partition: each.watermark for partition, each in found.items() if each.watermark is not None}
-    return Reached(times, frozenset(rule for each in found.values() for rule in each.rules))
+    return Reached(times, {rule: version for each in found.values() for rule, version in each.rules.items()})
 
 
 def _last_position(log: Log, at: TopicPartition) -> Position | None:

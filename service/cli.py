@@ -30,6 +30,7 @@ from samovar.service import (
     cli_serve,
     cli_service,
     cli_state,
+    cli_views,
 )
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
@@ -55,6 +56,7 @@ cli_state.register(app)
 cli_ops.register(app)
 cli_config.register(app)
 cli_demo.register(app)
+cli_views.register(app)
 
 
 def print_version(wanted: bool) -> None:

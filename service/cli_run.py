@@ -44,7 +44,9 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; slot S at the port S above."),
+        typer.Option(
+            metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; each further process at the next port."
+        ),
     ] = None,
     leave: Annotated[
         bool | None, typer.Option("--leave", help="When it is stopped, hand its partitions to the others at once.")
@@ -68,14 +70,15 @@ def run(
         from samovar.service.settings import load_service
 
         flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
+        flags += given_flags(None, http=http, advertise=advertise)
         settings = load_service(config, flags=flags)
-        containers = settings.run.containers
+        containers, http = settings.run.containers, settings.run.http if answers_at is None else None
         if containers > 1 or http is not None:
             options, beside = [part for flag in flags for part in ("--set", flag)], None
             if http is not None:
                 from samovar.service.http_place import place_from
 
-                place = place_from(http, advertise)
+                place = place_from(http, settings.run.advertise)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
                 beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
                 beside += [part for flag in flags for part in ("--set", flag)]
@@ -87,6 +90,7 @@ def run(
                     options=options,
                     serve=beside,
                     first=settings.run.slot,
+                    metrics=settings.run.metrics,
                 )
             )
         from samovar.service.logs import opened

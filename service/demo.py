@@ -1,7 +1,7 @@
 """`samovar demo`: the two services of examples/ at work, with generated traffic, until Ctrl-C.
 
-    demo ---- samovar run fraud      ---- samovar traffic fraud
-         ---- samovar run sessions   ---- samovar traffic sessions
+    demo ---- samovar run fraud      ---- samovar traffic fraud      ---- samovar serve fraud
+         ---- samovar run sessions   ---- samovar traffic sessions   ---- samovar serve sessions
 
 Each is a process of its own, as in earnest. This one starts them, follows their topics of alerts, and ends them. What
 they say goes to `.samovar/demo.log` beside the service file. All state stays there, so that the next demo goes on.
@@ -34,6 +34,7 @@ from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import ensure
 
 SERVICES = ("fraud", "sessions")
+INTERRUPTED = 128 + 2
 LOOK_S = 0.1
 STATUS_S = 10.0
 END_S = 60.0
@@ -47,6 +48,7 @@ class Options:
     folder: Path
     rate: float
     seconds: float | None = None  # without it until stopped
+    port: int = 8080  # of the first service's pages; each further one has the next
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Service:
     rules: Mapping[str, Rule]
     reader: Reader
     told: Path
+    address: str  # of its pages
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     alerts: int = 0
     whole: int = 0
@@ -109,11 +112,14 @@ class Demo:
             ensure(log, settings)
             rules = {rule.id: rule for rule in rules_of(settings).rules}
             reader = log.reader(alerts_from_now(log, settings))
-            service = Service(settings, log, rules, reader, told)
+            port = self._options.port + SERVICES.index(name)
+            address = f"http://127.0.0.1:{port}"
+            service = Service(settings, log, rules, reader, told, address)
             try:
                 with told.open("ab") as out:
-                    self._start(service, "run", ["run", str(config)], out)
+                    self._start(service, "run", ["run", str(config), "--answers-at", service.address], out)
                     self._start(service, "traffic", ["traffic", str(config), "--rate", str(self._options.rate)], out)
+                    self._start(service, "serve", ["serve", str(config), "--port", str(port)], out)
                 self._say(f"[bold]{name}[/bold]: {described(service)}")
                 yield service
             finally:
@@ -184,14 +190,15 @@ class Demo:
         """Traffic first, then the containers, each after the batch at hand."""
         self._say("ending ...")
         codes = []
-        for what in ("traffic", "run"):
+        for what in ("traffic", "run", "serve"):
             for service in self._services:
                 service.processes[what].terminate()
             codes += [service.processes[what].wait(END_S) for service in self._services]
         for service in self._services:
             self._say(f"[bold]{service.name}[/bold]: {service.alerts:,} alerts in this demo")
         self._say(f"All is kept, in {self._options.folder}: the next demo goes on from here.")
-        return max((code for code in codes if code > 0), default=0)
+        # The terminal sends Ctrl-C to all of them: one that only answers questions may end by it.
+        return max((code for code in codes if code > 0 and code != INTERRUPTED), default=0)
 
 
 def alerts_from_now(log: Log, settings: ServiceFile) -> dict[TopicPartition, int]:
@@ -205,7 +212,7 @@ def described(service: Service) -> str:
     where = service.settings.log
     log = f"Kafka at {where.kafka.bootstrap}" if where.kafka is not None else "the embedded log"
     streams = ", ".join(service.settings.streams)
-    return f"{len(service.rules)} rules on {streams}, on {log}; what it says: {service.told}"
+    return f"{len(service.rules)} rules on {streams}, on {log}\n  pages  {service.address}\n  log    {service.told}"
 
 
 @contextmanager

@@ -16,7 +16,8 @@ of one partition; a state is whole in one task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
         hint = "Write numbers with commas between them: 0,3."
         raise Refused("frame-option", f"`partitions` is `{given['partitions']}`", hint)
     return Wanted(
-        Path(config).absolute(),
+        Path(config),
         source.replace("_", "-").replace("dead letters", "dead-letters") if "/" not in source else source,
         mode,
         given.get("key"),
@@ -101,12 +102,15 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
 
 def register_spark(spark: SparkSession) -> None:
     """Make `spark.read.format("samovar")` known to a session, in a notebook or a program of one's own."""
-    register(spark, NAME, frame_of)
+    register(spark, NAME, partial(frame_of, folder=str(Path.cwd())))
 
 
-def frame_of(options: Mapping[str, str]) -> Frame:
-    """What the options ask for. The log is looked at, nothing is read."""
+def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
+    """What the options ask for. The log is looked at, nothing is read. `folder` is where paths begin: Spark's own
+    processes may have been started elsewhere.
+    """
     wanted = wanted_of(options)
+    wanted = replace(wanted, config=(Path(folder) / wanted.config).absolute())
     settings = load_service(wanted.config)
     with opened(settings) as log:
         return _frame(site_of(settings, log), wanted)

@@ -27,6 +27,7 @@ from samovar.changelog.record import POSITION, ROW, USER, row_parts, unpack_posi
 from samovar.changelog.restore import Changelog, Restore
 from samovar.changelog.spark_source import BATCH_ROWS
 from samovar.patterns.matcher import decode_key
+from samovar.patterns.unparse import unparse
 from samovar.service.frames import Stretch, Wanted
 from samovar.service.frames_arrow import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
 from samovar.service.reading import offset_of
@@ -69,6 +70,7 @@ SCHEMA = pa.schema(
 )
 Rows = Mapping[bytes, bytes]
 Shown = dict[str, Any]
+Owner = tuple[bytes, str]  # a key and the store of its rule or history function
 
 
 @dataclass(frozen=True)
@@ -185,19 +187,19 @@ def _changes(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
     changelog = site.changelog(part.partition)
     plan, versions = site.plan, dict(site.plan.versions)
     only = None if wanted.key is None else set(keys_meant(plan, wanted.key, None))
-    held: dict[bytes, dict[bytes, bytes]] = {}
-    touched: dict[bytes, tuple[int, int]] = {}
+    held: dict[Owner, dict[bytes, bytes]] = {}
+    touched: dict[Owner, tuple[int, int]] = {}
     for offset, time_ms, row, value in _records(site, changelog, part.end):
         if row[:1] == ROW:
-            key = row_parts(row)[0]
-            if only is not None and key not in only:
+            owner = row_parts(row)[:2]
+            if only is not None and owner[0] not in only:
                 continue
-            own = held.setdefault(key, {})
+            own = held.setdefault(owner, {})
             if value is None:
                 own.pop(row, None)
             else:
                 own[row] = value
-            touched[key] = offset, time_ms
+            touched[owner] = offset, time_ms
         elif row[:1] == USER and offset >= part.start:
             place = {"_offset": offset, "_time": time_us(time_ms), "deleted": value is None}
             yield from ({**place, **shown} for shown in _task_row(row, value, wanted))
@@ -205,18 +207,28 @@ def _changes(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
             position = unpack_position(value)
             if dict(position.rules) != versions and plan.task is None:
                 plan, versions = plan_for(site, part.partition, position), dict(position.rules)
-            for key, at in touched.items():
+            for owner, at in touched.items():
                 if at[0] >= part.start:
-                    yield from _changed(plan, key, held[key], at)
-                if not held[key]:
-                    del held[key]
+                    yield from _changed(plan, owner, held[owner], at)
+                if not held[owner]:
+                    del held[owner]
             touched = {}
 
 
-def _changed(plan: Plan, key: bytes, rows: Rows, at: tuple[int, int]) -> Iterator[Shown]:
+def _changed(plan: Plan, owner: Owner, rows: Rows, at: tuple[int, int]) -> Iterator[Shown]:
+    """A state after a commit, or that it is gone."""
+    key, store = owner
     place = {"_offset": at[0], "_time": time_us(at[1])}
-    found = [{**place, "deleted": False, **row} for row in _rules(plan, key, rows)] if rows else []
-    yield from found or [{**place, "deleted": True, "kind": "rule", "key": _key_text(key)}]
+    if rows:
+        yield from ({**place, "deleted": False, **row} for row in _rules(plan, key, rows))
+        return
+    head: Shown = {**place, "deleted": True, "key": key_text(decode_key(key))}
+    if store.startswith("history/"):
+        known = plan.program.histories.get(store)
+        yield {**head, "kind": "history", "name": store if known is None else unparse(known[1])}
+    else:
+        name, _, version = store.partition("@")
+        yield {**head, "kind": "rule", "name": name, "version": version}
 
 
 def _records(site: Site, changelog: Changelog, end: int) -> Iterator[tuple[int, int, bytes, bytes | None]]:
@@ -230,10 +242,6 @@ def _records(site: Site, changelog: Changelog, end: int) -> Iterator[tuple[int, 
 
 
 # ---------------------------------------------------------------- rows of a frame
-
-
-def _key_text(key: bytes) -> str:
-    return key_text(decode_key(key))
 
 
 def _rules(plan: Plan, key: bytes, rows: Rows) -> Iterator[Shown]:

@@ -31,22 +31,22 @@ Labels = Iterable[str]
 
 @dataclass(frozen=True)
 class Address:
-    """Where metrics are served. A container in slot S serves at the port S above."""
+    """Where metrics are served."""
 
     host: str
     port: int
 
 
-def address_of(text: str, slot: int) -> Address:
+def address_of(text: str) -> Address:
     """From PORT or HOST:PORT.
 
-    >>> address_of("9400", 2), address_of("0.0.0.0:9400", 0)
-    (Address(host='127.0.0.1', port=9402), Address(host='0.0.0.0', port=9400))
+    >>> address_of("9400"), address_of("0.0.0.0:9400")
+    (Address(host='127.0.0.1', port=9400), Address(host='0.0.0.0', port=9400))
     """
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) + slot < 1 << 16:
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise Refused("bad-address", f"`{text}` is no address for metrics", "Write a port, or HOST:PORT: 9400.")
-    return Address(host or "127.0.0.1", int(port) + slot)
+    return Address(host or "127.0.0.1", int(port))
 
 
 def serve(address: Address, collector: Collector) -> Any:
@@ -59,7 +59,7 @@ def serve(address: Address, collector: Collector) -> Any:
         raise Refused(
             "metrics-port-taken",
             f"metrics cannot be served at {address.host}:{address.port}: {error.strerror or error}",
-            "Choose another port with --metrics; each container takes the one that is its slot above it.",
+            "Choose another port with --metrics; with --containers each takes the next one.",
         ) from error
     return server
 

@@ -32,8 +32,10 @@ def run_processes(
     options: Sequence[str] = (),
     serve: Sequence[str] | None = None,
     first: int = 0,
+    metrics: str | None = None,
 ) -> int:
-    """Several containers, a process each, and with `serve` (its options) one that serves HTTP.
+    """Several containers, a process each, and with `serve` (its options) one that serves HTTP. The first one's metrics
+    are at the address `metrics`, each further one's at the next port.
 
     Ends when all containers have; the exit code of the first one that failed.
     """
@@ -43,7 +45,13 @@ def run_processes(
     def of_slot(slot: int) -> list[str]:
         if slot == SERVE:
             return [*command, "serve", str(config), *(serve or ())]
-        return [*command, "run", str(config), "--containers", "1", "--slot", str(slot), *more]
+        return [*command, "run", str(config), "--containers", "1", "--slot", str(slot), *of_metrics(slot), *more]
+
+    def of_metrics(slot: int) -> list[str]:
+        if metrics is None:
+            return []
+        host, colon, port = metrics.rpartition(":")
+        return ["--metrics", f"{host}{colon}{int(port) + slot - first}"]
 
     children = Children(of_slot)
     with stopping(children.stop, children.leave):

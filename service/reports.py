@@ -36,7 +36,7 @@ def served(service: str, container: Container, reporter: Reporter, where: str | 
         return
     from samovar.service.metrics import ContainerMetrics, address_of, serve  # noqa: PLC0415 - only where it is asked for
 
-    server = serve(address_of(where, container.slot), ContainerMetrics(service, reporter, container.commit_times))
+    server = serve(address_of(where), ContainerMetrics(service, reporter, container.commit_times))
     try:
         yield
     finally:

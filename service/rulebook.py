@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from samovar.changelog.journal import Entry
+from samovar.changelog.journal import Entry, standing
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.rules_topic import DISABLED, Change, RuleRecord, read_changes
 from samovar.service.settings_models import ServiceFile
@@ -105,7 +105,7 @@ class Effects:
 
         known = self.log.topics([topic]).get(topic)
         places = [TopicPartition(topic, each) for each in range(0 if known is None else known.partitions)]
-        return {at.partition: entries_of(self.log, at) for at in places}
+        return {at.partition: standing(entries_of(self.log, at)) for at in places}
 
 
 def read_rulebook(settings: ServiceFile, log: Log) -> Rulebook:

@@ -36,7 +36,7 @@ MAX_FILE_BYTES = 1_000_000
 _START = Span(1, 1, 1, 1)
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_PASSWORD = re.compile(r"://[^/]*@")  # in an address
+_PASSWORD = re.compile(r"://[^/]*@|https?://[^/\s]+[/?]\S")  # in an address: before its host, or a token behind it
 
 
 @dataclass

@@ -32,6 +32,7 @@ BETWEEN = "__"
 OTHERS = (
     "SAMOVAR_CHROMIUM",
     "SAMOVAR_EXAMPLES",
+    "SAMOVAR_KERNEL",
     "SAMOVAR_KILL",
     "SAMOVAR_KILLS",
     "SAMOVAR_REBALANCE_S",
@@ -56,11 +57,12 @@ def from_environment(environment: Mapping[str, str], data: Mapping[str, Any]) ->
     """The variables that are settings. `data` is the file, for the names in it."""
     if not any(name.startswith(PREFIX) for name in environment):
         return []
+    _refuse_both(environment)
     found = []
     for place, text in _leaves(_nested(environment)):
         own = _as_in_file(_client_names(place), data)
         found.append(Given(own, _value(own, text), variable_of(place), "environment"))
-    return _one_a_place(found)
+    return found
 
 
 def from_flags(flags: Iterable[str], data: Mapping[str, Any]) -> list[Given]:
@@ -156,16 +158,14 @@ def _leaves(data: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place,
             yield (*place, name), value
 
 
-def _one_a_place(found: list[Given]) -> list[Given]:
-    for each in found:
-        for other in found:
-            if other is not each and other.place == each.place[: len(other.place)]:
-                raise Refused(
-                    "bad-variable",
-                    f"{each.source} and {other.source} both say what `{'.'.join(other.place)}` is",
-                    "Unset one of the two.",
-                )
-    return found
+def _refuse_both(environment: Mapping[str, str]) -> None:
+    """Two variables of which one is part of the other say different things, and neither is more right."""
+    own = {PREFIX + name.upper() for name in names_of_settings()}
+    names = sorted(name for name in environment if name.upper().partition(BETWEEN)[0] in own)
+    for name in names:
+        outer = next((other for other in names if name.upper().startswith(other.upper() + BETWEEN)), None)
+        if outer is not None:
+            raise Refused("bad-variable", f"{outer} and {name} both say what a setting is", "Unset one of the two.")
 
 
 # ---------------------------------------------------------------- names and values

@@ -243,6 +243,21 @@ class Storm(StormLimit):
     rules: Mapping[str, StormLimit] = {}
 
 
+class ViewSettings(Model):
+    """Views: where their files are, where they are published, and how many versions of each stay."""
+
+    files: RelativePaths
+    store: RelativePath
+    keep: Count = 5
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        """A folder alone is that of the files."""
+        given = data if isinstance(data, Mapping) else {"files": data}
+        return {"files": "views", "store": ".samovar/views"} | {k: v for k, v in given.items() if v is not None}
+
+
 TOPICS_OF_A_SERVICE = {
     "alerts": "alerts",
     "late": "late",
@@ -276,6 +291,7 @@ class ServiceFile(Model):
     max_partials: Count = MAX_PARTIALS
     snapshots: Snapshots = Snapshots.model_validate({})
     storm: Storm | None = None
+    views: ViewSettings
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
     sinks: Mapping[SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})
@@ -307,6 +323,7 @@ class ServiceFile(Model):
         if not isinstance(data, Mapping):
             return data
         full: dict[str, Any] = {"log": {"embedded": ".samovar/log"}, "rules": "rules", "state": ".samovar/state"}
+        full["views"] = {}
         full |= {name: value for name, value in data.items() if value is not None}
         if full["log"] == "embedded":
             full["log"] = {"embedded": ".samovar/log"}

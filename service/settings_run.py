@@ -38,12 +38,20 @@ def read_address(value: Any) -> str:
     return wrong(f"{shown(value)} is no address", expected="a port, or HOST:PORT: 9400")
 
 
+def read_url(value: Any) -> str:
+    if isinstance(value, str) and re.match(r"https?://[^/\s@]+\Z", value):
+        return value
+    return wrong(f"{shown(value)} is no address of a node", expected="http://HOST:PORT")
+
+
 class RunSettings(Model):
     """One container, or several processes."""
 
     slot: Annotated[int, BeforeValidator(read_slot)] = 0
     containers: Count = 1
     leave: Annotated[bool, BeforeValidator(read_flag)] = False
+    http: Annotated[str, BeforeValidator(read_address)] | None = None
+    advertise: Annotated[str, BeforeValidator(read_url)] | None = None
     metrics: Annotated[str, BeforeValidator(read_address)] | None = None
     log_form: Annotated[LogForm, BeforeValidator(lambda value: read_choice(value, get_args(LogForm)))] = Field(
         "text", alias="log"

@@ -23,7 +23,7 @@ from samovar.changelog.log import Delivery
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import Mismatch, Planned, Role, bootstrap_of, create_command
 
-SERVICE, PRODUCERS, READERS = "service", "producers", "readers"
+SERVICE, PRODUCERS, READERS, AUTHORS = "service", "producers", "readers", "authors"
 
 _OF_THE_SERVICE = {
     Role.INPUT: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
@@ -35,6 +35,7 @@ _OF_THE_SERVICE = {
     Role.REPARTITION: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
     Role.EMITTED: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
     Role.CONTAINERS: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.RULES: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
 }
 
 
@@ -50,7 +51,7 @@ class Right:
 
 
 def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
-    """For the service's containers, for those who produce its input, and for those who read its output."""
+    """For the service's containers, for those who produce its input, read its output, and publish its rules."""
     return [*_service_rights(settings, specs), *_others_rights(specs)]
 
 
@@ -78,6 +79,9 @@ def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
     for spec in specs:
         if spec.role in (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS, Role.EMITTED):
             yield Right(READERS, "topic", spec.name, ("READ", "DESCRIBE"))
+    for spec in specs:
+        if spec.role is Role.RULES:
+            yield Right(AUTHORS, "topic", spec.name, ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"))
 
 
 # ---------------------------------------------------------------- showing it

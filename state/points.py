@@ -14,6 +14,7 @@ POINTS = (
     "produce.after",
     "offsets.before",
     "offsets.after",
+    "flush.after",
     "commit.before",
     "commit.after",
     "write.before",
@@ -27,6 +28,8 @@ POINTS = (
 MOVES = ("revoke.before", "revoke.after", "assign.after")
 # Passed only where published rules change.
 SWITCHES = ("switch.before", "switch.sent", "switch.after")
+# Passed only when a view is published.
+VIEWS = ("publish.before", "publish.between", "publish.after")
 
 
 class UnknownPointError(ValueError):
@@ -35,14 +38,18 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    if name and name not in POINTS + MOVES + SWITCHES:
-        raise UnknownPointError(
-            f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(POINTS + MOVES + SWITCHES)}."
-        )
+    known = POINTS + MOVES + SWITCHES + VIEWS
+    if name and name not in known:
+        raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]
 
 
 _name, _left, _signal = _armed(os.environ.get("SAMOVAR_KILL", ""))
+
+
+def is_armed(name: str) -> bool:
+    """Whether the process is to be ended at this point, now or later: then it must come there in a known state."""
+    return name == _name
 
 
 def passing(name: str) -> None:

@@ -123,8 +123,12 @@ class Container:
             self._cycle_or_rejoin()
             if on_cycle is not None:
                 on_cycle(self.status())
-            if until_caught_up and (self.caught_up() or not self.tasks) and self._all_caught_up():
+            if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
                 break
+
+    def _has_no_task(self) -> bool:
+        """And gets none: others have all partitions."""
+        return not self.tasks and self._member is not None and self._member.has_share()
 
     def stop(self) -> None:
         """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is

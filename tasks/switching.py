@@ -88,14 +88,15 @@ def switched(standing: Plan, wanted: Plan, watermark: int | None) -> Switch:
         moved = _moves(standing, wanted, old, rule)
         if old is not None and (old.version == rule.version or moved):
             moves |= moved
-            rule = replace(rule, alerts_from_ms=_still(old.alerts_from_ms, watermark))
-        elif f"{rule.id}@{rule.version}" not in known and watermark is not None:
-            if coming.warm_from_ms is not None:
-                warm.append(rule.id)
-            elif coming.cold_ms:
-                rule = replace(rule, alerts_from_ms=watermark + coming.cold_ms)
-            if old is not None and coming.drain:
-                draining |= _drained(standing, old, watermark)
+            rules.append(replace(rule, alerts_from_ms=_still(old.alerts_from_ms, watermark)))
+            continue
+        if old is not None and coming.drain and watermark is not None:
+            draining |= _drained(standing, old, watermark)
+        is_new = f"{rule.id}@{rule.version}" not in known and watermark is not None
+        if is_new and coming.warm_from_ms is not None:
+            warm.append(rule.id)
+        elif is_new and coming.cold_ms and watermark is not None:
+            rule = replace(rule, alerts_from_ms=watermark + coming.cold_ms)
         rules.append(rule)
     for name, old in before.items():
         if name in wanted.book.draining and watermark is not None:
@@ -114,7 +115,8 @@ def _still(until_ms: int | None, watermark: int | None) -> int | None:
 
 def _drained(standing: Plan, old: RuleText, watermark: int) -> dict[str, RuleText]:
     until_ms = watermark + lasting_ms(_rule(standing, old))
-    found = replace(old, began_by_ms=watermark, drains_until_ms=until_ms)
+    # What was in the folder is number 1 of the rulebook.
+    found = replace(old, number=old.number or 1, began_by_ms=watermark, drains_until_ms=until_ms)
     return {found.name: found}
 
 

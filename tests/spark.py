@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +14,13 @@ from samovar.changelog.spark import Session, starting
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Session]:
     """On two cores, with the connector for Kafka."""
+    root = str(Path(__file__).resolve().parent.parent)
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    with starting("samovar tests", "local[2]", kafka=True, settings=settings) as start:
-        yield start.ready()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", paths)  # executors import what tests give them
+        with starting("samovar tests", "local[2]", kafka=True, settings=settings) as start:
+            yield start.ready()
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

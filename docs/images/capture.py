@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.text import Text
 
-from samovar.service.demo import demo
+from samovar.service.demo import Options, demo
 
+ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100
-LINES = 26
-EVENTS = 60_000  # as the command itself
+LINES = 28
+SECONDS = 30.0
 
 # Rich's own frame, but with the reader's fonts: a picture in a page may not fetch any.
 FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -47,10 +50,14 @@ def recording() -> Console:
 
 
 def shown_lines() -> list[str]:
+    """The beginning of a demo in a fresh copy of the examples."""
     console = recording()
-    demo(console, EVENTS)
-    lines = console.export_text(styles=True).strip().splitlines()[: LINES - 1]
-    return ["\x1b[1m$ samovar demo\x1b[0m", *lines]
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / "examples"
+        shutil.copytree(ROOT / "examples", copy, ignore=shutil.ignore_patterns(".samovar"))
+        demo(console, Options(copy, 20.0, SECONDS))
+    lines = console.export_text(styles=True).replace(str(copy), "examples").strip().splitlines()
+    return ["\x1b[1m$ make demo\x1b[0m", *lines[: LINES - 1]]
 
 
 def main() -> None:
@@ -60,7 +67,7 @@ def main() -> None:
         # A narrow terminal would cut the line; the picture says that it is cut.
         text.truncate(COLUMNS, overflow="ellipsis")
         console.print(text, no_wrap=True, highlight=False)
-    svg = console.export_svg(title="samovar demo", code_format=FRAME, unique_id="demo")
+    svg = console.export_svg(title="make demo", code_format=FRAME, unique_id="demo")
     svg = "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
     (Path(__file__).parent / "demo.svg").write_text(svg, "utf-8")
 

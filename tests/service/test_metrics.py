@@ -46,7 +46,7 @@ class Watched:
         self.reporter = Reporter(log, "s", self.observer)
         self.port = free_port("127.0.0.1")
         collector = ContainerMetrics("s", self.reporter, container.commit_times)
-        self.server = serve(address_of(str(self.port), 0), collector)
+        self.server = serve(address_of(str(self.port)), collector)
 
     def look(self) -> None:
         self.observer(now=True)
@@ -166,12 +166,12 @@ def test_nothing_is_served_before_the_first_look(service: Service) -> None:
         found.close()
 
 
-def test_a_slot_has_a_port_of_its_own_and_a_taken_one_is_refused() -> None:
-    assert (address_of("9400", 3).host, address_of("9400", 3).port) == ("127.0.0.1", 9403)
-    assert address_of("0.0.0.0:9400", 0).host == "0.0.0.0"
+def test_an_address_is_a_port_or_a_host_and_a_port() -> None:
+    assert (address_of("9400").host, address_of("9400").port) == ("127.0.0.1", 9400)
+    assert address_of("0.0.0.0:9400").host == "0.0.0.0"
     for text in ("x", "70000", "h:", ""):
         with pytest.raises(Refused) as refused:
-            address_of(text, 0)
+            address_of(text)
         assert refused.value.code == "bad-address"
 
 
@@ -180,7 +180,7 @@ def test_a_port_that_is_taken(service: Service) -> None:
     with service.container() as container, service.log() as log:
         first = Watched(container, log)
         with pytest.raises(Refused) as refused:
-            serve(address_of(str(first.port), 0), ContainerMetrics("s", first.reporter, container.commit_times))
+            serve(address_of(str(first.port)), ContainerMetrics("s", first.reporter, container.commit_times))
         first.close()
     assert refused.value.code == "metrics-port-taken"
 

@@ -6,20 +6,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from samovar.changelog.errors import Refused
 from samovar.changelog.journal import Entry, unpack_entry
-from samovar.changelog.log import TopicPartition
+from samovar.changelog.log import Append, Pair, TopicPartition
+from samovar.changelog.rules_topic import append_changes
+from samovar.service.publishing import plan_publish, publish
 from samovar.service.rule_watch import RuleWatch
 from samovar.service.rulebook import read_rulebook
+from samovar.service.running import container_of
 from samovar.service.stores import site_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.container import Container
+from samovar.tasks.metrics import Observer
 from samovar.tasks.rebuild import Until, rebuild
+from samovar.tasks.reporting import Reporter
 from tests.contracts.log_driving import read_to_end
 from tests.oncall import RULES, Service, catch_up, make, many, purchase, run
 
@@ -82,17 +88,20 @@ def equal(service: Service) -> None:
     assert sorted(folded(service)) == raised
 
 
-def folded(service: Service) -> Iterator[str]:
+def folded(service: Service) -> list[str]:
     """The ids of all alerts that a fold of input and journal raises."""
+    found: list[str] = []
+
+    def take_ids(pairs: Sequence[Pair]) -> None:
+        found.extend(json.loads(value or b"")["id"] for _, value in pairs)
+
     with service.log() as log:
         site = site_of(service.settings, log)
         for each in site.stages():
             for partition in range(site.partitions):
                 until = Until({spec.stream: _end(log, spec.topic, partition) for spec in each.plan.inputs})
-                found: list[str] = []
-                rebuild(log, each.plan, partition, MemoryStore(), until, on_alerts=lambda pairs, ids=found: ids.extend(
-                    json.loads(value or b"")["id"] for _, value in pairs))  # fmt: skip
-                yield from found
+                rebuild(log, each.plan, partition, MemoryStore(), until, on_alerts=take_ids)
+    return found
 
 
 def _end(log: Any, topic: str, partition: int) -> int:
@@ -326,3 +335,151 @@ def test_a_rewind_to_before_a_change_takes_it_again(service: Service) -> None:
     assert len({alert["id"] for alert in alerts(service)}) == len(alerts(service)) >= len(before)
     done = run("verify", service.config, "--json")
     assert done.exit_code == 0, done.output
+
+
+BY_COUNTRY = """
+rule: by-country
+match: |
+  sequence by country with maxspan=10m
+    [purchase where amount > 500] as one
+    [purchase where amount > 500] as two
+"""
+SPENT = """
+rule: spent
+match: |
+  aggregate by country over 2m
+    [purchase where amount > 500]
+    having count() >= 3
+suppress: 1s
+"""
+
+
+def test_a_rule_of_another_key_makes_a_stage_and_changes_in_it(service: Service) -> None:
+    service.produce([*many(40), *tide(200)])
+    with service.container() as container:
+        plan = published(service, BY_COUNTRY)
+        assert plan["stages"] == {"new": ["by-country"], "gone": []}
+        take(container)
+        service.produce([*many(40, start_s=300), *tide(500)])
+        catch_up(container)
+        catch_up(container)
+        found = [alert for alert in alerts(service) if alert["rule"] == "by-country"]
+        assert found
+        assert published(service, BY_COUNTRY.replace("10m", "11m"), "--drain")["rules"][0]["state"] == "drained"
+        published(service, SPENT, "--warm-from", many(1)[0]["ts"] - 3_600_000)
+        take(container)
+        catch_up(container)
+        service.produce([*many(40, start_s=600), *tide(900)])
+        catch_up(container)
+        catch_up(container)
+        assert {alert["rule"] for alert in alerts(service)} >= {"spent"}
+        assert run("rules", "disable", service.config, "by-country", "--yes").exit_code == 0
+        assert run("rules", "disable", service.config, "spent", "--yes").exit_code == 0
+        take(container)
+        assert {stage for stage, _ in container.tasks} == {""}
+        service.produce([*many(10, start_s=1_000), *tide(1_100)])
+        catch_up(container)
+    done = run("verify", service.config, "--json")
+    assert done.exit_code == 0, done.output
+    assert all(len(set(each["digests"].values())) == 1 for each in json.loads(done.stdout))
+
+
+def test_stages_are_folded_alike(service: Service) -> None:
+    """P1, P2 of a stage whose rules changed while it ran."""
+    service.produce([*many(40), *tide(200)])
+    with service.container() as container:
+        published(service, BY_COUNTRY)
+        take(container)
+        for start_s in (300, 600):
+            service.produce([*many(40, start_s=start_s), *tide(start_s + 200)])
+            catch_up(container)
+            catch_up(container)
+            published(service, SPENT if start_s == 300 else BY_COUNTRY.replace("10m", "12m"), "--drain")
+            take(container)
+            catch_up(container)
+        service.produce([*many(40, start_s=900), *tide(1_200)])
+        catch_up(container)
+        catch_up(container)
+    equal(service)
+
+
+def test_two_writers_at_once_and_only_one_counts(service: Service) -> None:
+    service.process(many(5))
+    with service.log() as log:
+        first = plan_publish(service.settings, log, BIG)
+        second = plan_publish(service.settings, log, RISKY)
+        assert publish(service.settings, log, first, "ada").number == 1
+        with pytest.raises(Refused) as refused:
+            publish(service.settings, log, second, "bob")
+        assert refused.value.code == "change-overtaken"
+        # and where both have looked before either wrote: what stands first counts
+        changes = second.changes("bob", "", 0, {})
+        with pytest.raises(Refused) as refused:
+            append_changes(log, "s", changes)
+        assert refused.value.code == "change-overtaken"
+        book = read_rulebook(service.settings, log)
+    assert [entry.name for entry in book.entries] == ["countries", "testing", "unusual", "big"]
+
+
+def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(service: Service) -> None:
+    """As where its service file knows other fields than that of whoever published."""
+    said: list[str] = []
+    service.produce([*many(20), *tide(100)])
+    with service.log() as log:
+        container = container_of(service.settings, log, 0, said.append, service.clock)
+        try:
+            catch_up(container)
+            text = service.config.read_text()
+            service.config.write_text(text.replace("country: string", "country: string, city: string"))
+            published(service, BIG.replace("amount > 500", 'city == "Oslo"'))
+            service.config.write_text(text)
+            take(container)
+            assert any("change 2 of the rules is not taken" in line for line in said), said
+            assert trouble(container)
+            events = [*many(20, start_s=200), *tide(400)]  # its own file is not read again
+            log.append([Append("purchase", [(each["card"].encode(), json.dumps(each).encode()) for each in events])])
+            catch_up(container)
+            assert "testing" in {alert["rule"] for alert in alerts(service)}
+            assert run("rules", "disable", service.config, "big", "--yes").exit_code == 0
+            take(container)
+            assert not trouble(container)
+        finally:
+            container.close()
+    equal(service)
+    assert [entry.facts.get("book") for entry in journal(service, 0) if entry.kind == "rules"] == [None, 3]
+
+
+def trouble(container: Container) -> bool:
+    return container.renewal.trouble is not None
+
+
+def test_a_lost_rules_topic_is_refused_never_guessed(service: Service) -> None:
+    service.process(many(5))
+    published(service, BIG)
+    service.process(many(5, start_s=60))
+    with service.log() as log:
+        log.delete(["s-rules"])
+    refused = run("run", service.config, "--until-caught-up")
+    assert refused.exit_code == 2
+    assert "rules-topic-lost: " in refused.stderr
+
+
+def test_status_tells_numbers_shadow_and_what_drains(service: Service) -> None:
+    service.produce([*many(20), *tide(100)])
+    with service.container() as container, service.log() as log:
+        published(service, BIG, "--shadow")
+        published(service, TESTING_3, "--drain")
+        take(container)
+        observer = Observer(container, service.clock)
+        observer(now=True)
+        Reporter(log, "s", observer).report()
+        told = run("status", service.config)
+        assert "rule big number 1, version " in told.stdout
+        assert ": shadow" in told.stdout
+        assert "rule testing number 2, version " in told.stdout
+        assert ": draining" in told.stdout
+        rules = json.loads(run("status", service.config, "--json").stdout)["rules"]
+        assert {(each["rule"], each["number"], each["status"]) for each in rules} == {
+            ("big", 1, "shadow"), ("countries", 1, "live"), ("testing", 1, "draining"), ("testing", 2, "live"),
+            ("unusual", 1, "live"),
+        }  # fmt: skip

@@ -22,7 +22,8 @@ from samovar.service.topics_rights import Right, rights
 
 OWN = ["f-alerts", "f-late", "f-dead-letters", "f-changelog", "f-journal"]
 OF_STAGES = (Role.REPARTITION, Role.EMITTED)  # tests/service/test_stages.py and tests/tasks/test_user_service.py
-CONTAINERS = "f-containers"  # one partition, however many the inputs have
+CONTAINERS, RULES = "f-containers", "f-rules"  # one partition, however many the inputs have
+SINGLE = (Role.CONTAINERS, Role.RULES)
 
 
 @pytest.fixture
@@ -61,10 +62,11 @@ def as_planned(spec: Planned, **other: Any) -> Topic:
 
 def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceFile]) -> None:
     specs = plan(load("streams: {a: {key: k, topic: tx}, b: {key: k}}"))
-    assert [spec.name for spec in specs] == ["tx", "b", *OWN, CONTAINERS]
-    assert {spec.partitions for spec in specs if spec.role is not Role.CONTAINERS} == {4}
-    assert by_role(specs, Role.CONTAINERS).partitions == 1
-    assert by_role(specs, Role.CONTAINERS).settings["cleanup.policy"] == "compact"
+    assert [spec.name for spec in specs] == ["tx", "b", *OWN, CONTAINERS, RULES]
+    assert {spec.partitions for spec in specs if spec.role not in SINGLE} == {4}
+    for role in SINGLE:
+        assert by_role(specs, role).partitions == 1
+        assert by_role(specs, role).settings["cleanup.policy"] == "compact"
     assert by_role(specs, Role.CHANGELOG).settings == {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": "86400000",
@@ -73,13 +75,13 @@ def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceF
     }
     journal = by_role(specs, Role.JOURNAL).settings
     assert journal == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    kept = [spec for spec in specs if spec.role not in (Role.CHANGELOG, Role.CONTAINERS)]
+    kept = [spec for spec in specs if spec.role not in (Role.CHANGELOG, *SINGLE)]
     assert all("compact" not in spec.settings["cleanup.policy"] for spec in kept)
 
 
 def test_one_partition_count_holds_for_all(load: Callable[[str], ServiceFile]) -> None:
     specs = plan(load("streams: {a: {key: k}, b: {key: k, partitions: 6}}"))
-    assert {spec.partitions for spec in specs if spec.role is not Role.CONTAINERS} == {6}
+    assert {spec.partitions for spec in specs if spec.role not in SINGLE} == {6}
 
 
 def test_replicas_and_retentions(load: Callable[[str], ServiceFile]) -> None:
@@ -158,7 +160,7 @@ def test_a_setting_that_a_topic_does_not_have_is_kafkas_default(load: Callable[[
 def test_ensure_makes_what_is_missing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
     settings = load("streams: {a: {key: k}}")
     specs = ensure(log, settings)
-    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN, CONTAINERS}
+    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN, CONTAINERS, RULES}
     assert check(log, specs) == []
     assert ensure(log, settings) == specs
 
@@ -212,6 +214,16 @@ def test_topics_check_never_makes_one(load: Callable[[str], ServiceFile], log: E
     assert log.topics(["a", *OWN]) == {}
 
 
+def test_a_service_without_a_rules_topic_runs_the_rules_of_its_folder(
+    load: Callable[[str], ServiceFile], log: EmbeddedLog
+) -> None:
+    """As one did before there was such a topic; whoever publishes must have it made."""
+    ensure(log, load("streams: {a: {key: k}}"))
+    log.delete([RULES])
+    assert ensure(log, load("streams: {a: {key: k}}\ntopics: check"))
+    assert log.topics([RULES]) == {}
+
+
 def test_check_changes_nothing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
     specs = plan(load("streams: {a: {key: k}}"))
     assert {found.code for found in check(log, specs)} == {"topic-missing"}
@@ -233,18 +245,20 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
         ("service", "topic", "f-changelog"): ("READ", "WRITE", *look),
         ("service", "topic", "f-journal"): ("READ", "WRITE", *look),
         ("service", "topic", CONTAINERS): ("READ", "WRITE", *look),
+        ("service", "topic", RULES): ("READ", *look),
         ("service", "group", "f"): ("READ", "DESCRIBE"),
         ("service", "transactional-id", "f-"): ("WRITE", "DESCRIBE"),
         ("producers", "topic", "a"): ("WRITE", "DESCRIBE"),
         ("readers", "topic", "f-alerts"): ("READ", "DESCRIBE"),
         ("readers", "topic", "f-late"): ("READ", "DESCRIBE"),
         ("readers", "topic", "f-dead-letters"): ("READ", "DESCRIBE"),
+        ("authors", "topic", RULES): ("READ", "WRITE", *look),
     }
     assert found["service", "transactional-id", "f-"].pattern == "prefixed"
 
 
 def test_create_is_a_right_only_where_topics_are_made(load: Callable[[str], ServiceFile]) -> None:
-    for mode, wanted in (("create", 7), ("check", 0)):
+    for mode, wanted in (("create", 8), ("check", 0)):
         settings = load(ON_KAFKA + f"\ntopics: {mode}")
         assert sum("CREATE" in right.operations for right in rights(settings, plan(settings))) == wanted
 

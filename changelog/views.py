@@ -1,0 +1,232 @@
+"""Spark SQL for views: tables by name, a query to Parquet, faults with their place in the text.
+
+The layers above know views and services; this module only speaks to Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samovar.changelog.spark import Session
+from samovar.changelog.spark_errors import refusal_in
+from samovar.changelog.spark_progress import OnProgress
+from samovar.changelog.spark_source import Frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PLACE = re.compile(r"line (\d+), pos (\d+)")
+_CLASS = re.compile(r"^\[([A-Z_.0-9]+)\]\s*")
+_END = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+|\n).*\Z", re.DOTALL)
+_SUGGESTED = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
+# They run any code of the Java that Spark is.
+_CODE = re.compile(r"\b(?:try_)?reflect\s*\(|\bjava_method\s*\(", re.IGNORECASE)
+
+
+@dataclass
+class SqlFault(Exception):
+    """A query that cannot run. `missing` is the table that does not exist, where that is what is wrong."""
+
+    message: str
+    start: int = 0
+    stop: int = 0
+    missing: str | None = None
+    suggested: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of SQL: what to read, columns to add (name to expression), and what to leave out.
+
+    `emit` is the type of a column of JSON text that becomes a struct; `only` are values of an expression.
+    """
+
+    name: str
+    frame: Frame
+    added: Mapping[str, str]
+    where: str | None = None
+    emit: str | None = None
+    only: tuple[str, Sequence[str | None]] | None = None
+
+
+def put_tables(session: Session, tables: Sequence[Table]) -> None:
+    """Make tables known by their names. Nothing is read."""
+    for table in tables:
+        _frame_of(session, table).createOrReplaceTempView(table.name)
+
+
+def _frame_of(session: Session, table: Table) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
+
+    frame = _rows_in(session, table.frame)
+    if table.where is not None:
+        frame = frame.where(table.where)
+    if table.emit is not None:
+        frame = frame.withColumn("emit", F.from_json("emit", table.emit))
+    own = set(frame.columns)
+    frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
+    if table.only is not None:
+        expression, values = table.only
+        place = F.expr(expression).cast("string")
+        is_wanted = place.isin([value for value in values if value is not None])
+        is_nowhere = place.isNull() if None in values else F.lit(False)
+        frame = frame.where(is_wanted | is_nowhere)
+    return frame
+
+
+def _rows_in(session: Session, frame: Frame) -> DataFrame:
+    """What a frame holds, a part a task. Not as a data source: Spark would start two Python processes for each, only
+    to ask for its columns and its parts, which are known here.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
+
+    schema, parts = from_arrow_schema(frame.schema), list(frame.parts())
+    if not parts:
+        return session.spark.createDataFrame([], schema)
+    numbers = session.spark.range(0, len(parts), 1, len(parts))
+    return numbers.mapInArrow(_Reading(frame, parts), schema)  # type: ignore[arg-type]  # it is called as a function is
+
+
+class _Reading:
+    """What an executor runs. A class, and not a closure, so that it is pickled by its name."""
+
+    def __init__(self, frame: Frame, parts: Sequence[Any]) -> None:
+        self.frame, self.parts = frame, parts
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.frame.read(self.parts[number])
+
+
+def put_parquet(session: Session, name: str, folder: Path) -> None:
+    """Make a published view known by a name."""
+    session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
+
+
+# ---------------------------------------------------------------- queries
+
+
+def query(session: Session, sql: str, *, files: bool = True) -> DataFrame:
+    """A query, and nothing but a query, checked and not yet run. Without `files` it cannot name any by path."""
+    found = _CODE.search(sql)
+    if found is not None:
+        raise SqlFault("functions that call Java are not for queries", found.start(), found.end())
+    spark = session.spark
+    with faults(sql):
+        spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
+        spark.conf.set("spark.sql.runSQLOnFiles", str(files).lower())
+        try:
+            return spark.sql(sql)
+        finally:
+            spark.conf.set("spark.sql.runSQLOnFiles", "true")
+
+
+def rows_of(session: Session, frame: DataFrame, limit: int) -> tuple[list[str], list[list[Any]]]:
+    """The first rows: names of columns, and values."""
+    found = session.run("query", lambda: frame.limit(limit).toArrow())
+    return list(found.column_names), [list(row.values()) for row in found.to_pylist()]
+
+
+def values_of(session: Session, table: Table, expression: str) -> list[str | None]:
+    """All values of an expression over a table, as text."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+
+    with faults(expression):
+        frame = _frame_of(session, table).select(F.expr(expression).cast("string").alias("place")).distinct()
+        return [row.place for row in session.run("new rows", frame.collect)]
+
+
+def least_of(session: Session, table: Table, expression: str) -> str | None:
+    """The least value of an expression over a table, as text."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+
+    frame = _frame_of(session, table).select(F.min(F.expr(expression)).cast("string").alias("place"))
+    found: str | None = session.run("first rows", frame.collect)[0].place
+    return found
+
+
+def write(
+    session: Session, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
+    on_progress: OnProgress, total: int,
+) -> None:  # fmt: skip
+    """Write a query's rows as Parquet, a folder a partition, each in the order of the key."""
+    # With the key beside it a large partition is several files, and a small one is one.
+    placed = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
+    ordered = placed.sortWithinPartitions(*partitioning, *key) if partitioning or key else placed
+    writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
+    with faults(""):
+        session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total)
+
+
+def twice(session: Session, frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Any] | None:
+    """A key that stands in two written rows; None where all are different."""
+    written = session.spark.read.schema(frame.schema).parquet(str(folder))
+    repeated = written.groupBy(*key).count().where("count > 1").select(*key).limit(1)
+    found = session.run("keys", repeated.collect)
+    return list(found[0]) if found else None
+
+
+def types_of(frame: DataFrame) -> dict[str, str]:
+    """Columns and their types, as SQL writes them."""
+    return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+
+
+def folder_of(session: Session, column: str, value: str | None) -> str:
+    """The name of a partition's folder."""
+    utils = session.spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
+    return str(utils.getPartitionPathString(column, value))
+
+
+# ---------------------------------------------------------------- faults
+
+
+@contextmanager
+def faults(sql: str) -> Iterator[None]:
+    """What Spark finds wrong with a text, with its place in it."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - with pyspark only
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        told = refusal_in(str(error))
+        if told is not None:
+            raise told from error
+        raise _fault(error, sql) from error
+    except Py4JJavaError as error:
+        if "ParseException" not in str(error.java_exception.getClass()):
+            raise
+        raise _fault(error.java_exception.getMessage(), sql) from error
+
+
+def _fault(error: Any, sql: str) -> SqlFault:
+    text = str(error)
+    start, stop = _place(error, text, sql)
+    kind = _CLASS.match(text)
+    message = _END.sub("", _CLASS.sub("", text, count=1)).strip()
+    parameters = error.getMessageParameters() if hasattr(error, "getMessageParameters") else None
+    missing = None
+    if kind is not None and kind[1].startswith("TABLE_OR_VIEW_NOT_FOUND"):
+        missing = str((parameters or {}).get("relationName", sql[start:stop])).replace("`", "")
+    suggested = tuple(name.strip().replace("`", "") for found in _SUGGESTED.findall(text) for name in found.split(","))
+    return SqlFault(message, start, stop, missing, suggested)
+
+
+def _place(error: Any, text: str, sql: str) -> tuple[int, int]:
+    contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else ()
+    for context in contexts or ():
+        start = int(context.startIndex())
+        if start >= 0:
+            return start, int(context.stopIndex()) + 1
+    found = _PLACE.search(text)
+    if found is None:
+        return 0, 0
+    lines = sql.split("\n")
+    start = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
+    return min(start, max(0, len(sql) - 1)), min(start + 1, len(sql))

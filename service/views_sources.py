@@ -1,0 +1,122 @@
+"""What views read: the topics of a service as tables, each up to offsets that are known before anything is read.
+
+    alerts, sessions, labels, dead_letters, late    as `spark.read.format("samovar")` has them (docs/spark.md)
+    states, changes                                 the changelog: the current state of each key, and every change
+    purchase, ...                                   the events of a stream, by its name
+    alerts_card_testing, ...                        the alerts of one rule, with `emit` as a struct of typed fields
+
+All but `states` have a column `day`: the date of the event, of the alert, or of the record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from samovar.changelog.spark_source import Frame
+from samovar.changelog.views import Table
+from samovar.service.frames import Stretch, frame_of
+from samovar.service.settings_models import ServiceFile
+from samovar.service.views_emit import emit_types
+from samovar.service.views_files import View, table_name
+
+SPLIT = 250_000  # offsets of one task
+TOPICS = {"alerts": "at", "sessions": "at", "labels": "at", "dead_letters": "_time", "late": "_time"}
+STATES = {"states": "latest", "changes": "changes"}
+_NOT_CODE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that views may name: the options of its reader, and the column that its `day` comes from."""
+
+    name: str
+    options: Mapping[str, str]
+    time: str | None
+    where: str | None = None
+    emit: str | None = None
+
+
+def sources_of(settings: ServiceFile, emits: Mapping[str, Mapping[str, str]]) -> dict[str, Source]:
+    """All tables. `emits` are the types of what rules emit."""
+    found = {name: Source(name, {"source": name}, time) for name, time in TOPICS.items()}
+    found |= {name: Source(name, {"source": "changelog", "mode": mode}, None) for name, mode in STATES.items()}
+    found["changes"] = replace(found["changes"], time="_time")
+    for stream in settings.streams:
+        name = table_name(stream) if table_name(stream) not in found else f"input_{table_name(stream)}"
+        found[name] = Source(name, {"source": f"inputs/{stream}"}, "_event_time")
+    for rule, types in emits.items():
+        name = f"alerts_{table_name(rule)}"
+        typed = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
+        if name not in found:
+            found[name] = Source(name, {"source": "alerts"}, "at", f"rule = '{rule}'", typed or None)
+    return found
+
+
+def all_sources(settings: ServiceFile, log: Any) -> dict[str, Source]:
+    return sources_of(settings, emit_types(settings, log))
+
+
+def named_in(sql: str, names: Iterable[str]) -> list[str]:
+    """Those of the names that a query has, be they tables or not: one too many does no harm.
+
+    >>> named_in("select 1 from alerts -- of purchase", ["alerts", "purchase"])
+    ['alerts']
+    """
+    words = {word.lower() for word in _WORD.findall(_NOT_CODE.sub(" ", sql))}
+    return [name for name in names if name.lower() in words]
+
+
+# ---------------------------------------------------------------- offsets
+
+Offsets = Mapping[str, tuple[int, int]]  # by topic/partition
+
+
+def bounds_now(settings: ServiceFile, source: Source) -> dict[str, tuple[int, int]]:
+    """The offsets that a source has at this moment."""
+    found: dict[str, tuple[int, int]] = {}
+    for stretch in _stretches(frame_of({"config": str(settings.path), **source.options})):
+        at = f"{stretch.topic}/{stretch.partition}"
+        start, end = found.get(at, (stretch.start, stretch.end))
+        found[at] = (min(start, stretch.start), max(end, stretch.end))
+    return found
+
+
+def table_of(
+    settings: ServiceFile, source: Source, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None
+) -> Table:
+    """The table up to these offsets; with `only`, just the rows for which an expression has one of some values."""
+    added = {} if source.time is None else {"day": f"to_date({source.time})"}
+    return Table(source.name, _pinned(settings, source, offsets), added, source.where, source.emit, only)
+
+
+def _pinned(settings: ServiceFile, source: Source, offsets: Offsets) -> Frame:
+    """What `spark.read.format("samovar")` would read, between offsets that were fixed before."""
+    frame: Any = frame_of({"config": str(settings.path), **source.options})
+    stages = {f"{each.topic}/{each.partition}": each.stage for each in _stretches(frame)}
+    whole = source.options["source"] == "changelog"
+    pieces: list[Stretch] = []
+    for at, (start, end) in offsets.items():
+        topic, _, partition = at.rpartition("/")
+        stretch = Stretch(topic, int(partition), start, end, stages.get(at, ""))
+        pieces += [stretch] if whole else _pieces(stretch)
+    pinned: Frame = replace(frame, stretches=tuple(pieces))
+    return pinned
+
+
+def _pieces(stretch: Stretch) -> list[Stretch]:
+    starts = range(stretch.start, stretch.end, SPLIT)
+    return [replace(stretch, start=start, end=min(start + SPLIT, stretch.end)) for start in starts]
+
+
+def _stretches(frame: Any) -> tuple[Stretch, ...]:
+    found: tuple[Stretch, ...] = frame.stretches
+    return found
+
+
+def partition_source(view: View, sources: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources whose new rows an incremental view follows."""
+    return {name: sources[name] for name in view.partition_of if name in sources}

@@ -1,0 +1,207 @@
+"""Published views: version folders, and one pointer to the version that readers see.
+
+    STORE/NAME/versions/000007/            Parquet, a folder a partition; files of a kept partition are hard links
+                       000007/_view.json   what it stands for: offsets of its sources, versions of rules (format 1)
+              /current -> versions/000007  swapped by one rename: a reader sees the old version or the new one
+    STORE/catalog.parquet                  a row a view: name, version, path, rows, when; written after every swap
+
+A version is made under another name (`.part`) and shown when it is whole. Names of files are never used twice, so that
+a reader who goes through `current` while it is swapped finds a file or misses it, and never reads another's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.record import newer
+from samovar.state import folders
+from samovar.state.points import passing
+
+FORMAT = 1
+MANIFEST = "_view.json"  # Spark passes over names that begin with an underscore
+CATALOG = "catalog.parquet"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a version stands for. `sources` have, by `topic/partition`, the first offset and the one after the last."""
+
+    view: str
+    version: int
+    digest: str  # of the view's file
+    made_ms: int
+    kind: str  # full or incremental
+    rows: int
+    sources: Mapping[str, Mapping[str, tuple[int, int]]]
+    rules: Mapping[str, str]  # rule to version, as the service ran them
+    columns: Mapping[str, str]
+    partitioning: tuple[str, ...] = ()
+    base: int | None = None  # the version whose other partitions an incremental one has kept
+    written: tuple[str, ...] = ()  # partitions that were made anew
+    title: str = ""
+    format: int = field(default=FORMAT)
+
+    def packed(self) -> bytes:
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False).encode()
+
+    @staticmethod
+    def unpacked(data: bytes) -> Manifest:
+        raw: dict[str, Any] = json.loads(data)
+        if raw["format"] > FORMAT:
+            raise newer("a view", raw["format"], FORMAT)
+        sources = {
+            name: {at: (start, end) for at, (start, end) in each.items()} for name, each in raw["sources"].items()
+        }
+        lists = {name: tuple(raw[name]) for name in ("partitioning", "written")}
+        return Manifest(**{**raw, "sources": sources, **lists})
+
+
+class ViewStore:
+    """The versions of one view. The source of truth for which of them readers see."""
+
+    def __init__(self, store: Path, name: str) -> None:
+        self.store, self.name = store, name
+        self.folder = store / name
+        self.pointer = self.folder / "current"
+
+    # ------------------------------------------------------------ reading
+
+    def versions(self) -> list[int]:
+        there = (self.folder / "versions").glob("[0-9]*")
+        return sorted(int(path.name) for path in there if path.name.isdecimal())
+
+    def current(self) -> int | None:
+        try:
+            return int(self.pointer.readlink().name)
+        except FileNotFoundError:
+            return None
+
+    def path(self, version: int) -> Path:
+        return self.folder / "versions" / f"{version:06}"
+
+    def manifest(self, version: int) -> Manifest:
+        return Manifest.unpacked((self.path(version) / MANIFEST).read_bytes())
+
+    def current_manifest(self) -> Manifest | None:
+        version = self.current()
+        return None if version is None else self.manifest(version)
+
+    # ------------------------------------------------------------ writing
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One at a time; what a crash left half made goes."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Refused(
+                    "view-busy",
+                    f"another process is making the view {self.name}",
+                    "Wait for it to end, and try again.",
+                ) from None
+            (self.folder / "versions").mkdir(exist_ok=True)
+            folders.tidy(self.folder / "versions")
+            folders.tidy(self.folder)
+            yield
+
+    def next_version(self) -> int:
+        """Never one that was used, also where it was rolled back from."""
+        return max(self.versions(), default=0) + 1
+
+    def being_made(self, version: int) -> Path:
+        path = self.path(version)
+        return path.with_name(path.name + folders.PART)
+
+    def publish(self, manifest: Manifest, keep: int) -> None:
+        """Show the folder that was made under `being_made`, and let the oldest versions go."""
+        part = self.being_made(manifest.version)
+        folders.write_file(part / MANIFEST, manifest.packed())
+        for path in part.rglob("*"):
+            folders.sync(path)
+        passing("publish.before")
+        folders.reveal(part, self.path(manifest.version))
+        passing("publish.between")
+        self.point_to(manifest.version)
+        passing("publish.after")
+        for version in self.versions()[: -keep or None] if keep < len(self.versions()) else []:
+            if version != self.current():
+                folders.remove(self.path(version))
+
+    def point_to(self, version: int) -> None:
+        """The one moment at which readers see another version."""
+        part = self.pointer.with_name("current" + folders.PART)
+        part.unlink(missing_ok=True)
+        part.symlink_to(Path("versions") / f"{version:06}")
+        part.replace(self.pointer)
+        folders.sync(self.folder)
+
+    def roll_back(self, to: int | None = None) -> Manifest:
+        """Show the version before the current one, or another that is still there."""
+        there, current = self.versions(), self.current()
+        if current is None:
+            raise never_made(self.name)
+        before = [version for version in there if version < current]
+        wanted = to if to is not None else before[-1] if before else None
+        if wanted is None or wanted not in there:
+            listed = ", ".join(map(str, there))
+            what = "there is no version before it" if wanted is None else f"there is no version {wanted}"
+            raise Refused("view-version", f"{self.name} shows version {current}, and {what}", f"There are {listed}.")
+        self.point_to(wanted)
+        return self.manifest(wanted)
+
+    def keep_partitions(self, base: int, part: Path, without: set[str]) -> None:
+        """Take partitions of another version over, but for some; as links where the disk can."""
+        for path in sorted(self.path(base).rglob("*.parquet")):
+            inside = path.relative_to(self.path(base))
+            if inside.parts[0] not in without:
+                (part / inside).parent.mkdir(parents=True, exist_ok=True)
+                _link(path, part / inside)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def published(store: Path) -> list[ViewStore]:
+    """All views that readers can see, also those whose file is gone or broken."""
+    found = [ViewStore(store, path.parent.name) for path in sorted(store.glob("*/current"))]
+    return [each for each in found if each.current() is not None]
+
+
+def never_made(name: str) -> Refused:
+    return Refused(
+        "view-not-made", f"the view {name} was never made", f"`samovar views rebuild CONFIG {name}` makes it."
+    )
+
+
+def write_catalog(store: Path, rows: list[dict[str, Any]]) -> None:
+    """A table of all views that any reader of Parquet can read."""
+    import pyarrow as pa  # noqa: PLC0415 - takes long to import
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    schema = pa.schema(
+        [
+            ("view", pa.string()), ("title", pa.string()), ("version", pa.int64()), ("path", pa.string()),
+            ("rows", pa.int64()), ("made", pa.timestamp("ms", "UTC")), ("kind", pa.string()),
+            ("sources", pa.string()), ("rules", pa.string()),
+        ]
+    )  # fmt: skip
+    part = store / (CATALOG + folders.PART)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
+    folders.sync(part)
+    part.replace(store / CATALOG)
+    folders.sync(store)

@@ -1,0 +1,72 @@
+"""Two stages that read one input: the group has one offset for it, and they are not always equally far."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.restore import Restore
+from samovar.tasks.task import Life, task_folder
+from tests.faults.harness import wait_until
+from tests.faults.stage import Staging
+
+T0 = 1_700_000_000_000
+S = 1_000
+TASK = "counter"
+CODE = """
+from samovar import Context, Event, Task
+
+
+class Counter(Task):
+    def process(self, event: Event, ctx: Context) -> None:
+        seen = ctx.store("seen")
+        seen.put(event.key, seen.get(event.key, 0) + 1)
+"""
+TASKS = {TASK: {"class": "counter:Counter", "streams": ["shared"], "stores": ["seen"]}}
+STREAMS = {
+    "shared": {"key": "card", "slack": "0s", "idle": "1h", "partitions": 1},
+    "own": {"key": "card", "slack": "0s", "idle": "3s"},
+}
+VISIT = """
+rule: visit
+match: |
+  session by card with gap=8s [own where true]
+"""
+
+
+def test_an_offset_stays_while_one_of_the_stages_restores(stage: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3, P6: the one that runs commits what the clock brought about; the other is still at its changelog, and where it
+    stands in the input nobody knows yet.
+    """
+    here = stage({"visit": VISIT}, STREAMS, tasks=TASKS)
+    service = here.service
+    (service.folder / "counter.py").write_text(CODE)
+    here.feed("own", {"card": "c", "ts": T0})
+    here.feed("shared", {"card": "c", "ts": T0 + 600 * S})
+    here.crash()
+    shutil.rmtree(task_folder(service.settings.state, 0, TASK))
+    advance, held = Restore.advance, [True]
+
+    def slowly(self: Restore, timeout_s: float = 0.1) -> bool:
+        return False if held[0] and self.changelog.at.topic.endswith(TASK) else advance(self, timeout_s)
+
+    monkeypatch.setattr(Restore, "advance", slowly)
+    main, other = ("", 0), (TASK, 0)
+    tasks = here.container.tasks
+    wait_until(lambda: main in tasks and tasks[main].life is Life.RUNNING, "one runs", here.container.cycle)
+    at = TopicPartition(service.settings.streams["shared"].topic, 0)
+    before = service.log.committed(service.settings.service, [at])
+    service.events("shared", [{"card": "c", "ts": T0 + 601 * S}])
+    here.container.cycle()
+    here.clock.pass_ms(30 * S)
+    wait_until(lambda: len(service.alerts()) == 1, "the clock ends a visit", here.container.cycle)
+    assert tasks[other].life is Life.RESTORING
+    assert service.log.committed(service.settings.service, [at]) == before == {at: 1}
+    assert tasks[main].positions()[at] == 1, "nothing is read of it meanwhile"
+    held.clear()
+    held.append(False)
+    here.settle()
+    assert {task.positions()[at] for task in tasks.values()} == {2}
+    assert service.log.committed(service.settings.service, [at]) == {at: 2}

@@ -381,3 +381,23 @@ def test_what_is_wrong_with_a_sink_is_said_without_its_secret(tmp_path: Path) ->
             load_service(service.config)
         assert CANARY not in str(refused.value)
         assert "short-canary-3f" not in str(refused.value)
+
+
+def test_letters_on_a_terminal_are_hidden_unless_asked_for(closed: tuple[Served, dict[str, str]]) -> None:
+    site, _ = closed
+    config = site.service.config
+    for words in ((), ("--json",)):
+        assert CARD not in run("dlq", "show", config, *words).stdout
+        assert CARD in run("dlq", "show", config, "--pii", *words).stdout
+
+
+def test_a_marked_key_in_the_wrong_place_is_not_quoted(tmp_path: Path) -> None:
+    service = make(tmp_path / "s")
+    service.config.write_text(MARKED)
+    service.produce([purchase("a", 0, 1)])
+    with service.log() as log:
+        wrong = 1 - service.partition(CARD)
+        log.append([Append("purchase", [(CARD.encode(), json.dumps(purchase(CARD, 1, 1)).encode())], wrong)])
+    done = run("topics", "check", service.config)
+    assert "key-misplaced" in done.output
+    assert CARD not in done.output

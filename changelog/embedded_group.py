@@ -218,6 +218,7 @@ class EmbeddedMember:
             points.passing("offsets.before")
             set_places(self._connection, self._joining.group, topics, offsets)
             points.passing("offsets.after")
+            points.passing("flush.after")
             points.passing("commit.before")
         points.passing("commit.after")
         self._is_usable = True

@@ -222,6 +222,9 @@ class KafkaMember:
             if offsets:
                 watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
             points.passing("offsets.after")
+            if points.is_armed("flush.after"):
+                self._writer.flush()  # a commit does that too, and nobody can stand in between
+            points.passing("flush.after")
         except KafkaException as error:
             failure = self._failure(self._reason(error_of(error)), "writing")
             self._abort()
@@ -283,6 +286,7 @@ class KafkaMember:
             self._writer.put(append)
         self._writer.flush()
         points.passing("produce.after")
+        points.passing("flush.after")
         points.passing("offsets.before")
         points.passing("commit.before")
         if offsets:

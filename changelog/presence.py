@@ -77,8 +77,8 @@ class RuleReport:
     no_key: int = 0
     seconds: float = 0.0
     live_partials: int = 0
-    muted: int = 0  # matches in shadow
-    throttled: int = 0  # alerts kept back in a storm
+    muted: int = 0
+    throttled: int = 0
 
 
 @dataclass(frozen=True)

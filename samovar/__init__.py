@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samovar.patterns.api import BadEvent, Match, Result, RuleError, Rules, check, load_rules
-    from samovar.service.frames import register_spark
     from samovar.tasks.user import (
         ClosableTask,
         Context,
@@ -56,14 +55,14 @@ _OF_TASKS = {name for name in __all__ if name.endswith("Task")} | {"Context", "E
 def __getattr__(name: str) -> Any:
     if name in __all__:
         # Only when it is needed, and only what is needed.
-        return getattr(import_module(_home(name)), name)
+        module = import_module("samovar.tasks.user" if name in _OF_TASKS else "samovar.patterns.api")
+        return getattr(module, name)
     raise AttributeError(f"module 'samovar' has no attribute {name!r}")
 
 
-def _home(name: str) -> str:
-    if name == "register_spark":
-        return "samovar.service.frames"
-    return "samovar.tasks.user" if name in _OF_TASKS else "samovar.patterns.api"
+def register_spark(spark: Any) -> None:
+    """Make `spark.read.format("samovar")` known to a Spark session: docs/spark.md."""
+    import_module("samovar.service.frames").register_spark(spark)
 
 
 def __dir__() -> list[str]:

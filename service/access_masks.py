@@ -60,9 +60,11 @@ class Masks:
 
     def event(self, stream: str, event: Any) -> Any:
         """An event with its marked fields hidden. A stream that is not known hides what any stream marks."""
-        if not self.is_on or not isinstance(event, dict):
+        if not self.is_on or event is None:
             return event
         paths = self._paths.get(self._streams.get(stream, stream), tuple(self._any))
+        if not isinstance(event, dict):  # no event at all: nobody knows what is in it
+            return HIDDEN if paths else event
         return _with(event, [path.split(".") for path in paths], self.alias)
 
     def fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:

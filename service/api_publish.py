@@ -21,6 +21,7 @@ from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http_jobs import OnProgress
+from samovar.service.http_world import World
 from samovar.service.publishing import seeded
 from samovar.service.rulebook import RuleEntry, read_rulebook
 
@@ -90,7 +91,7 @@ def publish(asking: Authoring, body: Publishing) -> Response:
         )
     world = asking.world
     entry = publishing.publish(world.settings, world.log, found, asking.name, body.note)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 def _planned(asking: Asking, body: Publishing) -> ChangePlan:
@@ -108,6 +109,12 @@ def digest_of(plan: ChangePlan) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
+def _changed(world: World, entry: RuleEntry) -> Response:
+    """Whoever changed a rule may ask for it at once."""
+    world.shelf.look_again()
+    return answered(entry_data(entry))
+
+
 def entry_data(entry: RuleEntry) -> dict[str, Any]:
     told = entry.to_json()
     return {"rule": told.pop("name"), **told, "at": told.pop("at_ms")}
@@ -118,7 +125,7 @@ def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
     """A rule runs no more, until it is enabled."""
     world = asking.world
     entry = publishing.disable(world.settings, world.log, rule, asking.name, body.note, drain=body.drain)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 @router.post("/rules/{rule}/enable")
@@ -126,7 +133,7 @@ def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
     world = asking.world
     entry = publishing.enable(world.settings, world.log, rule, asking.name, body.note, shadow=body.shadow)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 @router.post("/rules/{rule}/rollback")
@@ -134,7 +141,7 @@ def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
     world = asking.world
     entry = publishing.rollback(world.settings, world.log, rule, asking.name, body.note, body.to)
-    return answered(entry_data(entry))
+    return _changed(world, entry)
 
 
 # ---------------------------------------------------------------- what was

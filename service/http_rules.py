@@ -73,6 +73,11 @@ class RuleShelf:
                     self._loaded, self._print = self._load(), found
             return self._loaded
 
+    def look_again(self) -> None:
+        """The next one who asks gets what was published a moment ago."""
+        with self._lock:
+            self._next_s = 0.0
+
     def site(self) -> Site:
         found = self.get()
         if found.site is None:

@@ -7,7 +7,6 @@ import json as jsons
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module, util
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -15,13 +14,18 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.patterns.findings import render
 from samovar.patterns.follow import iso_time
+from samovar.patterns.loading import load_given
+from samovar.patterns.syntax import Rule
+from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
 from samovar.service.cli_offline import instant
 from samovar.service.lists import show as show_lists
 from samovar.service.logs import opened
 from samovar.service.match import UsageError
+from samovar.service.progress import Progress
 from samovar.service.publishing import commit
-from samovar.service.rulebook import Rulebook, RuleEntry, read_rulebook
+from samovar.service.rulebook import Rulebook, RuleEntry, read_rulebook, with_rulebook
+from samovar.service.service_rules import lists_of
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
 
@@ -64,8 +68,15 @@ def do(config: Path, look: Looking, doing: Doing, out: IO[str]) -> int:
 def shown(plan: ChangePlan) -> str:
     texts = [each.rule.text for each in plan.rules]
     findings = [render(finding, texts[0] if len(texts) == 1 else "") for finding in plan.findings]
-    backtest = [] if plan.backtest is None else [f"backtest: {jsons.dumps(plan.backtest)}"]
-    return "\n".join([*findings, plan.as_text(), *backtest])
+    return "\n".join([*findings, plan.as_text(), *_backtest_lines(plan)])
+
+
+def _backtest_lines(plan: ChangePlan) -> Iterator[str]:
+    for rule in [] if plan.backtest is None else plan.backtest["rules"]:
+        compared = [f"{rule[name]:,} {name}" for name in ("same", "moved", "new", "gone") if rule[name] is not None]
+        against = f"; against what runs: {', '.join(compared)}" if compared else ""
+        assert plan.backtest is not None
+        yield f"backtest over {plan.backtest['events']:,} events: {rule['rule']} finds {rule['found']:,}{against}"
 
 
 # ---------------------------------------------------------------- what is given
@@ -121,12 +132,25 @@ def backtested(plan: ChangePlan, settings: ServiceFile, log: Log, texts: Sequenc
     start, dots, end = span.partition("..")
     if not dots:
         raise UsageError(f"`{span}` is no span; write FROM..TO, two times")
-    if util.find_spec("samovar.service.backtesting") is None:
-        raise Refused("backtest-missing", "this installation has no backtests", "Publish without --backtest.")
-    found = import_module("samovar.service.backtesting").backtest(
-        settings, log, list(texts), time_ms("--backtest", start), time_ms("--backtest", end), lambda *_: None
+    rules = [_rule(settings, log, text) for text in texts]
+    progress = Progress(sys.stderr)
+    found = backtest(
+        settings,
+        log,
+        rules,
+        time_ms("--backtest", start),
+        time_ms("--backtest", end),
+        lambda done, total: progress.reading(done, done / total if total else None),
     )
+    progress.clear()
     return replace(plan, backtest=found.to_json())
+
+
+def _rule(settings: ServiceFile, log: Log, text: str) -> Rule:
+    """A rule that was looked at, and so has no errors."""
+    rule = load_given(text, "<rule>", settings.params, lists_of(with_rulebook(settings, log))).rule
+    assert rule is not None
+    return rule
 
 
 # ---------------------------------------------------------------- what there is

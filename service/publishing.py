@@ -35,14 +35,15 @@ from samovar.patterns.loading import load_given, rendered
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.spans import cold_ms
 from samovar.patterns.syntax import Rule
-from samovar.service.auditing import audited
+from samovar.service import audit
 from samovar.service.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RulePlan, diff_of
+from samovar.service.own_topics import ensure_topic
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import Rulebook, RuleEntry, folded, read_rulebook, with_book
 from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import reading, rows_of
-from samovar.service.topics import MAX_MESSAGE_BYTES, bootstrap_of, missing, partitions_of, plan
+from samovar.service.topics import MAX_MESSAGE_BYTES, partitions_of
 from samovar.state.errors import StoreError
 from samovar.tasks.plan import Plan
 from samovar.tasks.switching import rules_facts, switched
@@ -126,7 +127,8 @@ def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note
 
 def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
     """Write any change; the entries of all rules after it."""
-    _made(settings, log)
+    ensure_topic(settings, log, spec_of(settings.service, settings.replication), "published rules")
+    ensure_topic(settings, log, audit.spec_of(settings.service, settings.replication), "who changed what")
     changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
     if read_rulebook(settings, log).change != plan.base:
         raise Refused(
@@ -136,7 +138,7 @@ def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note:
         )
     append_changes(log, settings.service, changes)
     what = f"rules.{plan.act}" if plan.rules else "lists"
-    audited(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
+    audit.record(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
     return {entry.name: entry for entry in read_rulebook(settings, log).entries}
 
 
@@ -360,17 +362,6 @@ def states_here(settings: ServiceFile, stages: Sequence[str], partitions: int) -
 def fields_of(settings: ServiceFile) -> dict[str, Any]:
     """The streams' fields as they are in the service file now."""
     return {name: stream.fields for name, stream in settings.streams.items() if stream.fields is not None}
-
-
-def _made(settings: ServiceFile, log: Log) -> None:
-    spec = spec_of(settings.service, settings.replication)
-    if spec.name in log.topics([spec.name]):
-        return
-    wanted = next(each for each in plan(settings, stages=False) if each.name == spec.name)
-    if settings.topics != "create":
-        found = missing(wanted, bootstrap_of(settings))
-        raise Refused("topic-missing", found.what, found.fix)
-    log.create([wanted])
 
 
 def _named(plan: ChangePlan) -> dict[str, Any]:

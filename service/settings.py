@@ -232,17 +232,21 @@ def _report(fault: ErrorDetails, root: Map, report: Report, given: Sequence[Give
     return None
 
 
-def _masked(text: str, node: Node) -> str:
-    """The file's text for showing: values of secret settings become stars, and every column stays where it was."""
+def _masked(text: str, node: Node, secret: tuple[str, ...] = ()) -> str:
+    """The file's text for showing: values of secret settings become stars, and every column stays where it was.
+
+    `secret` are names that are secret here and nowhere else: where a sink goes.
+    """
     if isinstance(node, Map):
         for key, value in node.entries:
-            hidden = isinstance(value, Text) and (is_secret(key.text) or _PASSWORD.search(value.text))
+            named = is_secret(key.text) or key.text in secret
+            hidden = isinstance(value, Text) and (named or _PASSWORD.search(value.text))
             if hidden and isinstance(value, Text) and value.text and "${" not in value.text:
                 start, end = value.fragment.places[0], value.fragment.places[-1]
                 text = text[:start] + "*" * (end - start) + text[end:]
             else:
-                text = _masked(text, value)
+                text = _masked(text, value, ("url",) if key.text == "sinks" else secret)
     elif isinstance(node, List):
         for item in node.items:
-            text = _masked(text, item)
+            text = _masked(text, item, secret)
     return text

@@ -45,13 +45,14 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class SinkReport:
-    """How a sink is doing. `waiting` is in offsets of the topic."""
+    """How a sink is doing. `waiting` is in offsets of the topic, `partitions` are those that are this process's."""
 
     name: str
     delivered: int
     failed: int
     waiting: int
     trouble: str | None
+    partitions: int
 
 
 class Sink:
@@ -79,7 +80,7 @@ class Sink:
         self._thread.join(CLOSE_S)
 
     def report(self) -> SinkReport:
-        return SinkReport(self.name, self.delivered, self.failed, self._waiting(), self.trouble)
+        return SinkReport(self.name, self.delivered, self.failed, self._waiting(), self.trouble, len(self._done))
 
     def _waiting(self) -> int:
         done = dict(self._done)

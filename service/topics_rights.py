@@ -81,7 +81,7 @@ def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
             yield Right(READERS, "topic", spec.name, ("READ", "DESCRIBE"))
     for spec in specs:
         if spec.role is Role.RULES:
-            yield Right(AUTHORS, "topic", spec.name, ("READ", "WRITE", "DESCRIBE"))
+            yield Right(AUTHORS, "topic", spec.name, ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"))
 
 
 # ---------------------------------------------------------------- showing it

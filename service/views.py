@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.service.settings_models import ServiceFile
-from samovar.service.views_files import View, load_views, view_named
-from samovar.service.views_store import Manifest, ViewStore, never_made, write_catalog
+from samovar.service.views_files import View, load_views, table_name, view_named
+from samovar.service.views_store import Manifest, ViewStore, never_made, published, write_catalog
 
 if TYPE_CHECKING:
     from samovar.changelog.spark import Session
@@ -92,22 +92,28 @@ def _listed(settings: ServiceFile, view: View) -> Listed:
 
 def path_of(settings: ServiceFile, name: str) -> Path:
     """The folder of the version that readers see now. It stays as it is until so many newer ones are made."""
-    found = show(settings, name)
-    if found.path is None:
-        raise never_made(name)
-    return found.path
+    store = _store(settings, name)
+    version = store.current()
+    assert version is not None
+    return store.path(version)
 
 
 def roll_back(settings: ServiceFile, name: str, to: int | None = None) -> Manifest:
     """Show the version before the current one, or another that is still there."""
-    view = view_named(load_views(settings), name, settings)
-    store = ViewStore(settings.views.store, view.name)
-    if store.current() is None:
-        raise never_made(name)
+    store = _store(settings, name)
     with store.writing():
         manifest = store.roll_back(to)
     update_catalog(settings)
     return manifest
+
+
+def _store(settings: ServiceFile, name: str) -> ViewStore:
+    """A published view. Its file is not looked at: a broken one must not keep anybody from reading or going back."""
+    for store in published(settings.views.store):
+        if store.name == name:
+            return store
+    view_named(load_views(settings), name, settings)
+    raise never_made(name)
 
 
 # ---------------------------------------------------------------- making them
@@ -161,17 +167,17 @@ def chosen(settings: ServiceFile, names: Sequence[str]) -> list[View]:
 def update_catalog(settings: ServiceFile) -> None:
     """The table of all published views, for readers that know nothing of us."""
     rows = []
-    for each in list_views(settings):
-        made = each.manifest
-        if made is not None:
-            sources = {name: dict(offsets) for name, offsets in made.sources.items()}
-            rows.append(
-                {
-                    "view": made.view, "title": each.view.title, "version": made.version, "path": str(each.path),
-                    "rows": made.rows, "made": made.made_ms, "kind": made.kind,
-                    "sources": json.dumps(sources), "rules": json.dumps(dict(made.rules)),
-                }
-            )  # fmt: skip
+    for store in published(settings.views.store):
+        made = store.current_manifest()
+        assert made is not None
+        sources = {name: dict(offsets) for name, offsets in made.sources.items()}
+        rows.append(
+            {
+                "view": made.view, "title": made.title, "version": made.version, "path": str(store.path(made.version)),
+                "rows": made.rows, "made": made.made_ms, "kind": made.kind,
+                "sources": json.dumps(sources), "rules": json.dumps(dict(made.rules)),
+            }
+        )  # fmt: skip
     write_catalog(settings.views.store, rows)
 
 
@@ -190,9 +196,9 @@ def query(
     Without SQL the files are read here. With it a Spark session is needed; where none is given one is started.
     """
     limit = max(1, min(limit, MOST_ROWS))
-    folder = path_of(settings, name)
+    store = _store(settings, name)
     if sql is None:
-        return _head(folder, show(settings, name), limit)
+        return _head(store, limit)
     if session is not None:
         return _queried(settings, sql, limit, session())
     from samovar.changelog.spark import starting  # noqa: PLC0415 - with Spark only
@@ -201,12 +207,15 @@ def query(
         return _queried(settings, sql, limit, start.ready())
 
 
-def _head(folder: Path, listed: Listed, limit: int) -> Rows:
+def _head(store: ViewStore, limit: int) -> Rows:
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
+    manifest = store.current_manifest()
+    assert manifest is not None
+    folder = store.path(manifest.version)
     files = sorted(map(str, folder.rglob("*.parquet")))
     found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(folder)).head(limit)
-    columns = [name for name in (listed.manifest.columns if listed.manifest else {}) if name in found.column_names]
+    columns = [name for name in manifest.columns if name in found.column_names]
     rows = found.select(columns).to_pylist()
     return Rows(tuple(columns), tuple(tuple(row.values()) for row in rows))
 
@@ -214,9 +223,8 @@ def _head(folder: Path, listed: Listed, limit: int) -> Rows:
 def _queried(settings: ServiceFile, text: str, limit: int, session: Session) -> Rows:
     from samovar.changelog import views as sql  # noqa: PLC0415 - with Spark only
 
-    for each in list_views(settings):
-        if each.path is not None:
-            sql.put_parquet(session, each.view.table, each.path)
+    for store in published(settings.views.store):
+        sql.put_parquet(session, table_name(store.name), store.path(store.current() or 0))
     with _told(settings):
         columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
     return Rows(tuple(columns), tuple(map(tuple, rows)))
@@ -230,7 +238,7 @@ def _told(settings: ServiceFile) -> Iterator[None]:
     try:
         yield
     except SqlFault as fault:
-        tables = [each.view.table for each in list_views(settings) if each.path is not None]
+        tables = [table_name(store.name) for store in published(settings.views.store)]
         if fault.missing is not None:
             hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
             raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault

@@ -47,6 +47,7 @@ class Manifest:
     partitioning: tuple[str, ...] = ()
     base: int | None = None  # the version whose other partitions an incremental one has kept
     written: tuple[str, ...] = ()  # partitions that were made anew
+    title: str = ""
     format: int = field(default=FORMAT)
 
     def packed(self) -> bytes:
@@ -173,6 +174,12 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def published(store: Path) -> list[ViewStore]:
+    """All views that readers can see, also those whose file is gone or broken."""
+    found = [ViewStore(store, path.parent.name) for path in sorted(store.glob("*/current"))]
+    return [each for each in found if each.current() is not None]
 
 
 def never_made(name: str) -> Refused:

@@ -14,6 +14,7 @@ POINTS = (
     "produce.after",
     "offsets.before",
     "offsets.after",
+    "flush.after",
     "commit.before",
     "commit.after",
     "write.before",
@@ -44,6 +45,11 @@ def _armed(setting: str) -> tuple[str, int, signal.Signals]:
 
 
 _name, _left, _signal = _armed(os.environ.get("SAMOVAR_KILL", ""))
+
+
+def is_armed(name: str) -> bool:
+    """Whether the process is to be ended at this point, now or later: then it must come there in a known state."""
+    return name == _name
 
 
 def passing(name: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
@@ -32,19 +33,24 @@ class Served:
     service: Service
     world: World
     client: httpx2.Client
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def log(self) -> Log:
         return self.world.log
 
+    def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        headers = {**self.headers, **options.pop("headers", {})}
+        return self.client.request(method, f"/api/v1{path}", headers=headers, **options)
+
     def get(self, path: str, status: int = 200, **options: Any) -> Any:
-        return self._answer(self.client.get(f"/api/v1{path}", **options), status)
+        return self._answer(self.ask("GET", path, **options), status)
 
     def post(self, path: str, body: Any, status: int = 200, **options: Any) -> Any:
-        return self._answer(self.client.post(f"/api/v1{path}", json=body, **options), status)
+        return self._answer(self.ask("POST", path, json=body, **options), status)
 
     def put(self, path: str, body: Any, status: int = 200, **options: Any) -> Any:
-        return self._answer(self.client.put(f"/api/v1{path}", json=body, **options), status)
+        return self._answer(self.ask("PUT", path, json=body, **options), status)
 
     def _answer(self, response: httpx2.Response, status: int) -> Any:
         assert response.status_code == status, (response.status_code, response.text)
@@ -57,15 +63,19 @@ class Served:
         assert (found["code"], found["status"]) == (code, status), found
         return found
 
+    def world_paths(self) -> list[tuple[str, str]]:
+        """Every endpoint that the OpenAPI document has, with something in the place of names."""
+        paths = self.client.get("/api/v1/openapi.json").json()["paths"]
+        found = [(method.upper(), path) for path, methods in paths.items() for method in methods]
+        return [(method, re.sub(r"\{\w+\}", "x", path)) for method, path in found]
+
     def caught_up(self) -> None:
         """Until the index has every alert that the topic holds now."""
         wait_for(lambda: self.world.follower.is_caught_up and self.world.follower.trouble is None)
 
     def as_(self, token: str) -> Served:
         """The same, asked with a token."""
-        headers = {"authorization": f"Bearer {token}"}
-        client = httpx2.Client(base_url=self.client.base_url, headers=headers, trust_env=False, timeout=30)
-        return Served(self.service, self.world, client)
+        return replace(self, headers={"authorization": f"Bearer {token}"})
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
@@ -122,6 +132,7 @@ class Stream:
 
 @contextmanager
 def listening_to(site: Served, **options: Any) -> Iterator[Stream]:
-    with site.client.stream("GET", "/api/v1/alerts/live", **options) as response:
+    headers = {**site.headers, **options.pop("headers", {})}
+    with site.client.stream("GET", "/api/v1/alerts/live", headers=headers, **options) as response:
         assert response.status_code == 200, response.read()
         yield Stream(response)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +14,22 @@ from samovar.changelog.spark import Session, starting
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Session]:
     """On two cores, with the connector for Kafka."""
+    root = str(Path(__file__).resolve().parent.parent)
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    with starting("samovar tests", "local[2]", kafka=True, settings=settings) as start:
-        yield start.ready()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", paths)  # executors import what tests give them
+        with starting("samovar tests", "local[2]", kafka=True, settings=settings) as start:
+            yield start.ready()
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """PySpark leaves the sockets by which rows come to the collector."""
+    """One process of xdist runs them all (`--dist loadgroup`), so that there is one session. PySpark leaves the sockets
+    by which rows come to the collector.
+    """
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or "test_docs.py" in item.nodeid:
+        uses = "spark" in getattr(item, "fixturenames", ())
+        if uses or ("test_docs.py" in item.nodeid and "spark.md" in item.nodeid):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        if uses or "test_docs.py" in item.nodeid:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

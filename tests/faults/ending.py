@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import IsolationLevel
+from confluent_kafka import Consumer, IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
 from samovar.changelog.broker_process import wait_for
 from samovar.changelog.embedded_locks import folder_of, live_slots
 from samovar.changelog.errors import LogUnavailable
+from tests.contracts.log_driving import unique
 from tests.faults import world
 from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.harness import Service
@@ -54,6 +55,28 @@ def left_nothing(service: Service) -> None:
     for partition in range(service.partitions):
         with service.store(partition):  # refused where another process has it
             pass
+
+
+def never_committed(service: Service) -> int:
+    """Records of the changelog that are in the log and that no reader is given: of transactions open, or aborted."""
+    assert service.settings.log.kafka is not None
+    topic, client = service.settings.changelog.topic, service.settings.log.kafka.librdkafka()
+    told = {"group.id": unique("g"), "isolation.level": "read_uncommitted", "enable.partition.eof": True}
+    reader = Consumer({**client, **told, "enable.auto.commit": False, "auto.offset.reset": "error", "log_level": 0})
+    try:
+        reader.assign([KafkaPlace(topic, each, 0) for each in range(service.partitions)])
+        ended, found = set[int](), 0
+        while len(ended) < service.partitions:
+            for message in reader.consume(1_000, ASK_S):
+                error = message.error()
+                if error is None:
+                    found += 1
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended.add(message.partition() or 0)
+    finally:
+        reader.close()
+    return found - len(service.changelog())
 
 
 def open_transactions(service: Service) -> list[str]:

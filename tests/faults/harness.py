@@ -19,6 +19,7 @@ from samovar.patterns.matcher import digest_of_rows
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule
 from samovar.service.logs import open_log
+from samovar.service.rulebook import with_rulebook
 from samovar.service.running import container_of, plan_of
 from samovar.service.settings import ServiceFile, load_service
 from samovar.service.topics import ensure
@@ -78,7 +79,7 @@ class Service:
 
     @cached_property
     def plan(self) -> Plan:
-        return plan_of(self.settings, self.partitions)
+        return plan_of(with_rulebook(self.settings, self.log), self.partitions)
 
     @property
     def parsed(self) -> list[Rule]:

@@ -18,7 +18,7 @@ from samovar.service.processes import RESTARTS_MOST
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.ending import ends_right, processed
+from tests.faults.ending import ends_right, never_committed, processed
 from tests.faults.harness import Service, make_service, wait_until
 
 BATCH = 12
@@ -171,18 +171,20 @@ def test_a_container_that_hung_is_waited_for_on_its_machine(
 def test_a_zombie_writes_nothing(
     kafka: str, tmp_path: Path, services: list[Service], make_twin: Callable[[Service], Service]
 ) -> None:
-    """P6 on Kafka: it hung in the middle of a commit; on another machine its work was done; then it wakes up and wants
-    to commit.
+    """P6 on Kafka: it hung in the middle of a commit, with all of it sent; on another machine its work was done; then
+    it wakes up and wants to commit.
     """
     service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=SOON)
     services.append(service)
     source = world.events(7)
     service.append_pairs(world.STREAM, world.take(source, 100))
-    zombie = service.start("--slot", "0", poll=BATCH, kill="commit.before:3:SIGSTOP")
+    zombie = service.start("--slot", "0", poll=BATCH, kill="flush.after:3:SIGSTOP")
     assert zombie.process.pid is not None
     stat = Path(f"/proc/{zombie.process.pid}/stat")
     wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it hangs")
     try:
+        # The broker has acknowledged them: they are in the log, in a transaction that is open, or aborted by now.
+        assert never_committed(service) > 0
         service.append_pairs(world.STREAM, world.take(source, 200))
         heir = service.start("--slot", "1", poll=BATCH, config=service.elsewhere())
         wait_until(lambda: processed(service), "another container has taken over")

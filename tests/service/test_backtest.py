@@ -19,6 +19,7 @@ from samovar.service.backtesting import Asked, Backtest, backtest, run_here
 from tests.oncall import RULES, START, Service, catch_up, make, many, purchase, run, run_apart
 
 PROBES = RULES["testing"]
+DAY_MS = 86_400_000
 LOWER = PROBES.replace("amount > 200", "amount > 20")
 
 
@@ -144,14 +145,30 @@ def test_a_key_that_is_in_several_partitions_is_followed_through_all(service: Se
     """A rule by country, over topics that are by card: the order is that of event time, whatever the partition."""
     events = many(300)
     service.produce(events)
-    text = "rule: spread\nmatch: |\n  aggregate by country over 1m [purchase where true] having distinct(card) >= 4\n"
-    found = backtested(service, text, PROBES)
+    text = "rule: spread\nmatch: |\n  aggregate by country over 2m [purchase where true] having distinct(card) >= 7\n"
+    found = backtested(service, text, PROBES, examples=100)
     assert found.tally.events == 300  # though two runs read them
-    result = found.rules[0]
     rule = load_text(text).rule
     assert rule is not None
-    rows = [{"type": "purchase", **event} for event in events]
-    assert result.found == len(Rules([rule]).run(rows)) > 0
+    wanted = Rules([rule]).run([{"type": "purchase", **event} for event in events])
+    matches = [each.match for each in found.rules[0].examples["found"]]
+    assert [(each["key"], each["at"]) for each in matches] == [(each.key, each.at) for each in wanted]
+    assert matches
+
+
+def test_reading_begins_as_far_back_as_the_rules_look(tmp_path: Path) -> None:
+    """Where records come as events happen, what is long before `--from` is not read at all."""
+    service = make(tmp_path / "s")
+    service.clock.now_ms = START
+    for day, amount in ((0, 1), (1, 1), (4, 30), (6, 900)):
+        service.clock.now_ms = START + day * DAY_MS
+        service.produce([purchase("c1", day * 86_400, amount)])
+    slow = PROBES.replace("maxspan=10m", "maxspan=6d")
+    found = backtested(service, slow, start=START + 6 * DAY_MS - 1)
+    assert found.rules[0].found == 1
+    assert found.tally.events == 4
+    quick = backtested(service, PROBES.replace("maxspan=10m", "maxspan=1d"), start=START + 6 * DAY_MS - 1)
+    assert quick.tally.events == 2  # of the last three days
 
 
 def test_what_overlap_any_would_find_more(service: Service) -> None:
@@ -186,6 +203,22 @@ def test_dead_letters_are_counted_and_passed_over(service: Service) -> None:
     found = backtested(service, PROBES)
     assert found.tally.dead == 2
     assert found.rules[0].found > 0
+
+
+def test_shared_lists_are_those_of_today(service: Service) -> None:
+    """A list that was changed since the rule was written is what the live rule has, and the backtest."""
+    rule = service.config.parent / "rules" / "risky.yml"
+    condition = "[purchase where country in $risky] as p"
+    text = f"rule: risky\nlists: {{risky: [FR]}}\nmatch: |\n  sequence by card with maxspan=0ms {condition}\n"
+    rule.write_text(text)
+    service.process(many(30))
+    before = backtested(service, text).rules[0]
+    assert run("lists", "add", service.config, "risky", "DE", "--yes").exit_code == 0
+    after = backtested(service, text).rules[0]
+    assert (after.version != before.version, after.found) == (
+        True,
+        sum(each["country"] in ("FR", "DE") for each in many(30)),
+    )
 
 
 # ---------------------------------------------------------------- labels

@@ -134,6 +134,7 @@ def test_a_running_service_takes_a_rule_between_two_batches(service: Service) ->
             for partition in (0, 1)
         }
         assert book.took_effect("big", 2) is None
+        assert book.took_effect("testing", 1) == {0: {"purchase": 0}, 1: {"purchase": 0}}
 
 
 def tide(second: float) -> list[dict[str, Any]]:
@@ -347,7 +348,7 @@ match: |
 SPENT = """
 rule: spent
 match: |
-  aggregate by country over 20m
+  aggregate by country over 2m
     [purchase where amount > 500]
     having count() >= 3
 suppress: 1s
@@ -372,6 +373,7 @@ def test_a_rule_of_another_key_makes_a_stage_and_changes_in_it(service: Service)
         service.produce([*many(40, start_s=600), *tide(900)])
         catch_up(container)
         catch_up(container)
+        assert {alert["rule"] for alert in alerts(service)} >= {"spent"}
         assert run("rules", "disable", service.config, "by-country", "--yes").exit_code == 0
         assert run("rules", "disable", service.config, "spent", "--yes").exit_code == 0
         take(container)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from samovar.changelog import ahead
+from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
+from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_progress import Ticker
 from samovar.changelog.staged import Staged
-from samovar.service.spark_jobs import Part, stage
+from samovar.service.restore_plan import Asked, plan_restore
+from samovar.service.spark_jobs import Part, shipped, stage
+from samovar.service.stores import Site, digest_of, plan_for, position_of, site_of
+from samovar.state.rocks import RocksStore
 from tests.oncall import Service, is_equal, make, many, purchase, refused, restored, run, wipe
 
 
@@ -58,7 +66,10 @@ def test_staged_on_one_machine_and_taken_on_another(
 ) -> None:
     service.process(many(100))
     before = service.digests()
+    left = tmp_path / "staging" / "main" / "0.abc.part"  # as a job that was killed leaves it
+    left.mkdir(parents=True)
     found = staged_at(service, tmp_path / "staging", "--from", source)
+    assert not left.exists()
     assert {each["partition"]: each["digest"] for each in found["staged"]} == before
     assert service.digests() == before
     wipe(service)
@@ -164,15 +175,57 @@ def test_a_restore_that_failed_leaves_the_stores_alone(
     service.process(many(60))
     before = service.digests()
     monkeypatch.setattr("samovar.service.spark_restoring.stage", _refusing)
-    assert refused(service, "--engine", "spark") == "journal-cut"
+    assert "journal-cut" in codes_of(service)
     assert service.digests() == before
     assert not list(service.state.rglob("*.part*"))
+
+
+def codes_of(service: Service) -> list[str]:
+    """What a restore on Spark refused with, among the lines that say how far it was."""
+    done = run("restore", service.config, "--engine", "spark")
+    assert done.exit_code == 2, done.output
+    return [line.split(":")[0] for line in done.stderr.splitlines()]
 
 
 def _refusing(part: Part, tick: Ticker) -> Staged:
     if part.planned.partition == 1:
         raise Refused("journal-cut", "the journal begins with entry 7", "It must never lose records.")
     return stage(part, tick)
+
+
+def test_a_task_of_the_user_s_own(spark: Session, root: Path, tmp_path: Path) -> None:
+    """Its code does not travel: executors load it from the service's folder."""
+    ignored = shutil.ignore_patterns(".*", "__pycache__")
+    config = shutil.copytree(root / "examples" / "card-profiles", tmp_path / "p", ignore=ignored) / "service.yml"
+    assert run("produce", config, "purchase", config.parent / "purchases.jsonl").exit_code == 0
+    assert run("run", config, "--until-caught-up").exit_code == 0
+    before = run("state", "digest", config).stdout
+    done = run("restore", config, "--engine", "spark", "--from", "source")
+    assert done.exit_code == 0, done.output
+    assert run("state", "digest", config).stdout == before
+    assert run("verify", config, "--engine", "spark").exit_code == 0
+
+
+def test_p3_a_killed_executor_harms_nothing(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: the job fails with a code, stores stay as they were, and it can be run again."""
+    service.process(many(60))
+    before = service.digests()
+    left = service.state / "restore-tables.part" / "main"
+    left.mkdir(parents=True)  # as a driver that was killed leaves it
+    (left / "junk.sst").write_bytes(b"half")
+    with monkeypatch.context() as patch:
+        patch.setattr("samovar.service.spark_restoring.stage", _dying)
+        assert "spark-job-failed" in codes_of(service)
+    assert service.digests() == before
+    assert digests_in(restored(service, "--engine", "spark")) == before
+    assert not list(service.state.rglob("*.part*"))
+
+
+def _dying(part: Part, tick: Ticker) -> Staged:
+    made = stage(part, tick)
+    if part.planned.partition == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
 
 
 def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +238,76 @@ def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.
     assert told
     assert {"job", "stages", "tasks", "rows", "total", "rows_per_s", "left_s"} <= set(told[-1])
     assert told[-1]["total"] == sum(each["records"] for each in json.loads(done.stdout)["plan"])
+
+
+# ---------------------------------------------------------------- what an executor does, without Spark
+
+
+def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newest rows do not fit in memory at once: later files win over earlier ones, and delete what is gone."""
+    monkeypatch.setattr(ahead, "PART_ROWS", 5)
+    monkeypatch.setattr(ahead, "READ_RECORDS", 4)
+    for number in range(4):
+        service.process(many(60, start_s=number * 3_000))
+    service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over
+    before = service.digests()
+    with service.log() as log:
+        site = site_of(service.settings, log)
+        asked = Asked(source="changelog", engine="spark")
+        for planned in plan_restore(site, asked, service.clock.now_ms):
+            staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            assert len(staged.files) > 2
+            assert staged.manifest.digest == before[planned.partition]
+            assert taken(site, staged, tmp_path / f"taken-{planned.partition}") == before[planned.partition]
+    wipe(service)
+    assert digests_in(restored(service, "--ingest", tmp_path / "staging", "--verify")) == before
+
+
+def taken(site: Site, staged: Staged, folder: Path) -> str:
+    """The digest of a store that took staged files, and nothing else."""
+    store = RocksStore(folder)
+    try:
+        store.take_tables(staged.files)
+        return digest_of(plan_for(site, staged.manifest.partition, position_of(store)), store)
+    finally:
+        store.close()
+
+
+def test_p2_after_compaction_with_tombstones(service: Service, tmp_path: Path) -> None:
+    """P2, P10: gaps of the embedded log are passed, and deleted keys stay deleted."""
+    service.config.write_text(service.config.read_text() + "changelog: {min_compaction_lag: 1s}\n")
+    for number in range(6):
+        service.process(many(40, start_s=number * 3_000))
+        service.clock.pass_ms(60_000)
+    service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over
+    service.clock.pass_ms(60_000)
+    with service.log() as log:
+        log.compact("s-changelog")
+        found = [each for at in (0, 1) for each in read_all(log, TopicPartition("s-changelog", at))]
+        ends = sum(service.changelog_end(partition) for partition in (0, 1))
+        assert sum(map(len, found)) < ends, "nothing was compacted"
+        assert any(each.null.any() for each in found), "there is no tombstone"
+        before = service.digests()
+        site = site_of(service.settings, log)
+        asked = Asked(source="changelog", engine="spark")
+        for planned in plan_restore(site, asked, service.clock.now_ms):
+            staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            assert staged.manifest.digest == before[planned.partition]
+            assert staged.manifest.offset == planned.end
+
+
+def test_an_executor_that_fails_leaves_no_files(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.process(many(60))
+    monkeypatch.setattr("samovar.service.spark_jobs.digest_of", _failing)
+    with service.log() as log:
+        site = site_of(service.settings, log)
+        (planned, _) = plan_restore(site, Asked(source="changelog", engine="spark"), service.clock.now_ms)
+        with pytest.raises(Refused):
+            stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+    assert [path for path in (tmp_path / "staging").rglob("*") if path.is_file()] == []
+
+
+def _failing(*_: object) -> str:
+    raise Refused("state-damaged", "no digest", "Try again.")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append
 from samovar.changelog.partition import partition_of
+from samovar.changelog.spark import Session
 from samovar.service.cli import app
 from samovar.service.logs import opened
 from samovar.service.placement import misplaced
@@ -290,3 +291,14 @@ def test_a_stage_is_restored_to_a_moment(shop: Path, tmp_path: Path) -> None:
     assert state["watermark"] == moment + 1
     bound = [event["event"] for partial in state["rules"][0]["partials"] for event in partial["bound"]]
     assert [event["ts"] - T0 for event in bound] == [7_000]  # the newest of its shop until then
+
+
+def test_stages_are_restored_and_verified_on_spark(spark: Session, shop: Path) -> None:
+    """P2: every stage, from its changelog and from what came through its repartition topics."""
+    before = ran("state", "digest", shop)
+    for source in ("changelog", "source"):
+        said = ran("restore", shop, "--engine", "spark", "--from", source)
+        assert "partition 0 of by-one-key: restored from" in said
+        assert ran("state", "digest", shop) == before
+    verified = ran("verify", shop, "--engine", "spark")
+    assert verified.count("equal (store, changelog, source)") == 6

@@ -214,6 +214,16 @@ def test_topics_check_never_makes_one(load: Callable[[str], ServiceFile], log: E
     assert log.topics(["a", *OWN]) == {}
 
 
+def test_a_service_without_a_rules_topic_runs_the_rules_of_its_folder(
+    load: Callable[[str], ServiceFile], log: EmbeddedLog
+) -> None:
+    """As one did before there was such a topic; whoever publishes must have it made."""
+    ensure(log, load("streams: {a: {key: k}}"))
+    log.delete([RULES])
+    assert ensure(log, load("streams: {a: {key: k}}\ntopics: check"))
+    assert log.topics([RULES]) == {}
+
+
 def test_check_changes_nothing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
     specs = plan(load("streams: {a: {key: k}}"))
     assert {found.code for found in check(log, specs)} == {"topic-missing"}
@@ -242,7 +252,7 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
         ("readers", "topic", "f-alerts"): ("READ", "DESCRIBE"),
         ("readers", "topic", "f-late"): ("READ", "DESCRIBE"),
         ("readers", "topic", "f-dead-letters"): ("READ", "DESCRIBE"),
-        ("authors", "topic", RULES): ("READ", "WRITE", "DESCRIBE"),
+        ("authors", "topic", RULES): ("READ", "WRITE", *look),
     }
     assert found["service", "transactional-id", "f-"].pattern == "prefixed"
 

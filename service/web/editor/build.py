@@ -27,6 +27,7 @@ BUNDLE = EDITOR.parent / "static" / "_editor.js"
 STAMP = EDITOR.parent / "static" / "_editor.hash"
 INPUTS = ("package.json", "package-lock.json", "editor.js", "highlight.js", "complete.js")
 FETCH_S = 300
+SHOWN_LINES = 4  # of what npm or esbuild had to say: the cause comes first
 FLAGS = ("--bundle", "--format=esm", "--minify", "--target=es2022", "--legal-comments=inline", "--log-level=warning")
 
 
@@ -80,16 +81,10 @@ def put(content: bytes, target: Path) -> None:
 def fetch(scratch: Path) -> None:
     """What the lock pins, checked by its hashes."""
     node, npm = find_node()
-    command = [
-        node,
-        npm,
-        "ci",
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--no-update-notifier",
-        "--loglevel=error",
-    ]
+    # Few and short tries: where there is no registry, the word should come soon.
+    tries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
+    quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+    command = [node, npm, "ci", "--ignore-scripts", *tries, *quiet]
     run(command, scratch, "Is the npm registry reachable? Where it is a mirror: npm config set registry ADDRESS.")
 
 
@@ -133,12 +128,14 @@ def run(command: Sequence[str], folder: Path, hint: str) -> None:
     except OSError as error:
         raise BuildError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
     if done.returncode != 0:
-        told = (done.stderr or done.stdout).strip()
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        told = "\n".join(f"  {line}" for line in lines[:SHOWN_LINES])
         raise BuildError(f"`{shown(command)}` failed (exit {done.returncode}):\n{told}\n  {hint}")
 
 
 def shown(command: Sequence[str]) -> str:
-    return " ".join(Path(each).name if each.startswith("/") else each for each in command)
+    """What was run, without where it is and how it was told to be quiet."""
+    return " ".join(Path(each).name for each in command[1:] if not each.startswith("--"))
 
 
 def main() -> int:

@@ -1,0 +1,78 @@
+"""Logging in with a token, what a viewer is shown, and what a page says when the service does not answer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import COMMAND, ROOT, RULES, SERVICE, Site, address_in, opened, started
+from tests.browser.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
+    """A service whose API asks for tokens, and the token of a viewer. No container runs."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "service.yml").write_text(SERVICE)
+    (folder / "rules").mkdir()
+    (folder / "rules" / "card-testing.yml").write_text(RULES["card-testing"])
+    token = told(folder, "tokens", "add", "service.yml", "anna", "--role", "viewer").split()[0]
+    words = folder / "serve.log"
+    with started(["serve", "service.yml", "--port", "0"], folder, words):
+        yield Site(folder, wait_for(lambda: address_in(words), "the pages to be served", words)), token
+
+
+def told(folder: Path, *arguments: str) -> str:
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_a_token_is_asked_for_and_a_viewer_may_look_but_not_publish(
+    browser: Browser, guarded: tuple[Site, str]
+) -> None:
+    site, token = guarded
+    with opened(browser, site, "light") as (page, _):
+        page.goto("/rules")
+        page.get_by_label("Token").fill("smv_wrong")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not known")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("h1")).to_have_text("Rules")
+        expect(page.get_by_role("link", name="New rule")).to_have_count(0)
+        page.get_by_role("link", name="card-testing").click()
+        expect(page.locator("#verdict")).to_contain_text("No errors")
+        expect(page.locator("#publish, #disable")).to_have_count(0)
+        assert token not in page.content()
+        page.reload()
+        expect(page.locator("h1")).to_have_text("card-testing")
+        page.get_by_role("button", name="anna").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_page_says_that_no_container_runs(browser: Browser, guarded: tuple[Site, str]) -> None:
+    site, token = guarded
+    with opened(browser, site, "dark") as (page, _):
+        page.goto("/")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("#health-chip")).to_have_text("No container runs")
+
+
+def test_a_page_says_when_the_service_does_not_answer_and_goes_on_when_it_does(browser: Browser, site: Site) -> None:
+    with opened(browser, site, "light") as (page, _):
+        page.goto("/")
+        expect(page.locator("#health-chip")).to_have_text("Running")
+        page.route("**/api/v1/status", lambda route: route.abort())
+        expect(page.locator("#health")).to_contain_text("The service does not answer")
+        expect(page.locator(".stats.stale .stat")).not_to_have_count(0)
+        page.unroute("**/api/v1/status")
+        expect(page.locator("#health-chip")).to_have_text("Running")
+        expect(page.locator(".stats.stale")).to_have_count(0)

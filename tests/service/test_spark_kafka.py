@@ -1,0 +1,252 @@
+"""Spark on a real broker: what a changelog has there that the embedded log has not, and Spark's own connector."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, admin
+
+import samovar
+from samovar.changelog.broker_process import wait_for
+from samovar.changelog.cursors import read_all
+from samovar.changelog.log import Append, Log, Pair, TopicPartition
+from samovar.changelog.record import POSITION
+from samovar.changelog.spark import Session
+from samovar.changelog.spark_progress import Progress, Ticker
+from samovar.changelog.spark_tasks import spread
+from samovar.service.logs import opened
+from samovar.service.restore_plan import Asked, plan_restore
+from samovar.service.restoring import restore_all
+from samovar.service.settings import load_service
+from samovar.service.spark_jobs import Shipped, arrived, shipped
+from samovar.service.spark_restoring import OnSpark
+from samovar.service.stores import site_of
+from samovar.state.memory import MemoryStore
+from samovar.tasks.rebuild import Until, rebuild
+from tests.oncall import RULES, Service, make, many, restored, run, run_apart, wipe
+
+PATIENCE_S = 120.0  # the broker's cleaner looks every 15 s
+
+
+@dataclass(frozen=True)
+class OnKafka:
+    """A service that ran with three versions of a rule; its changelog has tombstones and an aborted transaction."""
+
+    service: Service
+    kafka: str
+    name: str
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.name}-changelog"
+
+
+@pytest.fixture(scope="module")
+def ran(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> OnKafka:
+    name = f"spark-{uuid.uuid4().hex[:8]}"
+    folder = tmp_path_factory.mktemp("spark-kafka")
+    service = make(folder / "s")
+    text = service.config.read_text().replace("service: s", f"service: {name}")
+    text = text.replace("{key:", f"{{topic: {name}, key:")
+    service.config.write_text(text + f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\n')
+    found = OnKafka(service, kafka, name)
+    for number, limit in enumerate((200, 300, 400)):
+        rule = RULES["testing"].replace("amount > 200", f"amount > {limit}")
+        (service.config.parent / "rules" / "testing.yml").write_text(rule)
+        events = folder / f"events-{number}.jsonl"
+        events.write_text("".join(json.dumps(event) + "\n" for event in many(150, start_s=number * 3_000)))
+        assert run("produce", service.config, "purchase", events).exit_code == 0
+        went = run_apart("run", service.config, "--until-caught-up")
+        assert went.returncode == 0, went.stderr
+        aborted(found)
+    return found
+
+
+def aborted(on: OnKafka) -> None:
+    """A writer that gave up: rows and a position that never count."""
+    with writer(on) as producer:
+        for partition in (0, 1):
+            for key in (b"rnever", POSITION):
+                producer.produce(on.changelog, b"junk", key, partition)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30)
+
+
+class writer:  # noqa: N801 - used as a context
+    def __init__(self, on: OnKafka) -> None:
+        settings = {"bootstrap.servers": on.kafka, "transactional.id": uuid.uuid4().hex}
+        self.producer = Producer({**settings, "transaction.timeout.ms": 300_000})
+
+    def __enter__(self) -> Producer:
+        self.producer.init_transactions(30)
+        self.producer.begin_transaction()
+        return self.producer
+
+    def __exit__(self, *_: object) -> None:
+        self.producer.flush(30)
+
+
+def raw(log: Log, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """All committed records of a topic of two partitions."""
+    return [
+        (each.partition, int(offset), key, value)
+        for partition in (0, 1)
+        for each in read_all(log, TopicPartition(topic, partition))
+        for offset, (key, value) in zip(each.offsets, each.pairs(), strict=True)
+    ]
+
+
+@pytest.fixture
+def log(ran: OnKafka) -> Iterator[Log]:
+    with opened(load_service(ran.service.config)) as found:
+        yield found
+
+
+# ---------------------------------------------------------------- restore
+
+
+def test_p2_spark_local_and_live_are_one(spark: Session, ran: OnKafka, log: Log) -> None:
+    """P2: several partitions, three versions of a rule, tombstones, aborted transactions."""
+    before = ran.service.digests()
+    assert any(value is None for _, _, _, value in raw(log, ran.changelog))
+    assert both_engines(ran) == before
+    assert run("verify", ran.service.config, "--engine", "spark").exit_code == 0
+
+
+def both_engines(ran: OnKafka) -> dict[int, str]:
+    """The digests that a restore of lost stores ends with, the same by both engines."""
+    found = []
+    for engine in ("spark", "local"):
+        wipe(ran.service)
+        done = restored(ran.service, "--engine", engine, "--from", "changelog")
+        found.append({each["partition"]: (each["digest"], each["offset"]) for each in done["restored"]})
+    assert found[0] == found[1]
+    assert ran.service.digests() == {partition: digest for partition, (digest, _) in found[0].items()}
+    return ran.service.digests()
+
+
+def test_p7_an_open_transaction_is_waited_for(spark: Session, ran: OnKafka, log: Log) -> None:
+    """The high watermark is above it: the job ends when the writer has, and what was aborted is in no store."""
+    site = site_of(load_service(ran.service.config), log)
+    live = ran.service.digests()
+    last = [value for partition, _, key, value in raw(log, ran.changelog) if partition == 0 and key == POSITION][-1]
+    with writer(ran) as producer:
+        producer.produce(ran.changelog, b"junk", POSITION, 0)
+        assert producer.flush(30) == 0
+        log.append([Append(ran.changelog, [(POSITION, last)], 0)])  # above it, and committed
+        seen: list[Progress] = []
+
+        def on_job(now: Progress) -> None:
+            if now.tasks and not seen:
+                seen.append(now)
+                producer.abort_transaction(30)
+
+        asked = Asked(source="changelog", engine="spark")
+        plans = plan_restore(site, asked, 0)
+        assert plans[0].end == log.bounds([plans[0].changelog.at])[plans[0].changelog.at].end  # type: ignore[union-attr]
+        engine = OnSpark(spark, on_job)
+        with engine.tables(site):
+            done = list(restore_all(site, asked, plans, lambda *_: None, engine))
+    assert seen, "it ended while the transaction was open"
+    assert {each.partition: each.digest for each in done} == live
+    assert done[0].offset == plans[0].end
+
+
+def test_p2_after_the_broker_compacted(spark: Session, ran: OnKafka, log: Log) -> None:
+    """Gaps are no data loss."""
+    before, records = ran.service.digests(), len(raw(log, ran.changelog))
+    quick = {"segment.ms": "100", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
+    tools: Any = admin  # not all of it has types
+    entries = [
+        tools.ConfigEntry(name, value, incremental_operation=tools.AlterConfigOpType.SET)
+        for name, value in (quick | {"max.compaction.lag.ms": "1000"}).items()
+    ]
+    client = tools.AdminClient({"bootstrap.servers": ran.kafka})
+    resource = tools.ConfigResource(tools.ResourceType.TOPIC, ran.changelog, incremental_configs=entries)
+    for future in client.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+    def has_gaps() -> bool:
+        for partition in (0, 1):  # a new segment, so that the one before can be cleaned
+            rows = [value for at, _, key, value in raw(log, ran.changelog) if at == partition and key == POSITION]
+            log.append([Append(ran.changelog, [(POSITION, rows[-1])], partition)])
+        return len(raw(log, ran.changelog)) < records
+
+    assert wait_for(has_gaps, PATIENCE_S)
+    assert both_engines(ran) == before
+
+
+# ---------------------------------------------------------------- from the source
+
+
+@dataclass(frozen=True)
+class Fold:
+    service: Shipped
+    partition: int
+    until: Until
+
+
+def ids_of(fold: Fold, tick: Ticker) -> list[str]:
+    """On an executor: the matches of a fold, as `--from source` does it."""
+    found: list[str] = []
+
+    def on_alerts(alerts: Any) -> None:
+        pairs: list[Pair] = list(alerts)
+        found.extend(json.loads(value)["id"] for _, value in pairs if value is not None)
+
+    with arrived(fold.service, "") as site:
+        rebuild(site.log, site.plan, fold.partition, MemoryStore(), fold.until, on_alerts, tick)
+    return found
+
+
+def test_p1_the_source_folded_on_spark_finds_the_live_matches(spark: Session, ran: OnKafka, log: Log) -> None:
+    site = site_of(load_service(ran.service.config), log)
+    plans = plan_restore(site, Asked(source="source", out=ran.service.config.parent / "none"), 0)
+    folds = [Fold(shipped(site), each.partition, each.until) for each in plans if each.until is not None]
+    found = sorted(each for ids in spread(spark, "ids", folds, ids_of) for each in ids)
+    live = sorted(json.loads(value or b"{}")["id"] for _, _, _, value in raw(log, f"{ran.name}-alerts"))
+    assert len(live) > 10
+    assert found == live
+
+
+# ---------------------------------------------------------------- the connector
+
+
+def test_the_connector_and_the_data_source_see_the_same(spark: Session, ran: OnKafka, log: Log) -> None:
+    """The same topic by Spark's own connector, by ours and by the service's reader: committed records, all of them."""
+    samovar.register_spark(spark.spark)
+    config = str(ran.service.config)
+    ours = spark.spark.read.format("samovar").options(config=config, source="inputs/purchase", raw="true").load()
+    theirs = (
+        spark.spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", ran.kafka)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", ran.name)
+        .load()
+        .selectExpr("partition", "offset", "timestamp", "cast(key as string)", "cast(value as string)")
+    )
+    columns = ["_partition", "_offset", "_time", "_key", "_value"]
+    told = sorted(map(tuple, theirs.collect()))
+    assert sorted(map(tuple, ours.select(*columns).collect())) == told
+    assert [(each[0], each[1]) for each in told] == [(each[0], each[1]) for each in sorted(raw(log, ran.name))]
+
+
+def test_a_changelog_with_aborted_transactions_by_the_connector(spark: Session, ran: OnKafka, log: Log) -> None:
+    ends = {at: log.bounds([at])[at].end for at in (TopicPartition(ran.changelog, 0), TopicPartition(ran.changelog, 1))}
+    places = {ran.changelog: {str(at.partition): end for at, end in ends.items()}}
+    frame = (
+        spark.spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", ran.kafka)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", ran.changelog)
+        .option("endingOffsets", json.dumps(places))  # the high watermark: `latest` would be the last stable offset
+        .load()
+    )
+    rows = frame.select("partition", "offset", "key", "value").collect()
+    found = sorted((row[0], row[1], bytes(row[2]), row[3] and bytes(row[3])) for row in rows)
+    assert found == sorted(raw(log, ran.changelog))

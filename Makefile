@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos fuzz clean lock kernel spark pages browser
+.PHONY: help demo test lint format bench bench-spark chaos fuzz fuzz-http clean lock kernel spark pages browser
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -20,7 +20,7 @@ demo: kernel $(if $(KAFKA),spark) ## both services with generated traffic, until
 	@$(BIN)/samovar demo $(if $(KAFKA),--kafka) $(ARGS)
 
 test: kernel spark ## all tests, on WORKERS=2 processes; ARGS="-k name" chooses some
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
 
 lint: $(INSTALLED) spark ## ruff, mypy, layers
 	@failed=; \
@@ -43,6 +43,9 @@ bench-spark: kernel spark ## restore, rebuild and sizes on Spark, beside the loc
 chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
 	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \
 	  $(BIN)/python -m pytest -q -s tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
+
+fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_FUZZ_REQUESTS=n for another number
+	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q tests/service/test_http_fuzz.py
 
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)

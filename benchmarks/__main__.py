@@ -3,12 +3,13 @@
     python -m benchmarks [matcher] [--events N] [--full] [--json]
     python -m benchmarks service [--events N] [--only PART,...] [--runs N] [--full] [--json]
     python -m benchmarks scaling [--events N] [--only PART,...] [--full] [--json]
+    python -m benchmarks http [--rate N] [--listeners N] [--seconds N] [--json]
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only PART,...] [--plot FILE] [--json]
     python -m benchmarks backtest [--events N] [--json]
     python -m benchmarks all [options that both have]
 
 `matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
-Kafka Streams on the same machine in the same run.
+Kafka Streams on the same machine in the same run. `http` asks the HTTP process while the stream runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import backtest, matcher, scaling, service
+from benchmarks import backtest, http, matcher, scaling, service
 
 
 def _spark(arguments: Sequence[str]) -> int:
@@ -29,6 +30,7 @@ PARTS: dict[str, list[Callable[[Sequence[str]], int]]] = {
     "matcher": [matcher.main],
     "service": [service.main],
     "scaling": [scaling.main],
+    "http": [http.main],
     "spark": [_spark],
     "backtest": [backtest.main],
     "all": [matcher.main, service.main],

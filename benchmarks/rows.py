@@ -51,8 +51,8 @@ class Row:
         return None if self.aim is None or value is None else self.aim.reached(value)
 
 
-def show(rows: Sequence[Row], footer: Sequence[str]) -> None:
-    table = Table(title=f"Samovar against Kafka Streams ({machine()})", title_justify="left")
+def show(rows: Sequence[Row], footer: Sequence[str], title: str = "Samovar against Kafka Streams") -> None:
+    table = Table(title=f"{title} ({machine()})", title_justify="left")
     right = ("Samovar", "Kafka Streams", "ratio", "aim")
     for heading in ("what", "Samovar", "Kafka Streams", "", "ratio", "aim", "", "note"):
         table.add_column(heading, justify="right" if heading in right else "left")

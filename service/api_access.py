@@ -29,12 +29,13 @@ class Login(Body):
 @router.post("/session")
 def log_in(request: Request, body: Login) -> Response:
     """For pages: the token as a cookie that no script can read and no other site can send."""
-    who = world_of(request).who(body.token.strip())
-    if who.role is None:
+    token = body.token.strip()
+    who = world_of(request).tokens.who(token)
+    if who is None:
         raise Refused("access-token", "this token is not known", "`samovar tokens list CONFIG` shows all names.")
     response = answered(_told(request, who))
     secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, body.token.strip(), httponly=True, samesite="strict", secure=secure, path="/")
+    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
     return response
 
 

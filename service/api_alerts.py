@@ -23,6 +23,7 @@ from samovar.service.http_world import World
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 
 HOUR_MS = 3_600_000
+LIVE_TEXTS = 2_000
 Ms = Annotated[int, Query(ge=LEAST_MS, le=MOST_MS)]
 Word = Annotated[str, Query(max_length=500)]
 RuleNames = Annotated[list[str] | None, Query(alias="rule", max_length=50)]
@@ -157,11 +158,21 @@ async def live(
     given = last_event_id or start
     position = read_position(given, len(world.follower.position)) if given else None
     wanted = None if key is None else real_key(world, masks, key)
-    wish = Wish(position, rule or (), wanted, lambda alert: json_text(alert_data(world, masks, alert, "open")))
+    wish = Wish(position, rule or (), wanted, lambda alert: live_text(world, masks, alert))
     stream = listen(world.hub, world.index, lambda: world.follower.position, wish)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)
+
+
+def live_text(world: World, masks: Masks, alert: Alert) -> str:
+    """An alert's JSON, the same for all who may see as much."""
+    kept, key = world.live_texts, (alert.id, masks.is_on)
+    if key not in kept:
+        kept[key] = json_text(alert_data(world, masks, alert, "open"))
+        while len(kept) > LIVE_TEXTS:
+            kept.popitem(last=False)
+    return kept[key]
 
 
 async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,14 @@ def read_position(text: str, partitions: int) -> Position:
 class Listener:
     """One who listens. What it gets is put here by the loop's thread."""
 
-    queue: asyncio.Queue[Alert] = field(default_factory=lambda: asyncio.Queue(QUEUE_MOST))
+    waiting: list[Alert] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
     is_cut: bool = False
+
+    def take(self) -> list[Alert]:
+        found, self.waiting = self.waiting, []
+        self.news.clear()
+        return found
 
 
 class Hub:
@@ -78,13 +84,13 @@ class Hub:
     def _deliver(self, alerts: Sequence[Alert], position: Position) -> None:
         self.position = position
         for listener in list(self._listeners):
-            if listener.queue.qsize() + len(alerts) > QUEUE_MOST:
+            if len(listener.waiting) + len(alerts) > QUEUE_MOST:
                 listener.is_cut = True
                 self.cut_off += 1
                 self._listeners.discard(listener)
-                continue
-            for alert in alerts:
-                listener.queue.put_nowait(alert)
+            else:
+                listener.waiting += alerts
+            listener.news.set()
 
     def join(self) -> Listener:
         """In the loop's thread: nothing is delivered between this and reading `position`."""
@@ -133,17 +139,24 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
                     yield _alert_event(alert, wish, place)
         while not listener.is_cut:
             try:
-                alert = await asyncio.wait_for(listener.queue.get(), QUIET_S)
+                await asyncio.wait_for(listener.news.wait(), QUIET_S)
             except TimeoutError:
                 yield ": quiet\n\n"
                 continue
-            if alert.offset < place.get(alert.partition, 0):
-                continue  # was among those that were missed
-            _move(place, alert)
-            if wish.has(alert):
-                yield _alert_event(alert, wish, place)
+            text = "".join(_live(listener.take(), wish, place))  # one piece for all that came at once
+            if text:
+                yield text
     finally:
         hub.leave(listener)
+
+
+def _live(alerts: Sequence[Alert], wish: Wish, place: Position) -> Iterator[str]:
+    for alert in alerts:
+        if alert.offset < place.get(alert.partition, 0):
+            continue  # was among those that were missed
+        _move(place, alert)
+        if wish.has(alert):
+            yield _alert_event(alert, wish, place)
 
 
 def _move(place: Position, alert: Alert) -> None:

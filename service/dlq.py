@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from samovar.changelog.errors import Refused
@@ -22,6 +22,7 @@ from samovar.service.reading import Options, Record, bounded, field, instant_tex
 from samovar.service.settings_models import ServiceFile
 
 SHOWN_BYTES = 400  # of a message, for people
+HIDDEN = b"(hidden: it may hold values that are marked pii; --pii shows them)"
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,20 @@ def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place])
 
 
 # ---------------------------------------------------------------- showing
+
+
+def hidden(letter: Letter, streams: Collection[str]) -> Letter:
+    """A letter of a stream with fields that are marked `pii`, without what it says: who may see it asks for it."""
+    if letter.stream not in streams:
+        return letter
+    record = replace(letter.record, key=None if letter.record.key is None else HIDDEN, value=HIDDEN)
+    return replace(letter, record=record, message=HIDDEN.decode())
+
+
+def marked_streams(settings: ServiceFile) -> set[str]:
+    """Streams with marked fields; and where there is one, what is no stream's."""
+    marked = {name for name, stream in settings.streams.items() if stream.pii}
+    return {*marked, "-"} if marked else marked
 
 
 @dataclass

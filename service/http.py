@@ -18,6 +18,7 @@ from samovar.service import (
     api_rules,
     api_status,
     api_streams,
+    api_views,
     http_guard,
     http_pages,
     http_problems,
@@ -44,7 +45,7 @@ PROBLEM_SCHEMA = {
     },
 }
 # /rules/plan and the like come before /rules/{rule}.
-ROUTERS = (api_access, api_status, api_alerts, api_keys, api_publish, api_rules, api_streams)
+ROUTERS = (api_access, api_status, api_alerts, api_keys, api_publish, api_rules, api_streams, api_views)
 
 
 def app_of(world: World) -> FastAPI:

@@ -48,6 +48,7 @@ STATUS = {
     "too-much-at-once": 429,
     "topic-missing": 404,
     "unknown-type": 422,
+    "view-query": 400,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class World:
         self.index = AlertsIndex(index_path(settings, place.port), settings.alerts.topic)
         self.tokens: Tokens = Tokens()
         self.redriving = threading.Lock()
+        self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
         self.follower = Follower(settings, log, self.index, self.hub.publish)
 
     def start(self) -> None:

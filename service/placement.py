@@ -33,7 +33,8 @@ def misplaced(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions
     wanted = {name for rule in main.program.rules for name in streams_of(rule.rule, settings.streams)}
     wanted |= {name for task in settings.tasks.values() for name in task.streams}
     looked_at = [spec for spec in main.inputs if spec.stream in wanted and _is_open(settings, spec.stream)]
-    found = (_first_fault(log, spec, partitions) for spec in looked_at)
+    hidden = {name for name, stream in settings.streams.items() if stream.key in stream.pii}
+    found = (_first_fault(log, spec, partitions, hidden=spec.stream in hidden) for spec in looked_at)
     return [each for each in found if each is not None]
 
 
@@ -47,9 +48,9 @@ def _is_open(settings: ServiceFile, stream: str) -> bool:
     return settings.streams[stream].repartition is None
 
 
-def _first_fault(log: Log, spec: InputSpec, partitions: int) -> Mismatch | None:
+def _first_fault(log: Log, spec: InputSpec, partitions: int, *, hidden: bool) -> Mismatch | None:
     for records in _sampled(log, spec.topic, partitions):
-        what = _fault(spec, records, partitions)
+        what = _fault(spec, records, partitions, hidden)
         if what is not None:
             return Mismatch("key-misplaced", spec.topic, what, _fix(spec))
     return None
@@ -64,25 +65,27 @@ def _fix(spec: InputSpec) -> str:
     )
 
 
-def _fault(spec: InputSpec, records: Records, partitions: int) -> str | None:
-    """What is wrong with the first record that is not where it should be. What is no event is none of our business."""
+def _fault(spec: InputSpec, records: Records, partitions: int, hidden: bool) -> str | None:
+    """What is wrong with the first record that is not where it should be. What is no event is none of our business.
+
+    A key that is marked `pii` is not told: this goes to logs.
+    """
+    shown = (lambda _: "(hidden)") if hidden else _shown
     intake = Intake([spec], (spec.key,), records.partition)
     texts = _texts(intake, records)
     for row, text in texts:
         key, where = records.key(row), f"{spec.topic}/{records.partition}/{int(records.offsets[row])}"
         if key is None:
-            return (
-                f"the record {where} of the stream `{spec.stream}` has no key, and its `{spec.key}` is {_shown(text)}"
-            )
+            return f"the record {where} of the stream `{spec.stream}` has no key, and its `{spec.key}` is {shown(text)}"
         if key != text:
             return (
-                f"the record {where} of the stream `{spec.stream}` has the key {_shown(key)}, and its `{spec.key}` is"
-                f" {_shown(text)}"
+                f"the record {where} of the stream `{spec.stream}` has the key {shown(key)}, and its `{spec.key}` is"
+                f" {shown(text)}"
             )
         place = partition_of(key, partitions)
         if place != records.partition:
             return (
-                f"the record {where} of the stream `{spec.stream}` with the key {_shown(key)} is in partition"
+                f"the record {where} of the stream `{spec.stream}` with the key {shown(key)} is in partition"
                 f" {records.partition}, and murmur2 places it in partition {place}"
             )
     return None

@@ -88,6 +88,7 @@ def shots(key: str, alert: str) -> Sequence[tuple[str, str, str, Sequence[str]]]
         ("rules", "fraud", "/rules", ()),
         ("rule", "fraud", "/rules/card-testing", ()),
         ("rule-tests", "fraud", "/rules/account-takeover", ("[data-tab=tests]",)),
+        ("rule-backtest", "fraud", "/rules/impossible-travel", ("[data-tab=backtest]", "#run-backtest")),
         ("keys", "fraud", f"/keys?key={key}", ()),
         ("sessions", "sessions", "/sessions", ()),
         ("operations", "fraud", "/operations", ()),
@@ -110,7 +111,7 @@ def shoot(browser: Browser, theme: str, key: str, alert: str) -> None:
 
 def settle(page: Page) -> None:
     page.wait_for_selector("#health-chip", timeout=60_000)
-    page.wait_for_function("() => !document.querySelector('main .spinner')", timeout=60_000)
+    page.wait_for_function("() => !document.querySelector('main .spinner, #backtest progress')", timeout=60_000)
     page.wait_for_timeout(700)  # charts fit themselves to their place
 
 

@@ -205,7 +205,13 @@ def test_every_answer_keeps_browsers_in_bounds(closed: tuple[Served, dict[str, s
 
 def test_no_path_leads_out_of_the_pages(closed: tuple[Served, dict[str, str]]) -> None:
     site, _ = closed
-    for path in ("/../service.yml", "/..%2f..%2fservice.yml", "/%2e%2e/settings.py", "//etc/passwd", "/static/../http.py"):
+    for path in (
+        "/../service.yml",
+        "/..%2f..%2fservice.yml",
+        "/%2e%2e/settings.py",
+        "//etc/passwd",
+        "/static/../http.py",
+    ):
         found = site.client.get(path)
         assert "streams" not in found.text
         assert "import" not in found.text or "<script" in found.text
@@ -281,7 +287,7 @@ def test_marked_fields_are_hidden_from_all_but_operators(closed: tuple[Served, d
         assert quoted["message"] == HIDDEN
         assert quoted["emit"]["amount"] == 6000
         letters = asked.get("/dead-letters")["letters"]
-        assert [letter["value"] if "value" in letter else None for letter in letters].count(HIDDEN) == 1
+        assert [letter.get("value") for letter in letters].count(HIDDEN) == 1
 
 
 def test_a_pseudonym_leads_to_its_key(closed: tuple[Served, dict[str, str]]) -> None:
@@ -375,3 +381,23 @@ def test_what_is_wrong_with_a_sink_is_said_without_its_secret(tmp_path: Path) ->
             load_service(service.config)
         assert CANARY not in str(refused.value)
         assert "short-canary-3f" not in str(refused.value)
+
+
+def test_letters_on_a_terminal_are_hidden_unless_asked_for(closed: tuple[Served, dict[str, str]]) -> None:
+    site, _ = closed
+    config = site.service.config
+    for words in ((), ("--json",)):
+        assert CARD not in run("dlq", "show", config, *words).stdout
+        assert CARD in run("dlq", "show", config, "--pii", *words).stdout
+
+
+def test_a_marked_key_in_the_wrong_place_is_not_quoted(tmp_path: Path) -> None:
+    service = make(tmp_path / "s")
+    service.config.write_text(MARKED)
+    service.produce([purchase("a", 0, 1)])
+    with service.log() as log:
+        wrong = 1 - service.partition(CARD)
+        log.append([Append("purchase", [(CARD.encode(), json.dumps(purchase(CARD, 1, 1)).encode())], wrong)])
+    done = run("topics", "check", service.config)
+    assert "key-misplaced" in done.output
+    assert CARD not in done.output

@@ -1,4 +1,4 @@
-"""Several nodes: any of them answers for all, and asks the owner for what it does not have. And `samovar run --http`."""
+"""Several nodes: any of them answers for all, and asks the owner for what it lacks. And `samovar run --http`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,14 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
     """Two HTTP processes over one log. The stores are beside the second; the first has an empty disk."""
     settings = service.settings
     bare = settings.model_copy(update={"state": service.config.parent / "elsewhere" / "state"})
-    with served(service, bare) as asked, served(service) as owner:
-        with service.container():  # is in the group
-            now = int(time.time() * 1000)
-            tasks = [TaskReport("", number, "running") for number in range(2)]
-            told = Presence(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
-            presence.tell(asked.log, "s", told)
-            wait_for(lambda: asked.world.watch.latest.presences)
-            wait_for(lambda: owner.world.watch.latest.presences)
-            yield asked, owner
+    with served(service, bare) as asked, served(service) as owner, service.container():  # which is in the group
+        now = int(time.time() * 1000)
+        tasks = [TaskReport("", number, "running") for number in range(2)]
+        told = Presence(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
+        presence.tell(asked.log, "s", told)
+        wait_for(lambda: asked.world.watch.latest.presences)
+        wait_for(lambda: owner.world.watch.latest.presences)
+        yield asked, owner
 
 
 def test_a_key_is_asked_of_its_owner(tmp_path: Path) -> None:
@@ -64,10 +64,14 @@ def test_an_owner_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
         (seen,) = presence.all_seen(asked.log, "s").values()
         for address, why in ((f"http://127.0.0.1:{free_port('127.0.0.1')}", "does not answer"), (None, "--http")):
             presence.tell(asked.log, "s", replace(seen.presence, address=address))
-            wait_for(lambda address=address: asked.world.watch.latest.presences[0].address == address)
+            wait_for(partial(_is_told, asked, address))
             found = asked.get("/keys/c1")
             assert found["held"] == []
             assert why in found["missing"][0]["why"]
+
+
+def _is_told(site: Served, address: str | None) -> bool:
+    return site.world.watch.latest.presences[0].address == address
 
 
 def test_a_token_goes_with_the_question_and_nothing_more_is_seen(tmp_path: Path) -> None:

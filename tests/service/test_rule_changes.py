@@ -134,6 +134,7 @@ def test_a_running_service_takes_a_rule_between_two_batches(service: Service) ->
             for partition in (0, 1)
         }
         assert book.took_effect("big", 2) is None
+        assert book.took_effect("testing", 1) == {0: {"purchase": 0}, 1: {"purchase": 0}}
 
 
 def tide(second: float) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
     found = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the base class names it
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             status = found.answers.pop(0) if found.answers else 204
             if status == 204:

@@ -18,14 +18,14 @@ export function ticks(most, count = 4) {
 
 const STEPS = [1, 5, 10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 2592e6];
 
-export function timeTicks(from, to, count = 6) {
+function timeTicks(from, to, count = 6) {
   const step = STEPS.find((each) => (to - from) / each <= count) || STEPS.at(-1) * Math.ceil((to - from) / STEPS.at(-1) / count);
   const found = [];
   for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
   return { step, at: found };
 }
 
-export function tickText(at, step) {
+function tickText(at, step) {
   if (step >= 864e5) return day(at).slice(5);
   if (step < 1000) return clock(at, true).slice(3);
   return step % 6e4 === 0 ? clock(at).slice(0, 5) : clock(at);
@@ -144,15 +144,6 @@ function draw(box, height, make) {
 }
 
 // ---------------------------------------------------------------- small ones
-
-export function spark(values, label) {
-  const width = 96, height = 22;
-  const known = values.filter((value) => Number.isFinite(value));
-  if (known.length < 2) return h("span", { class: "spark" });
-  const most = Math.max(...known, 1e-9);
-  const way = values.map((value, at) => `${at ? "L" : "M"}${((at / (values.length - 1)) * width).toFixed(1)} ${(height - 2 - ((value || 0) / most) * (height - 4)).toFixed(1)}`).join("");
-  return s("svg", { class: "spark", width, height, role: "img", "aria-label": label }, s("path", { class: "line series-1", d: way }));
-}
 
 // items: [{name, count, kind, note}] as horizontal bars, in a list that reads well aloud.
 export function bars(items, { format = short, most = null, label } = {}) {

@@ -82,9 +82,8 @@ export function eventTable(events, steps, keys = []) {
   const columns = [
     { head: "Time", class: "tight num", cell: (each) => h("time", { title: moment(each.time, true) }, clock(each.time, true)) },
     { head: "Step", class: "tight", cell: (each) => (each.step ? badge(each.step, "accent") : "") },
-    { head: "Event", class: "tight", cell: (each) => each.type || "" },
-    { head: "Values", class: "grow", cell: (each) => (each.event ? values(each.event, read(each)) : h("span", { class: "faint" }, "no longer in the log")) },
-    { head: "Place", class: "tight mono faint", cell: (each) => `${each.stream}/${each.partition}/${each.offset}` },
+    { head: "Event", class: "tight", cell: (each) => [each.type || "", placeOf(each)] },
+    { head: "Values", class: "grow", cell: (each) => (each.event ? values(each.event, read(each), keys) : h("span", { class: "faint" }, "no longer in the log")) },
   ];
   const element = table(columns, events, { label: "Events of the alert", rowClass: (each) => (each.step || !steps.length ? null : "other") });
   const rows = [...element.querySelectorAll("tbody tr")];
@@ -98,10 +97,13 @@ export function eventTable(events, steps, keys = []) {
   };
 }
 
+// Where an event stands in the log
+export const placeOf = (each) => h("div", { class: "faint place" }, `${each.stream}/${each.partition}/${each.offset}`);
+
 const HIDDEN = new Set(["type", "ts"]);
 
-export function values(event, mattered = []) {
-  const entries = Object.entries(event).filter(([name]) => !HIDDEN.has(name));
+export function values(event, mattered = [], hidden = []) {
+  const entries = Object.entries(event).filter(([name]) => !HIDDEN.has(name) && !hidden.includes(name));
   const first = entries.filter(([name]) => mattered.includes(name));
   const rest = entries.filter(([name]) => !mattered.includes(name));
   const shown = (kind) => ([name, given]) => h("span", { class: kind }, `${name} `, h("b", {}, value(given)));

@@ -3,8 +3,8 @@
 import { get, part } from "/api.js";
 import { timeline } from "/charts.js";
 import { h, put } from "/dom.js";
-import { clock, counted, moment, value, whole } from "/format.js";
-import { values } from "/pages/alert.js";
+import { clock, counted, day, moment, value, whole } from "/format.js";
+import { placeOf, values } from "/pages/alert.js";
 import { badge, card, empty, label, loading, problem, rowLink, ruleLink, severity, table, time } from "/parts.js";
 
 const EVENTS = 200;
@@ -132,10 +132,9 @@ function eventsPart(events, scanned, alerts, sessions) {
 function eventList(events) {
   const element = table(
     [
-      { head: "Time", class: "tight num", cell: (each) => moment(each.time, true) },
-      { head: "Event", class: "tight", cell: (each) => each.type },
+      { head: "Time", class: "tight num", cell: (each) => [clock(each.time, true), h("div", { class: "faint small" }, day(each.time))] },
+      { head: "Event", class: "tight", cell: (each) => [each.type, placeOf(each)] },
       { head: "Values", class: "grow", cell: (each) => values(each.event || {}) },
-      { head: "Place", class: "tight mono faint", cell: (each) => `${each.stream}/${each.partition}/${each.offset}` },
     ],
     events,
     { label: "Events of the key" },

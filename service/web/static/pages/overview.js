@@ -11,6 +11,7 @@ const HISTORY_MS = 4000;
 const SHOWN = 8;
 
 export function mount(root) {
+  const alarms = h("div", { class: "stack", role: "status" });
   const figures = h("dl", { class: "stats" }, loading());
   const charts = h("div", { class: "grid three" });
   const tasks = h("div", {}, loading());
@@ -19,6 +20,7 @@ export function mount(root) {
   put(
     root,
     h("h1", {}, "Overview"),
+    alarms,
     figures,
     charts,
     h("div", { class: "grid wide-left" }, card("Newest alerts", { flush: true, aside: h("a", { href: "/alerts" }, "All alerts") }, newest), card("Alerts by rule, last hour", perRule)),
@@ -34,6 +36,7 @@ export function mount(root) {
   if (known.status) tell(known.status, null);
 
   function tell(status, fault) {
+    put(alarms, alarmsOf(status));
     put(figures, statsOf(status));
     put(tasks, tasksOf(status));
     figures.classList.toggle("stale", Boolean(fault));
@@ -67,6 +70,16 @@ export function mount(root) {
     clearTimeout(timer);
     for (const stop of stops) stop();
   };
+}
+
+// What stands until someone does something about it: rules in a storm, rules that containers could not take.
+function alarmsOf(status) {
+  const rules = status.rules || [];
+  const storms = rules.filter((each) => each.kept_back > 0);
+  return [
+    storms.map((each) => h("p", { class: "note bad" }, h("a", { href: `/rules/${encodeURIComponent(each.rule)}` }, each.rule), ` passes its alert rate: ${counted(each.kept_back, "alert was", "alerts were")} kept back. Its condition may be too wide; its events are all in the log.`)),
+    status.rules_refused ? h("p", { class: "note bad" }, `The last change of rules was refused, the ones before go on: ${status.rules_refused}`) : null,
+  ];
 }
 
 function statsOf(status) {

@@ -170,7 +170,7 @@ function tellFindings(list, verdict, found, editor) {
         "li",
         { class: `finding-${each.level}`, "data-finding": each.id },
         h("button", { type: "button", class: "where", onclick: () => editor.goTo(each.line, each.column), "aria-label": `Go to line ${each.line}` }, `${each.line}:${each.column}`),
-        h("div", {}, h("span", { class: `level-${each.level}` }, each.level), " ", each.message, each.expected ? h("span", { class: "hint" }, ` Expected: ${each.expected}.`) : null, each.hint ? h("span", { class: "hint" }, ` ${each.hint}`) : null),
+        h("div", {}, h("span", { class: `level-${each.level}` }, each.level), " ", each.message, each.hint ? h("div", { class: "hint" }, each.hint) : null, each.expected ? h("div", { class: "hint small" }, `expected: ${each.expected}`) : null),
       ),
     ),
   );

@@ -10,7 +10,7 @@ import { may } from "/store.js";
 
 export function publishDialog(state, go) {
   const text = state.editor.text();
-  const place = h("div", { class: "stack", id: "plan" }, loading("Making the plan"));
+  const place = h("div", { class: "stack", id: "plan" }, loading("Making the plan: counting the partial matches that it would touch"));
   const note = h("input", { type: "text", placeholder: "Why, in a line", "aria-label": "Note", maxlength: "500" });
   const shadow = h("input", { type: "checkbox", onchange: () => plan() });
   const drain = h("input", { type: "checkbox", onchange: () => plan() });
@@ -32,7 +32,7 @@ export function publishDialog(state, go) {
 
   async function plan() {
     doIt.disabled = true;
-    put(place, loading("Making the plan"));
+    put(place, loading("Making the plan: counting the partial matches that it would touch"));
     try {
       const found = await post("/rules/plan", asked());
       digest = found.digest;
@@ -67,7 +67,7 @@ const STATES = {
 };
 
 // A change before it happens: what becomes of partial matches, whether it may alert at once, findings, the difference.
-export function planShown(plan) {
+function planShown(plan) {
   const row = (name, ...content) => [h("dt", {}, name), h("dd", {}, content)];
   const stages = plan.stages || {};
   return [
@@ -90,8 +90,8 @@ export function planShown(plan) {
 
 const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
 
-export function diffShown(text) {
-  const kind = (line) => (line.startsWith("@@") ? "place" : line.startsWith("+") ? "added" : line.startsWith("-") ? "gone" : null);
+function diffShown(text) {
+  const kind = (line) => (/^(@@|---|\+\+\+) /.test(line) ? "place" : line.startsWith("+") ? "added" : line.startsWith("-") ? "gone" : null);
   return h("pre", { class: "diff", tabindex: "0", "aria-label": "What changes" }, text.split("\n").map((line) => h("span", { class: kind(line) }, line || " ")));
 }
 

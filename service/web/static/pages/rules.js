@@ -2,11 +2,20 @@
 
 import { get } from "/api.js";
 import { h, put } from "/dom.js";
-import { hash, percent, whole } from "/format.js";
+import { hash, percent, short, whole } from "/format.js";
 import { badge, card, empty, loading, problem, rowLink, severity, table, time } from "/parts.js";
-import { may } from "/store.js";
+import { known, may } from "/store.js";
 
 const STATUS = { live: "good", shadow: "warn", disabled: "" };
+
+// What containers say of a rule at work: one that was published may still be cold, or draining its old matches.
+const atWork = (rule) => ((known.status && known.status.rules) || []).find((each) => each.rule === rule.rule && each.version === rule.version);
+const stateOf = (rule) => (rule.status === "disabled" ? rule.status : (atWork(rule) || rule).status);
+
+function keptBack(rule) {
+  const count = (atWork(rule) || {}).kept_back;
+  return count ? [" ", badge(`${short(count)} kept back`, "bad")] : null;
+}
 
 export function mount(root, { query, go }) {
   let over = false;
@@ -53,18 +62,15 @@ export function mount(root, { query, go }) {
         {
           head: "Rule",
           class: "grow",
-          cell: (each) => [rowLink(`/rules/${each.rule}`, each.rule), h("span", { class: "one-line muted small" }, each.title)],
+          cell: (each) => [h("div", { class: "inline" }, rowLink(`/rules/${each.rule}`, each.rule), severity(each.severity)), h("span", { class: "one-line muted", title: each.title }, each.title)],
         },
-        { head: "Status", class: "tight", cell: (each) => badge(each.status, STATUS[each.status] ?? "") },
-        { head: "Severity", class: "tight", cell: (each) => severity(each.severity) },
-        { head: "Form", class: "tight", cell: (each) => [each.form, h("span", { class: "muted" }, ` by ${(each.by || []).join(", ") || "–"}`)] },
-        { head: "Reads", class: "tight muted", cell: (each) => (each.types || []).join(", ") },
+        { head: "Status", class: "tight", cell: (each) => [badge(stateOf(each), STATUS[stateOf(each)] ?? "warn"), keptBack(each)] },
+        { head: "Form", class: "tight", cell: (each) => [each.form, h("span", { class: "muted" }, ` by ${(each.by || []).join(", ") || "–"}`), h("div", { class: "faint small" }, (each.types || []).join(", "))] },
         { head: "Alerts", class: "tight num", cell: (each) => h("a", { href: `/alerts?rule=${encodeURIComponent(each.rule)}` }, whole(each.alerts)) },
         { head: "Partials", class: "tight num", cell: (each) => whole((work.get(each.rule) || {}).live_partials) },
         { head: "Precision", class: "tight num", cell: (each) => percent(each.precision) },
         { head: "Tests", class: "tight num", cell: (each) => (each.tests ? whole(each.tests) : h("span", { class: "faint" }, "none")) },
-        { head: "Version", class: "tight", cell: (each) => [each.number ? `${each.number} ` : "", h("code", { class: "faint" }, hash(each.version))] },
-        { head: "Changed", class: "tight", cell: (each) => (each.at ? time(each.at, "ago") : h("span", { class: "faint" }, "–")) },
+        { head: "Version", class: "tight", cell: (each) => [each.number ? `${each.number} ` : "", h("code", { class: "faint" }, hash(each.version)), each.at ? h("div", { class: "faint small" }, time(each.at, "ago"), each.author ? ` by ${each.author}` : "") : null] },
       ],
       chosen,
       { label: "Rules", href: (each) => `/rules/${each.rule}` },

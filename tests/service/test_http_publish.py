@@ -1,0 +1,101 @@
+"""Rules published over HTTP: looked at first, written as looked at, taken by a running container; backtests as jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.http import Served, served, wait_for
+from tests.oncall import RULES, START, catch_up, make, many, purchase
+
+DEAR = """rule: dear
+title: A dear one
+match: |
+  sequence by card with maxspan=0ms
+    [purchase where amount > $limit] as p
+params: {limit: 5000}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Served]:
+    service = make(tmp_path / "s")
+    service.process(many(60))
+    with served(service) as made:
+        made.caught_up()
+        yield made
+
+
+def test_a_rule_is_published_as_it_was_planned_and_a_running_container_takes_it(site: Served) -> None:
+    with site.service.container() as container:
+        planned = site.post("/rules/plan", {"text": DEAR})
+        (rule,) = planned["plan"]["rules"]
+        assert (rule["name"], rule["state"]) == ("dear", "new")
+        assert sorted(planned["plan"]["seeds"]) == sorted(RULES)
+        entry = site.post("/rules/publish", {"text": DEAR, "note": "first", "digest": planned["digest"]})
+        assert (entry["rule"], entry["number"], entry["author"], entry["note"]) == ("dear", 1, "local", "first")
+        wait_for(lambda: "dear" in {each["rule"] for each in site.get("/rules")["rules"]})
+        shown = site.get("/rules/dear")
+        assert (shown["status"], shown["number"], shown["text"]) == ("live", 1, DEAR)
+        catch_up(container)
+    site.service.process([purchase("rich", 2000, 9000), purchase("rich", 2100, 1)])
+    wait_for(lambda: site.get("/alerts?rule=dear")["total"] == 1)
+    (alert,) = site.get("/alerts?rule=dear")["alerts"]
+    assert alert["title"] == "A dear one"
+    assert site.get(f"/alerts/{alert['id']}")["rule_text"] == DEAR
+    assert ("local", "rules.publish") in [(e["who"], e["what"]) for e in site.get("/audit")["entries"]]
+
+
+def test_a_change_that_was_overtaken_is_not_written(site: Served) -> None:
+    planned = site.post("/rules/plan", {"text": DEAR})
+    site.post("/rules/publish", {"text": DEAR.replace("5000", "6000")})
+    refused = site.post("/rules/publish", {"text": DEAR, "digest": planned["digest"]}, 409)
+    assert refused["code"] == "change-overtaken"
+    assert site.get("/rules/dear/history")["entries"][0]["number"] == 1
+
+
+def test_a_bad_rule_is_refused_with_its_findings_and_the_old_one_goes_on(site: Served) -> None:
+    bad = site.post("/rules/publish", {"text": RULES["testing"].replace("amount <", "amonut <")}, 422)
+    assert bad["code"] == "rule-errors"
+    assert bad["findings"][0]["line"] > 1
+    assert site.get("/rules/testing")["number"] is None
+
+
+def test_a_rule_is_disabled_enabled_and_rolled_back(site: Served) -> None:
+    site.post("/rules/publish", {"text": DEAR})
+    site.post("/rules/publish", {"text": DEAR.replace("5000", "6000")})
+    assert site.post("/rules/dear/disable", {"note": "noisy"})["status"] == "disabled"
+    wait_for(lambda: site.get("/rules/dear")["status"] == "disabled")
+    assert site.post("/rules/dear/enable", {})["status"] == "live"
+    assert site.post("/rules/dear/rollback", {"to": 1})["number"] == 5
+    history = site.get("/rules/dear/history")["entries"]
+    assert [entry["number"] for entry in history] == [5, 4, 3, 2, 1]
+    assert history[0]["text"] == history[-1]["text"] == DEAR
+    assert "+params: {limit: 6000}" in site.get("/rules/dear/diff?a=1&b=2")["diff"]
+    assert site.post("/rules/dear/rollback", {"to": 77}, 404)["code"] == "unknown-number"
+    assert site.post("/rules/nope/disable", {}, 404)["code"] == "unknown-rule"
+
+
+def test_a_backtest_is_a_job_that_tells_how_far_it_is(site: Served) -> None:
+    text = DEAR.replace("5000", "800")
+    begun = site.post("/rules/backtest", {"text": text, "from": START, "to": START + 3_600_000}, 202)
+    wait_for(lambda: site.get(f"/jobs/{begun['job']}")["state"] != "running")
+    done = site.get(f"/jobs/{begun['job']}")
+    assert (done["state"], done["progress"], done["problem"]) == ("done", 1.0, None)
+    (rule,) = done["result"]["rules"]
+    assert rule["rule"] == "dear"
+    assert done["result"]["events"] == 60
+    site.refused("/jobs/none", 404, "unknown-job")
+    wrong = site.post("/rules/backtest", {"text": text, "from": START, "to": START}, 202)
+    wait_for(lambda: site.get(f"/jobs/{wrong['job']}")["state"] == "failed")
+    assert site.get(f"/jobs/{wrong['job']}")["problem"]["code"] == "backtest-times"
+
+
+def test_a_text_is_never_taken_for_a_path(site: Served) -> None:
+    """The backtest takes files and folders as well: what comes by HTTP must not name one."""
+    for text in ("/etc/passwd", str(site.service.config.parent / "rules"), "rules/testing.yml"):
+        assert site.post("/rules/backtest", {"text": text}, 422)["code"] == "rule-errors"
+        assert site.post("/rules/publish", {"text": text}, 422)["code"] == "rule-errors"
+        assert site.post("/rules/try", {"text": text}, 422)["code"] == "rule-errors"

@@ -1,0 +1,75 @@
+"""Views over HTTP: their rows picked and ordered, with no SQL, and nothing but the view's own files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from samovar.service.views_store import Manifest, ViewStore
+from tests.http import Served, served
+from tests.oncall import make
+from tests.service.test_http_access import MARKED, tokens_of
+
+VIEW = """view: cards
+title: What a card paid
+sql: |
+  SELECT card, count(*) AS purchases, sum(amount) AS paid FROM purchase GROUP BY card
+key: [card]
+"""
+ROWS = {"card": ["c1", "c2", "c3"], "purchases": [3, 1, 2], "paid": [10.5, 900.0, None]}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    service = make(tmp_path_factory.mktemp("views") / "s")
+    service.config.write_text(MARKED)
+    (service.config.parent / "views").mkdir()
+    (service.config.parent / "views" / "cards.yml").write_text(VIEW)
+    store = ViewStore(service.settings.views.store, "cards")
+    with store.writing():
+        part = store.being_made(store.next_version())
+        part.mkdir()
+        pq.write_table(pa.table(ROWS), part / "part-0.parquet")
+        store.publish(Manifest("cards", 1, "d", 0, "full", 3, {}, {}, {"card": "string"}), 3)
+    tokens = tokens_of(service)
+    with served(service) as made:
+        operator = made.as_(tokens["operator"])
+        operator.headers["x-viewer"] = tokens["viewer"]
+        yield operator
+
+
+def test_a_view_is_listed_and_its_rows_are_read(site: Served) -> None:
+    (view,) = site.get("/views")["views"]
+    assert (view["view"], view["rows"], view["version"]) == ("cards", 3, 1)
+    assert "path" not in view
+    found = site.post("/views/cards/query", {})
+    assert found["columns"] == ["card", "purchases", "paid"]
+    assert sorted(found["rows"]) == [["c1", 3, 10.5], ["c2", 1, 900.0], ["c3", 2, None]]
+
+
+def test_rows_are_picked_and_ordered(site: Served) -> None:
+    asked = {"where": [{"column": "purchases", "op": ">=", "value": 2}], "order": "purchases", "desc": True}
+    assert site.post("/views/cards/query", {**asked, "columns": ["card"]})["rows"] == [["c1"], ["c3"]]
+    null = {"where": [{"column": "paid", "value": None}], "columns": ["card"]}
+    assert site.post("/views/cards/query", null)["rows"] == [["c3"]]
+    assert site.post("/views/cards/query", {"order": "paid", "limit": 1})["rows"][0][0] == "c1"
+
+
+def test_what_cannot_be_asked_is_a_problem(site: Served) -> None:
+    assert site.post("/views/none/query", {}, 404)["code"] == "unknown-view"
+    assert site.post("/views/cards/query", {"order": "carb"}, 404)["hint"] == "did you mean `card`?"
+    wrong = {"where": [{"column": "purchases", "value": "many"}]}
+    assert site.post("/views/cards/query", wrong, 400)["code"] == "view-query"
+    assert site.post("/views/cards/query", {"sql": "SELECT * FROM text.`/etc/passwd`"}, 422)["code"] == "bad-request"
+    for name in ("..", "..%2f..%2f", "%2fetc"):
+        assert site.ask("POST", f"/views/{name}/query", json={}).status_code in (404, 405)
+
+
+def test_marked_values_are_pseudonyms_in_views_too(site: Served) -> None:
+    rows = site.as_(site.headers["x-viewer"]).post("/views/cards/query", {})["rows"]
+    assert "c1" not in json.dumps(rows)
+    assert sorted(row[1] for row in rows) == [1, 2, 3]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +31,8 @@ from tests.browser.chromium import FLAGS, find_chromium  # noqa: E402 # found on
 IMAGES = Path(__file__).resolve().parent
 SIZE = ViewportSize(width=1280, height=800)
 COMMAND = [sys.executable, "-c", "from samovar.service.cli import main; main()"]
-PORTS = {"fraud": 8651, "sessions": 8652}
+SERVICES = ("fraud", "sessions")
+PORTS: dict[str, int] = {}
 RATE = "40"
 CAUGHT_UP_S = 300
 
@@ -115,7 +118,16 @@ def settle(page: Page) -> None:
     page.wait_for_timeout(700)  # charts fit themselves to their place
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    PORTS.update({name: free_port() for name in SERVICES})
     with tempfile.TemporaryDirectory(prefix="samovar-pages-") as folder, ExitStack() as stack:
         for name, port in PORTS.items():
             place = Path(folder, name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Response, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Response, ViewportSize, expect, sync_playwright
 
 from tests.browser.chromium import ADVICE, FLAGS, find_chromium
 from tests.browser.waiting import wait_for
@@ -143,6 +143,7 @@ def browser() -> Iterator[Browser]:
     path = find_chromium()
     if path is None:
         pytest.fail(f"no chromium on this machine. {ADVICE}", pytrace=False)
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser

@@ -85,9 +85,13 @@ export function createEditor({ parent, text, label, onChange, words, readOnly = 
   const locked = new Compartment();
   const completing = new Compartment();
   const root = parent.shadowRoot || parent.attachShadow({ mode: "open" });
+  // It fills its place and scrolls inside: a long rule must not make the page long.
+  const holder = document.createElement("div");
+  holder.style.cssText = "position: absolute; inset: 0";
+  root.replaceChildren(holder);
   const view = new EditorView({
     root,
-    parent: root,
+    parent: holder,
     doc: text,
     extensions: [
       lineNumbers(),

@@ -33,6 +33,7 @@ from samovar.changelog.log import Append, Bounds, Joining, Member, Reader, Topic
 
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
 VISIBLE_S = 30.0  # until a new topic must have its leaders, and a deleted one must be gone
+TRY_S = 12.0  # for one try; the client's own time for a request is 10 s
 AGAIN_S = 0.05
 ANSWER_S = 5.0
 # What checks of a topic look at.
@@ -40,6 +41,7 @@ CHECKED = frozenset(
     """cleanup.policy min.compaction.lag.ms max.compaction.lag.ms delete.retention.ms retention.ms retention.bytes
     max.message.bytes min.insync.replicas message.timestamp.type segment.ms""".split()
 )
+COORDINATORS = "__consumer_offsets"
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 
 admin: Any = admin_module  # most of its names are not exported as far as types go
@@ -171,9 +173,21 @@ class KafkaLog:
 
     def members(self, group: str) -> Sequence[str]:
         doing = f"describing group {group}"
+        if not self._had_groups(doing):
+            return []
         told = self._ask(doing, lambda: self._admin.describe_consumer_groups([group]), without=NO_GROUP)
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
+
+    def _had_groups(self, doing: str) -> bool:
+        """Whether there was ever a group. Where none was, the question after one would make the coordinator's topic,
+        and the client would then forget it until its time is over.
+        """
+        asked = TopicCollection([COORDINATORS])
+        try:
+            return bool(self._ask(doing, lambda: self._admin.describe_topics(asked), without=MISSING))
+        except Refused:  # we may not look
+            return True
 
     # ---------------------------------------------------------------- records
 
@@ -222,8 +236,9 @@ class KafkaLog:
                 if told.code() not in PASSING or time.monotonic() > deadline:
                     raise failure_of(told, doing, self._settings) from None
                 self._look_again(told)
-            except FutureTimeout:
-                raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
+            except FutureTimeout:  # the client lost it: it answers within its own time, or never
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
             time.sleep(AGAIN_S)
 
     def _look_again(self, error: KafkaError) -> None:
@@ -244,7 +259,7 @@ def answers(futures: Futures[Key], without: Collection[int]) -> dict[Key, Any]:
     found = {}
     for key, future in futures.items():
         try:
-            found[key] = future.result(ASK_S)
+            found[key] = future.result(TRY_S)
         except KafkaException as error:
             if error_of(error).code() not in without:
                 raise

@@ -105,6 +105,13 @@ class Registry:
             raise AvroSchemaError(f"it refers to version {version} of {subject}, which is not there")
         return found
 
+    # ------------------------------------------------------------ for one who only looks
+
+    def latest_number(self, subject: str) -> int | None:
+        """The number under which a subject's newest schema is registered; None: it has none."""
+        latest = self._call(lambda client: client.get_latest_version(subject), f"for {subject}", *NO_SUBJECT)
+        return None if latest is None else int(latest.schema_id)
+
     # ------------------------------------------------------------ for writers
 
     def number_for(self, subject: str, schema: Schema | None) -> tuple[int, Schema]:

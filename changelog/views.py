@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_errors import refusal_in
-from samovar.changelog.spark_progress import OnProgress
+from samovar.changelog.spark_progress import OnProgress, Ticker
 from samovar.changelog.spark_source import Frame
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ class Table:
     only: tuple[str, Sequence[str | None]] | None = None
 
 
-def put_tables(session: Session, tables: Sequence[Table]) -> None:
-    """Make tables known by their names. Nothing is read."""
+def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = None) -> None:
+    """Make tables known by their names. Nothing is read; when it is, tasks tell how far they are in a folder."""
     for table in tables:
-        _frame_of(session, table).createOrReplaceTempView(table.name)
+        _frame_of(session, table, ticks if session.is_local else None).createOrReplaceTempView(table.name)
 
 
-def _frame_of(session: Session, table: Table) -> DataFrame:
+def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
-    frame = _rows_in(session, table.frame)
+    frame = _rows_in(session, table, ticks)
     if table.where is not None:
         frame = frame.where(table.where)
     if table.emit is not None:
@@ -79,29 +79,38 @@ def _frame_of(session: Session, table: Table) -> DataFrame:
     return frame
 
 
-def _rows_in(session: Session, frame: Frame) -> DataFrame:
+def _rows_in(session: Session, table: Table, ticks: Path | None) -> DataFrame:
     """What a frame holds, a part a task. Not as a data source: Spark would start two Python processes for each, only
     to ask for its columns and its parts, which are known here.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
 
-    schema, parts = from_arrow_schema(frame.schema), list(frame.parts())
+    schema, parts = from_arrow_schema(table.frame.schema), list(table.frame.parts())
     if not parts:
         return session.spark.createDataFrame([], schema)
     numbers = session.spark.range(0, len(parts), 1, len(parts))
-    return numbers.mapInArrow(_Reading(frame, parts), schema)  # type: ignore[arg-type]  # it is called as a function is
+    reading = _Reading(table.frame, parts, table.name, None if ticks is None else str(ticks))
+    return numbers.mapInArrow(reading, schema)  # type: ignore[arg-type]  # it is called as a function is
 
 
 class _Reading:
     """What an executor runs. A class, and not a closure, so that it is pickled by its name."""
 
-    def __init__(self, frame: Frame, parts: Sequence[Any]) -> None:
-        self.frame, self.parts = frame, parts
+    def __init__(self, frame: Frame, parts: Sequence[Any], name: str, ticks: str | None) -> None:
+        self.frame, self.parts, self.name, self.ticks = frame, parts, name, ticks
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self.frame.read(self.parts[number])
+                yield from self._read(number)
+
+    def _read(self, number: int) -> Iterator[Any]:
+        tick, rows = Ticker(self.ticks, f"{self.name}-{number}"), 0
+        for found in self.frame.read(self.parts[number]):
+            yield found
+            rows += found.num_rows
+            tick(rows)
+        tick(rows, last=True)
 
 
 def put_parquet(session: Session, name: str, folder: Path) -> None:
@@ -153,7 +162,7 @@ def least_of(session: Session, table: Table, expression: str) -> str | None:
 
 def write(
     session: Session, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
-    on_progress: OnProgress, total: int,
+    on_progress: OnProgress, total: int, ticks: Path,
 ) -> None:  # fmt: skip
     """Write a query's rows as Parquet, a folder a partition, each in the order of the key."""
     # With the key beside it a large partition is several files, and a small one is one.
@@ -161,7 +170,10 @@ def write(
     ordered = placed.sortWithinPartitions(*partitioning, *key) if partitioning or key else placed
     writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
     with faults(""):
-        session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total)
+        if session.is_local:
+            session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total, ticks=ticks)
+        else:  # nobody here sees what tasks tell: their number is what is known
+            session.run(job, lambda: writer.parquet(str(folder)), on_progress)
 
 
 def twice(session: Session, frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Any] | None:

@@ -29,7 +29,8 @@ python=${PYTHON:-$(command -v python3)}
 "$python" -c 'import samovar, pyspark' 2>/dev/null \
   || fail "$python has no samovar with pyspark: pip install 'samovar[spark]', or set PYTHON to one that has"
 submit=$("$python" -c 'import pyspark, pathlib; print(pathlib.Path(pyspark.__file__).parent / "bin" / "spark-submit")')
-main="$(cd "$(dirname "$0")" && pwd)/spark_main.py"
+here=$(cd "$(dirname "$0")" && pwd)
+quiet="-Dlog4j2.configurationFile=file:$here/spark-log4j2.properties"
 
 archives=()
 case "$master" in
@@ -51,4 +52,5 @@ case "$master" in
     ;;
 esac
 
-exec "$submit" --master "$master" ${archives[@]+"${archives[@]}"} ${confs[@]+"${confs[@]}"} "$main" "$@"
+exec "$submit" --master "$master" --driver-java-options "$quiet" \
+  ${archives[@]+"${archives[@]}"} ${confs[@]+"${confs[@]}"} "$here/spark_main.py" "$@"

@@ -14,6 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52.0, 8.0, 12.0, 30.0
 WIDEST = 28.0  # of one bar
 MOST_BARS = 400  # more are taken together
 LABELS = 8  # below the axis
+HALF_LABEL = 32.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def over_time(bars: Sequence[Bar], every_ms: int, *, compared: bool) -> str:
             parts.append(_column(left, wide, count, top, style))
         parts.append("</g>")
     for place in range(0, len(bars), max(1, -(-len(bars) // LABELS))):
-        x = LEFT + (place + 0.5) * step
+        x = min(LEFT + (place + 0.5) * step, WIDE - RIGHT - HALF_LABEL)
         text = moment(bars[place].start_ms, every_ms)
         parts.append(f'<text x="{x:.1f}" y="{HIGH - 9:g}" text-anchor="middle" class="axis">{text}</text>')
     label = "Alerts over time: found by the rule" + (", and by the service now" if compared else "")

@@ -163,7 +163,7 @@ def _remarks(result: RuleResult) -> Iterator[str]:
             yield f'<p class="note">{count:,} {escape(text)}.</p>'
     if result.marks is not None:
         yield (
-            f'<p class="note">Labels: {result.marks.confirmed_kept:,} confirmed and'
+            f'<p class="said">Labels: {result.marks.confirmed_kept:,} confirmed and'
             f" {result.marks.false_alarms_kept:,} false alarms are found again; {result.marks.unlabelled:,} of what it"
             " finds has no label.</p>"
         )

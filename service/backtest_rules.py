@@ -14,7 +14,7 @@ from samovar.patterns.rulefile import load_text
 from samovar.patterns.spans import lasting_ms
 from samovar.patterns.syntax import Expr, History, Overlap, Rule, Session, walk
 from samovar.patterns.syntax import Sequence as SequenceForm
-from samovar.service.service_rules import BadRules, check_types, schema_of
+from samovar.service.service_rules import BadRules, check_types, lists_of, schema_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stages import brackets_of, stages_of, streams_of
 
@@ -75,12 +75,12 @@ def _of_paths(settings: ServiceFile, paths: Sequence[str | Path]) -> tuple[Rule,
 
 
 def _own_settings(settings: ServiceFile, rules: Iterable[Rule]) -> dict[str, Any]:
-    """Parameters and lists of the service file that these rules have; others are for other rules."""
+    """Parameters and lists of the service, as they are now, that these rules have; others are for other rules."""
     params = {name for rule in rules for name in rule.params}
     lists = {name for rule in rules for name in rule.lists}
     own = {
         "params": {name: value for name, value in settings.params.items() if name in params},
-        "lists": {name: value for name, value in settings.lists.items() if name in lists},
+        "lists": {name: value for name, value in lists_of(settings).items() if name in lists},
     }
     return own if any(own.values()) else {}
 

@@ -20,6 +20,7 @@ pre{background:var(--code);padding:14px 16px;border-radius:8px;overflow-x:auto;m
 header{margin-bottom:22px}
 .fact{display:inline-block;color:var(--muted);margin-right:18px}.fact b{color:var(--ink)}
 .note{background:var(--warn);border:1px solid var(--warnedge);border-radius:8px;padding:8px 14px;margin:10px 0}
+.said{color:var(--muted);margin:10px 0}
 section{background:var(--card);border:1px solid var(--edge);border-radius:14px;padding:24px 26px 22px;margin-top:24px}
 .id{color:var(--muted);margin:4px 0 0}.lead{margin:14px 0 16px;font-size:16px}
 .badge{color:#fff;font-size:11.5px;font-weight:650;border-radius:20px;padding:2px 10px;letter-spacing:.02em}

@@ -33,6 +33,7 @@ from samovar.service.backtest_finds import DAY_MS, HOUR_MS, Finds, Rows
 from samovar.service.backtest_fold import STATE_BYTES, Fold, Found, Tally, run_fold
 from samovar.service.backtest_lanes import Stretch
 from samovar.service.backtest_rules import ANY, Group, grouped, load_rules, warm_up_ms, with_any
+from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stages import stages_of
 from samovar.service.topics import partitions_of
@@ -176,7 +177,7 @@ def backtest(
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise Refused("backtest-times", "it would begin after it ends", "Give --from an earlier time than --to.")
     begun = time.monotonic()
-    loaded = load_rules(settings, rules)
+    loaded = load_rules(with_rulebook(settings, log), rules)
     return _Running(settings, log, loaded, from_ms, to_ms, asked).run(on_progress, begun)
 
 

@@ -41,7 +41,9 @@ class RulePlan:
         return {**named, "diff": self.diff, "state": self.state, "states": self.states, "cold_start": cold}
 
     def cold_text(self) -> str:
-        if self.rule.warm_from_ms is not None and self.state not in (KEPT, MOVED):
+        if self.state in (KEPT, MOVED):
+            return "none, it goes on with its history"
+        if self.rule.warm_from_ms is not None:
             return "its history is folded before it may alert"
         if not self.cold_ms:
             return "it may alert at once"

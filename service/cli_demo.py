@@ -42,7 +42,9 @@ def demo(
         ".samovar/kafka"
     ),
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where that broker listens.")] = 9092,
-    http: Annotated[int, typer.Option(min=1, max=65534, help="Port of fraud's pages; sessions has the next.")] = 8080,
+    http: Annotated[
+        int, typer.Option(min=1, max=65534, help="Port of fraud's pages, or the next free one; sessions next.")
+    ] = 8080,
     rate: Annotated[float, typer.Option(min=0.1, max=5_000, metavar="N", help="Events a second and service.")] = 20.0,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
     for_: Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")] = None,

@@ -129,9 +129,7 @@ def dlq_show(
     reason: Reasons = None,
     start: Annotated[str, typer.Option("--from", metavar="FROM", help="Where to begin.")] = "begin",
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most so many; all are counted.")] = 50,
-    pii: Annotated[
-        bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")
-    ] = False,
+    pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
     from samovar.service.dlq import Summary, Wanted, hidden, letter_lines, letters_of, marked_streams

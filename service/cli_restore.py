@@ -158,7 +158,7 @@ def _on_spark(
 ) -> tuple[dict[str, Any], bool]:
     from samovar.changelog.spark import starting
     from samovar.service.restore_plan import plan_restore
-    from samovar.service.spark_restoring import OnSpark, refuse_unreachable, stage_all
+    from samovar.service.spark_restoring import OnSpark, refuse_unreachable, stage_to
     from samovar.service.spark_show import Showing
 
     _make_topics(site, asked)
@@ -171,7 +171,7 @@ def _on_spark(
             engine = OnSpark(session, showing)
             with engine.tables(site):
                 return _done(site, asked, plans, report, engine, verify=verify, quiet=quiet)
-        staged = stage_all(session, site, plans, staging.absolute(), showing)
+        staged = stage_to(session, site, plans, staging.absolute(), showing)
     for each in staged:
         found = each.manifest
         print(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +39,7 @@ INTERRUPTED = 128 + 2
 LOOK_S = 0.1
 STATUS_S = 10.0
 END_S = 60.0
+PORTS_MOST = 100
 WHOLE_MOST = 4  # alerts of a service that are shown with their events; each rule's first one has a line at least
 MAX_RECORDS = 2_000
 SEVERE = ("low", "medium", "high", "critical")  # of which the first alert of each rule is shown
@@ -48,7 +50,7 @@ class Options:
     folder: Path
     rate: float
     seconds: float | None = None  # without it until stopped
-    port: int = 8080  # of the first service's pages; each further one has the next
+    port: int = 8080  # of the first service's pages; each further one has the next that is free
 
 
 @dataclass
@@ -79,6 +81,7 @@ class Demo:
         self._options = options
         self._environment = dict(environment)
         self._services: list[Service] = []
+        self._ports: list[int] = []
         self._stopped = False
         self._begun = time.monotonic()
 
@@ -112,7 +115,8 @@ class Demo:
             ensure(log, settings)
             rules = {rule.id: rule for rule in rules_of(settings).rules}
             reader = log.reader(alerts_from_now(log, settings))
-            port = self._options.port + SERVICES.index(name)
+            port = free_port_from(self._ports[-1] + 1 if self._ports else self._options.port)
+            self._ports.append(port)
             address = f"http://127.0.0.1:{port}"
             service = Service(settings, log, rules, reader, told, address)
             try:
@@ -213,6 +217,16 @@ def described(service: Service) -> str:
     log = f"Kafka at {where.kafka.bootstrap}" if where.kafka is not None else "the embedded log"
     streams = ", ".join(service.settings.streams)
     return f"{len(service.rules)} rules on {streams}, on {log}\n  pages  {service.address}\n  log    {service.told}"
+
+
+def free_port_from(port: int) -> int:
+    """The first port from here on at which nobody listens."""
+    for number in range(port, port + PORTS_MOST):
+        with suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", number))
+            return number
+    return port  # whoever serves there will say that it is taken
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any
 from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.log import Log
 from samovar.changelog.presence import Seen, all_seen
+from samovar.changelog.registry import Registry, RegistryUnavailable
 from samovar.service import doctor_machine as machine
 from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
 from samovar.service.logs import opened
@@ -48,6 +49,7 @@ def examine(config: Path) -> Iterator[Finding]:
         return
     yield fine("service file", f"{settings.service}, {counted(len(settings.streams), 'stream')}, {config}")
     yield from machine.state(settings)
+    yield from registries(settings)
     yield from _with_log(settings)
 
 
@@ -155,6 +157,33 @@ def topics(settings: ServiceFile, log: Log, specs: Sequence[Planned]) -> Iterato
     if not found:
         parts = counted(specs[0].partitions, "partition")
         yield fine("topics", f"all {len(specs)} are as they should be, {parts} each input")
+
+
+def registries(settings: ServiceFile) -> Iterator[Finding]:
+    """The schema registry of each stream that has one: whether it answers, and knows the stream's schema."""
+    for name, stream in settings.streams.items():
+        if stream.registry is not None:
+            yield registry(name, f"{stream.topic}-value", Registry(stream.registry.settings()))
+
+
+def registry(stream: str, subject: str, asked: Registry) -> Finding:
+    try:
+        number = asked.latest_number(subject)
+        usable = number is None or asked.find(number) is not None
+    except RegistryUnavailable as error:
+        fix = "see that it runs and can be reached from here: containers wait for it, and end when it stays away"
+        return Finding("registry", FAIL, str(error), fix)
+    except Refused as error:
+        return refused("registry", error)
+    if number is None:
+        what = f"{asked.place} answers, and has nothing under {subject}"
+        return Finding(
+            "registry", WARN, what, f"register the schema of {stream} there, unless writers name it otherwise"
+        )
+    if not usable:
+        fix = "messages of it would be dead letters: register a schema that can be read"
+        return Finding("registry", FAIL, asked.missing(number), fix)
+    return fine("registry", f"{asked.place} answers; {subject} is schema {number}")
 
 
 def rules(settings: ServiceFile, partitions: int | None) -> Finding:

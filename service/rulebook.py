@@ -70,7 +70,7 @@ class Rulebook:
     def took_effect(self, name: str, number: int) -> Mapping[int, Mapping[str, int]] | None:
         """Where an entry of a rule came in: partition to the offset of each stream. None while it did not, anywhere."""
         found = next((entry for entry in self.history(name) if entry.number == number), None)
-        return None if found is None or self.effects is None else self.effects.of(found.change, name) or None
+        return None if found is None or self.effects is None else self.effects.of(found) or None
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Effects:
     settings: ServiceFile
     log: Log
 
-    def of(self, change: int, name: str) -> dict[int, Mapping[str, int]]:
+    def of(self, entry: RuleEntry) -> dict[int, Mapping[str, int]]:
         """Partition to offsets, in the stage that the rule runs in."""
-        topic = self._stages.get(name, self.settings.journal.topic)
+        topic = self._stages.get(entry.name, self.settings.journal.topic)
         found: dict[int, Mapping[str, int]] = {}
         for partition, entries in self._journal(topic).items():
-            first = next((each for each in entries if each.facts.get("book", 0) >= change), None)
+            first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
             if first is not None:
                 found[partition] = first.inputs
         return found
@@ -106,6 +106,16 @@ class Effects:
         known = self.log.topics([topic]).get(topic)
         places = [TopicPartition(topic, each) for each in range(0 if known is None else known.partitions)]
         return {at.partition: standing(entries_of(self.log, at)) for at in places}
+
+
+def _is_at_work(entry: RuleEntry, told: Entry) -> bool:
+    """Whether a journal entry is at or after a rule's entry; what the folder had was at work before it was written
+    down.
+    """
+    if told.facts.get("book", 0) >= entry.change:
+        return True
+    rules = [(rule["id"], rule["version"]) for rule in told.facts["rules"]]
+    return entry.act == "seed" and (entry.name, entry.version) in rules
 
 
 def read_rulebook(settings: ServiceFile, log: Log) -> Rulebook:

@@ -9,7 +9,7 @@ from samovar.patterns.avro_program import OPS, resolved
 from samovar.patterns.avro_schema import Map, Record, Schema, Union, kinds
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema as Fields
-from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.settings_models import Stream
 
 
 class AvroFault(NamedTuple):
@@ -41,15 +41,6 @@ def avro_faults(stream: Stream) -> Iterator[AvroFault]:
     if stream.avro is not None:
         yield from _event_faults(("schema",), stream.avro)
         yield from _missing_fields(stream, stream.avro)
-
-
-def emit_faults(settings: ServiceFile) -> Iterator[AvroFault]:
-    """A task writes JSON: to a stream in Avro that would be dead letters."""
-    for name, task in settings.tasks.items():
-        for stream in task.emits:
-            if stream in settings.streams and settings.streams[stream].format == "avro":
-                message = f"the stream `{stream}` is in Avro, and a task writes JSON"
-                yield AvroFault(("tasks", name, "emits", stream), message, hint="give it a stream in JSON to write to")
 
 
 def _event_faults(place: tuple[str, ...], schema: Schema) -> Iterator[AvroFault]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import TYPES, Schema
-from samovar.service.settings_avro_check import avro_faults, emit_faults
+from samovar.service.settings_avro_check import avro_faults
 from samovar.service.settings_models import TOPICS_OF_A_SERVICE, ServiceFile, Stream
 from samovar.service.settings_tasks_check import emit_topics, task_faults
 
@@ -31,8 +31,6 @@ def faults(settings: ServiceFile) -> Iterator[Fault]:
     yield from _partitions(settings)
     for found in task_faults(settings):
         yield Fault(*found)
-    for fault in emit_faults(settings):
-        yield Fault(*fault)
     for path in settings.rules:
         if not path.exists() and not (settings.tasks and path == settings.folder / "rules"):
             yield Fault(("rules",), f"there is no {path}", "a folder of rule files, a rule file, or a list of them")

@@ -51,8 +51,6 @@ def _emit_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iterat
         place = ("tasks", name, "emits", to)
         if stream is not None and emit.topic is not None:
             yield (*place, "topic"), f"`{to}` is a stream, whose topic is given there", None, "remove it here"
-        if stream is not None and stream.format != "json":
-            yield place, f"the stream `{to}` is not of JSON, and a task writes JSON", None, None
 
 
 def _time_faults(name: str, task: TaskSettings) -> Iterator[Found]:

@@ -23,10 +23,10 @@ from samovar.changelog.spark_progress import OnProgress as OnJob
 from samovar.changelog.spark_tasks import spread
 from samovar.changelog.staged import Staged, look, place_of, verify
 from samovar.service.restore_plan import STAGING, Asked, Planned
-from samovar.service.restoring import Built, OnProgress, refuse_running, replay
+from samovar.service.restoring import Built, OnProgress, alone, refuse_running, replay
 from samovar.service.spark_jobs import Part, shipped, stage
 from samovar.service.stores import Site, look_at
-from samovar.state.folders import PART
+from samovar.state.folders import PART, tidy
 from samovar.state.rocks import RocksStore
 from samovar.tasks.rebuild import Until
 from samovar.tasks.restoring import stands_alike
@@ -37,6 +37,14 @@ def stage_all(session: Session, site: Site, plans: Sequence[Planned], staging: P
     parts = [Part(shipped(site), planned, staging) for planned in plans]
     total = sum(planned.todo for planned in plans)
     return spread(session, "restore", parts, stage, on_job, total)
+
+
+def stage_to(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:
+    """The same into a folder that stays. What a job that was killed left there half made is removed first."""
+    with alone(staging):
+        for name in {planned.stage for planned in plans}:
+            tidy(place_of(staging, name, 0).parent)
+        return stage_all(session, site, plans, staging, on_job)
 
 
 def refuse_unreachable(site: Site, session: Session, staging: Path | None) -> None:

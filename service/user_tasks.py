@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from samovar.patterns.avro_write import Encoder
 from samovar.patterns.compile import compile_rules
-from samovar.service.settings_models import ServiceFile
+from samovar.service.avro_streams import writing_of
+from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.settings_tasks_check import emit_topics
 from samovar.tasks.plan import InputSpec, Plan
 from samovar.tasks.user_loading import load_class, version_of
@@ -51,5 +53,20 @@ def _emits(settings: ServiceFile, name: str) -> dict[str, Emit]:
     for to in settings.tasks[name].emits:
         if to not in own:
             stream = settings.streams[to]
-            emits[to] = Emit(stream.topic, stream.key, stream.time)
+            encode = None if stream.format == "json" else AvroEmit(stream).encode
+            emits[to] = Emit(stream.topic, stream.key, stream.time, encode)
     return emits
+
+
+class AvroEmit:
+    """What a task writes to a stream in Avro. Its schema is looked up with the first record, maybe in a registry."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._encoder: Encoder | None = None
+
+    def encode(self, data: bytes) -> bytes:
+        if self._encoder is None:
+            writing = writing_of(self.stream)
+            self._encoder = Encoder(writing.schema, writing.number)
+        return self._encoder.encode(data)

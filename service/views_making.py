@@ -9,6 +9,7 @@ rows no partition is known of.
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -25,6 +26,7 @@ from samovar.changelog.spark_progress import OnProgress
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.backtest_current import reached
 from samovar.service.plans import rule_plans
+from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import partitions_of
@@ -61,6 +63,7 @@ class Maker:
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 
     def __post_init__(self) -> None:
+        self.settings = with_rulebook(self.settings, self.log)  # the rules that run, not those of the files
         self._bounds: dict[str, dict[str, tuple[int, int]]] = {}
 
     @cached_property
@@ -100,6 +103,7 @@ class _Making:
         self.store = ViewStore(maker.settings.views.store, view.name)
         self.begun = time.monotonic()
         self.notes: list[str] = []
+        self.ticks = Path()  # where tasks tell how far they are, while it is being made
         self._check_sources()
         self.used = named_in(view.sql, maker.sources)
         self.offsets = {name: maker.bounds(name) for name in self.used}
@@ -129,8 +133,8 @@ class _Making:
         return ends != {at: end for at, (_, end) in base.sources.get(name, {}).items()}
 
     def full(self) -> Made:
-        self._put(self.used, None)
-        with self.store.writing():
+        with self.store.writing(), self._ticking():
+            self._put(self.used, None)
             version = self.store.next_version()
             part = self.store.being_made(version)
             frame = self._write(part)
@@ -142,8 +146,8 @@ class _Making:
             return Made(self.view, None, self._spent(), tuple(self.notes))
         column = self.view.partitioning[0]
         dirs = {sql.folder_of(self.session, column, value) for value in touched}
-        self._put(self.used, touched)
-        with self.store.writing():
+        with self.store.writing(), self._ticking():
+            self._put(self.used, touched)
             version = self.store.next_version()
             part = self.store.being_made(version)
             frame = self._write(part)
@@ -196,6 +200,12 @@ class _Making:
 
     # ------------------------------------------------------------ on Spark
 
+    @contextmanager
+    def _ticking(self) -> Iterator[None]:
+        with tempfile.TemporaryDirectory(prefix="samovar-ticks-") as folder:
+            self.ticks = Path(folder)
+            yield
+
     def _put(self, names: list[str], touched: list[str | None] | None) -> None:
         settings, sources = self.maker.settings, self.maker.sources
         tables = []
@@ -204,7 +214,7 @@ class _Making:
             only = (self.view.partition_of[name], touched or ()) if follows else None
             tables.append(table_of(settings, sources[name], self.offsets[name], only))
         with self._told():
-            sql.put_tables(self.session, tables)
+            sql.put_tables(self.session, tables, self.ticks)
 
     def _write(self, part: Path) -> Any:
         view = self.view
@@ -215,7 +225,15 @@ class _Making:
         try:
             with self._told():
                 sql.write(
-                    self.session, view.name, frame, part, view.partitioning, view.key, self.maker.on_progress, total
+                    self.session,
+                    view.name,
+                    frame,
+                    part,
+                    view.partitioning,
+                    view.key,
+                    self.maker.on_progress,
+                    total,
+                    self.ticks,
                 )
             if view.key and (twice := sql.twice(self.session, frame, part, view.key)) is not None:
                 raise Refused(

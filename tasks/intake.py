@@ -187,7 +187,7 @@ class Intake:
         raises = deque(stored.raises)
         for each in records:
             rows = np.flatnonzero(each.offsets < stored.next)
-            for part in _cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges_of(stored.unknown)]):
+            for part in cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges_of(stored.unknown)]):
                 source.decoder.hide(unknown_at(stored.unknown, int(each.offsets[part[0]])))
                 while raises and raises[0][0] <= int(each.offsets[part[0]]):
                     self._raise_again(source, *raises.popleft())
@@ -477,7 +477,7 @@ def _known(time: int) -> int | None:
     return None if time == NO_TIME else time
 
 
-def _cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
+def cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
     """Row numbers in parts, a new one at the first offset that is at or after each cut."""
     edges = [0, *sorted({int(np.searchsorted(offsets, cut)) for cut in cuts}), len(offsets)]
     for start, end in pairwise(edges):

@@ -31,13 +31,13 @@ from samovar.changelog.forwarded import (
     heads_of,
     marks_of,
 )
-from samovar.changelog.journal import ANEW, Entry
+from samovar.changelog.journal import ANEW, SCHEMA, Entry
 from samovar.changelog.letters import Origin
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.record import UNKNOWN_SINCE, Input, Part, Position
 from samovar.patterns.native import Batch, Int32s, joined
 from samovar.patterns.order import NO_TIME, Ordered, due_at, release
-from samovar.tasks.intake import MARK_RECORDS, Dead, Fed, Intake, Late, Source, wrong_types
+from samovar.tasks.intake import MARK_RECORDS, Dead, Fed, Intake, Late, Source, cut_at, wrong_types
 from samovar.tasks.plan import InputSpec
 from samovar.tasks.received import (
     Bookmark,
@@ -51,6 +51,7 @@ from samovar.tasks.received import (
     nothing,
     together,
 )
+from samovar.tasks.unknown_schemas import edges_of, needed, unknown_at, unknown_yet
 
 
 class Receiver(Intake):
@@ -103,7 +104,9 @@ class Receiver(Intake):
         first = received.bookmarks[0] if received.bookmarks else Bookmark(source.next, self._parts(source))
         joins = tuple(received.joins) if received.bookmarks else ()
         parts = tuple(first.parts.values())
-        return Input(spec.topic, source.topic_id, source.next, first.offset, None, (), False, parts, joins)
+        source.unknown = needed(source.unknown, first.offset)
+        more = parts, joins, source.unknown
+        return Input(spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more)
 
     def _forget_marks(self) -> None:
         """Let go of bookmarks before which nothing waits any more."""
@@ -128,7 +131,7 @@ class Receiver(Intake):
         for stream, stored in position.inputs.items():
             if stream in self.sources:
                 source = self.sources[stream]
-                source.topic_id, source.next = stored.topic_id, stored.safe
+                source.topic_id, source.next, source.unknown = stored.topic_id, stored.safe, stored.unknown
                 self._stand_at(source, stored.parts)
 
     def _stand_at(self, source: Source, parts: Sequence[Part]) -> None:
@@ -149,6 +152,8 @@ class Receiver(Intake):
     def feed(self, records: Records) -> Fed:
         source = self.by_topic[records.topic]
         heads = self.heads(records)
+        events = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == EVENT))
+        self._meet_schemas(source, Originals(records, heads, events))
         fed: Fed | None = None
         for stretch in self._stretches(source, records, heads):
             fed = together(fed, self._feed(source, records, heads, stretch))
@@ -313,17 +318,16 @@ class Receiver(Intake):
         joins = deque(Join(*each) for each in stored.joins)
         for each in records:
             heads = self.heads(each)
-            stop = int(np.searchsorted(each.offsets, stored.next))
-            start = 0
-            while start < stop:
-                while joins and joins[0].offset <= int(each.offsets[start]):
+            offsets = each.offsets[each.offsets < stored.next]
+            for rows in cut_at(offsets, [*(join.offset for join in joins), *edges_of(stored.unknown)]):
+                source.decoder.hide(unknown_at(stored.unknown, int(offsets[rows[0]])))
+                while joins and joins[0].offset <= int(offsets[rows[0]]):
                     self._join_again(source, joins.popleft())
-                cut = int(np.searchsorted(each.offsets, joins[0].offset)) if joins else stop
-                self._recover_some(source, each, heads, np.arange(start, min(cut, stop), dtype=np.int64))
-                start = min(cut, stop)
+                self._recover_some(source, each, heads, rows)
         for join in joins:
             self._join_again(source, join)
         source.next = stored.next
+        source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
     def _recover_some(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> None:
         if (heads["kind"][rows] == EVENT).any():
@@ -359,6 +363,8 @@ class Receiver(Intake):
             received.joins.append(Join(source.next, partition, largest))
 
     def apply(self, entry: Entry) -> Ordered:
+        if entry.kind == SCHEMA:
+            return super().apply(entry)
         self.journaled = entry.number
         if entry.kind == ANEW:
             received = self.received[entry.facts["stream"]]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.log import Headers, Pair
 from samovar.patterns.order import NO_TIME
 from samovar.state.errors import StoreError
@@ -29,7 +29,7 @@ from samovar.tasks.user_timers import OWN, Timers
 from samovar.tasks.user_values import json_bytes
 
 # What is no fault of the user's code: it ends the container, which begins again from what is committed.
-NOT_THE_USERS = (StoreError, UnknownRowVersionError, Refused)
+NOT_THE_USERS = (StoreError, UnknownRowVersionError, Refused, LogUnavailable)
 
 
 @dataclass(frozen=True, slots=True)

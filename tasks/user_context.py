@@ -140,4 +140,6 @@ def _record(to: str, place: Emit, key: Key, value: Value) -> Pair:
             )
     if isinstance(value, dict) and place.time is not None and lookup(value, place.time.split(".")) is None:
         raise BadValueError(f"a record of the stream `{to}` needs its time in `{place.time}`: usually ctx.now")
+    if place.encode is not None and data is not None and not isinstance(value, bytes | bytearray):
+        data = place.encode(data)
     return text, data

@@ -11,11 +11,14 @@ from samovar.tasks.user import Task
 
 @dataclass(frozen=True)
 class Emit:
-    """Where emitted records go. `key` and `time` are the fields of a stream of the same service, which reads them."""
+    """Where emitted records go. `key` and `time` are the fields of a stream of the same service, which reads them, and
+    `encode` makes its bytes of JSON where it is in another format; ValueError: no value of the stream's schema.
+    """
 
     topic: str
     key: str | None = None
     time: str | None = None
+    encode: Callable[[bytes], bytes] | None = None
 
 
 @dataclass(frozen=True)

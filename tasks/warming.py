@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from samovar.changelog.cursors import Cursor
+from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.record import row_parts
 from samovar.patterns.order import NO_TIME
@@ -63,12 +64,23 @@ class _Fold:
                 if stream in here.sources:
                     source.next = start.get(stream, here.sources[stream].next)
                     source.decoder.hide(unknown_yet(here.sources[stream].unknown))
-                    cursors[stream] = Cursor(self.log, TopicPartition(source.spec.topic, self.partition), source.next)
+                    cursors[stream] = self._cursor(TopicPartition(source.spec.topic, self.partition), source.next)
             self._feed(cursors, here.nexts())
         finally:
             for cursor in cursors.values():
                 cursor.close()
         self._come_up_to(here)
+
+    def _cursor(self, at: TopicPartition, start: int) -> Cursor:
+        """A replay must find what the live run folded."""
+        begin = self.log.bounds([at])[at].begin
+        if start < begin:
+            raise Refused(
+                "input-expired",
+                f"{at} begins at {begin:,}, and the history of a rule was folded from {start:,} on",
+                "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came.",
+            )
+        return Cursor(self.log, at, start)
 
     def _feed(self, cursors: Mapping[str, Cursor], ends: Mapping[str, int]) -> None:
         """All records, of the stream that is behind in event time first."""

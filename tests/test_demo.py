@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def is_live(address: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"{address}/live", timeout=PATIENCE_S) as answer:
+        return bool(json.load(answer) == {"live": True})
+    return False
+
+
 def children_of(pid: int) -> list[int]:
     listed = subprocess.run(["ps", "-o", "pid=", "-g", str(pid)], capture_output=True, text=True, check=False)
     return [int(number) for number in listed.stdout.split()]
@@ -116,6 +123,9 @@ def goes_on_and_loses_nothing(folder: Path, environment: Mapping[str, str], stre
         first.wait_for(FIRST)
         first.wait_for(r"^(low|medium|high|critical) +\S+ \S+=")  # rule and key
         first.wait_for(r"^ {9}\w+: \w+ \w+=")  # and its events
+        for address in re.findall(r"pages +(\S+)", first.text):
+            while not is_live(address):
+                assert first.process.poll() is None, first.text
         assert first.interrupt() == 0, first.text
         assert children_of(first.process.pid) == []
     before = {name: written(folder / name / "service.yml", environment) for name in ("fraud", "sessions")}

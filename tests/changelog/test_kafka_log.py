@@ -145,6 +145,9 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(kafka_member, name, 2.0)
     port, group = free_port(broker.HOST), unique("g")
     address = broker.start(tmp_path, port, lambda _text: None, SOON).address
+    fresh = KafkaLog({"bootstrap.servers": address})
+    assert fresh.members(group) == []  # of a broker where no group ever was, too
+    fresh.close()
 
     def passing(point: str) -> None:
         process = broker.running_in(tmp_path)

@@ -19,12 +19,13 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.kafka import KafkaLog
 from samovar.changelog.log import Append
 from samovar.changelog.partition import partition_of
+from samovar.changelog.registry import RegistryUnavailable
 from samovar.patterns.avro import framed
 from samovar.service.running import container_of
 from samovar.service.settings import load_service
 from samovar.tasks import container as containers
 from samovar.tasks.container import Container
-from tests.oncall import RULES, START, Service, is_equal, many, purchase, restored, run, wipe
+from tests.oncall import RULES, START, Service, catch_up, is_equal, many, purchase, restored, run, wipe
 from tests.patterns.avro_making import encoded
 from tests.registry import USER, TestRegistry, running
 
@@ -207,6 +208,78 @@ def test_a_task_of_ones_own_is_given_the_fields_of_an_event(tmp_path: Path) -> N
     service.settle()
     told = sorted((each["value"] for each in records(service, "s-told")), key=lambda each: int(each["ts"]))
     assert told == events
+
+
+SUMS = """
+from samovar import Context, Event, Task
+
+
+class Sums(Task):
+    def process(self, event: Event, ctx: Context) -> None:
+        sums = ctx.store("sums")
+        total = sums.get(event.key, 0) + event["amount"]
+        sums.put(event.key, total)
+        ctx.emit("sum", event.key, {"card": event.key, "ts": event.time, "total": total if total < 1000 else "much"})
+"""
+SUM = {
+    "type": "record",
+    "name": "Sum",
+    "fields": [
+        {"name": "card", "type": "string"},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "total", "type": "double"},
+    ],
+}
+RICH = """
+rule: rich
+match: |
+  aggregate by card over 1h [sum where total > 500] having count() >= 1
+"""
+
+
+def summing(folder: Path, registry: TestRegistry, format: str) -> AvroService:
+    service = make(folder / "s", "format: avro, schemas: {3: plain.avsc}", {"rich": RICH})
+    service.schema, service.number = PLAIN, 3
+    (service.config.parent / "sums.py").write_text(SUMS)
+    (service.config.parent / "sum.avsc").write_text(json.dumps(SUM))
+    registry.add(SUM, "sum-value")
+    with service.config.open("a") as file:
+        file.write(f"  sum: {{key: card, {format}}}\n")
+        file.write("tasks: {sums: {class: 'sums:Sums', streams: [purchase], emits: [sum], stores: [sums]}}\n")
+    return service
+
+
+def test_a_registry_that_does_not_answer_is_no_fault_of_the_task(tmp_path: Path, registry: TestRegistry) -> None:
+    """P1, P8: the container begins again, and nothing is put aside."""
+    service = summing(tmp_path, registry, with_registry(registry))
+    service.produce([purchase("c1", second, 10) for second in range(4)])
+    registry.trouble = 503
+    with service.log() as log:
+        container = container_of(service.settings, log, 0, lambda _: None, service.clock)
+        with pytest.raises(RegistryUnavailable):
+            catch_up(container)
+        container.close()
+    registry.trouble = None
+    service.process([purchase("c1", 60, 10)])
+    assert [each["value"]["total"] for each in records(service, "sum")] == [10, 20, 30, 40]
+    assert dead(service) == []
+
+
+@pytest.mark.parametrize("how", ["schema: sum.avsc", "schemas: {7: sum.avsc}", "registry"])
+def test_a_task_of_ones_own_emits_avro(tmp_path: Path, registry: TestRegistry, how: str) -> None:
+    """With the stream's schema, whatever names it; what that cannot hold is a fault of the call, and kept."""
+    service = summing(tmp_path, registry, with_registry(registry) if how == "registry" else f"format: avro, {how}")
+    service.process([purchase("c1", second, amount) for second, amount in enumerate((300, 250, 400, 100))])
+    service.settle()
+    told = [each["value"] for each in records(service, "sum")]
+    assert [(each["card"], each["ts"] - START, each["total"]) for each in told] == [
+        ("c1", 0, 300), ("c1", 1_000, 550), ("c1", 2_000, 950),
+    ]  # fmt: skip
+    ((kind, message),) = dead(service)
+    assert kind == "TASK_FAILED"
+    assert "AvroValueError" in message
+    assert "total" in message
+    assert [alert["rule"] for alert in alerts(service)] == ["rich"]
 
 
 # ---------------------------------------------------------------- schemas that change

@@ -205,6 +205,22 @@ def test_dead_letters_are_counted_and_passed_over(service: Service) -> None:
     assert found.rules[0].found > 0
 
 
+def test_shared_lists_are_those_of_today(service: Service) -> None:
+    """A list that was changed since the rule was written is what the live rule has, and the backtest."""
+    rule = service.config.parent / "rules" / "risky.yml"
+    condition = "[purchase where country in $risky] as p"
+    text = f"rule: risky\nlists: {{risky: [FR]}}\nmatch: |\n  sequence by card with maxspan=0ms {condition}\n"
+    rule.write_text(text)
+    service.process(many(30))
+    before = backtested(service, text).rules[0]
+    assert run("lists", "add", service.config, "risky", "DE", "--yes").exit_code == 0
+    after = backtested(service, text).rules[0]
+    assert (after.version != before.version, after.found) == (
+        True,
+        sum(each["country"] in ("FR", "DE") for each in many(30)),
+    )
+
+
 # ---------------------------------------------------------------- labels
 
 

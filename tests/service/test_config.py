@@ -165,6 +165,11 @@ def test_secrets_are_in_no_output(config: Path) -> None:
     config.write_text(SERVICE.replace("{embedded: there}", kafka) + sinks, "utf-8")
     variables = {"PW": CANARY, "SAMOVAR_LOG__KAFKA__SASL_OAUTHBEARER_CLIENT_SECRET": CANARY, "SAMOVAR_CACHE": "much"}
     good = {**variables, "SAMOVAR_CACHE": "1GB"}
+    broken = SERVICE.replace("{embedded: there}", kafka) + sinks.replace("secret", "timeout: soon, secret")
+    (config.parent / "broken.yml").write_text(broken, "utf-8")
+    refused = command("config", "check", config.parent / "broken.yml", env=good)
+    assert "`soon` is no time" in refused.stdout  # with its line, in which both stand
+    assert CANARY not in refused.stdout
     for arguments in (["show"], ["show", "--json"], ["check"], ["check", "--json"]):
         for env in (variables, good):
             ended = command("config", arguments[0], config, *arguments[1:], env=env)

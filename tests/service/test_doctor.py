@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from samovar.service.doctor_findings import Finding
 from samovar.service.topics_rights import Right
 from samovar.state.rocks import RocksStore
 from tests.oncall import ROOT, Service, make, many, run
+from tests.registry import USER, TestRegistry, running
 
 NOW = 1_800_000_000_000
 Usage = namedtuple("Usage", "total used free")
@@ -71,6 +73,39 @@ def test_it_changes_nothing(service: Service, tmp_path: Path) -> None:
     findings(service)
     with service.log() as log:
         assert {name: log.topics([name]) for name in bounds} == bounds
+
+
+# ---------------------------------------------------------------- the registry
+
+PURCHASE = {
+    "type": "record",
+    "name": "P",
+    "fields": [{"name": "card", "type": "string"}, {"name": "ts", "type": "long"}],
+}
+
+
+def test_the_registry_is_asked(service: Service) -> None:
+    """Whether it answers, whether it takes us, and whether it knows the stream's schema."""
+    with running(TestRegistry(password=USER)) as served:
+        text = service.config.read_text()
+        asked = f'format: avro, registry: {{url: "{served.url}", basic.auth.user.info: "{USER}", max.retries: 1}}'
+        service.config.write_text(re.sub(r"schema: {.*?}", asked, text))
+
+        def told(code: int) -> tuple[str, str]:
+            (found,) = findings(service, code)["registry"]
+            assert (found["fix"] == "") == (found["state"] == "ok")
+            return found["state"], found["what"]
+
+        assert told(0) == ("warn", f"{served.url} answers, and has nothing under purchase-value")
+        number = served.add(PURCHASE, "purchase-value")
+        assert told(0) == ("ok", f"{served.url} answers; purchase-value is schema {number}")
+        served.add("message P {}", "purchase-value", schemaType="PROTOBUF")
+        assert told(1) == ("fail", f"schema {number + 1} of the registry is PROTOBUF, not Avro")
+        served.trouble = 503
+        assert told(1)[1].startswith(f"the schema registry at {served.url} does not answer")
+        served.trouble, served.password = None, "another"
+        assert told(1)[1].startswith("registry-refused: ")
+        assert USER.split(":")[1] not in run("doctor", service.config).output
 
 
 # ---------------------------------------------------------------- what is wrong

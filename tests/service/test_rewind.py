@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry, is_void, pack_entry, standing, stretches, unpack_entry, was_set_back
+from samovar.changelog.journal import (
+    FORMAT,
+    Entry,
+    is_void,
+    pack_entry,
+    standing,
+    stretches,
+    unpack_entry,
+    was_set_back,
+)
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import Input, Position
 from samovar.state.memory import MemoryStore
@@ -390,7 +399,7 @@ def test_a_version_that_does_not_know_rewinds_refuses_them() -> None:
     assert json.loads(pack_entry(entry("advance", 3, 5)))["v"] == 1
     assert unpack_entry(pack_entry(rewind_entry)) == rewind_entry
     with pytest.raises(Refused):
-        unpack_entry(pack_entry(rewind_entry).replace(b'"v":2', b'"v":3'))
+        unpack_entry(pack_entry(rewind_entry).replace(b'"v":2', b'"v":%d' % (FORMAT + 1)))
 
 
 def at(offset: int, watermark: int | None) -> Position:

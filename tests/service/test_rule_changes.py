@@ -134,6 +134,7 @@ def test_a_running_service_takes_a_rule_between_two_batches(service: Service) ->
             for partition in (0, 1)
         }
         assert book.took_effect("big", 2) is None
+        assert book.took_effect("testing", 1) == {0: {"purchase": 0}, 1: {"purchase": 0}}
 
 
 def tide(second: float) -> list[dict[str, Any]]:
@@ -164,8 +165,9 @@ def test_a_changed_rule_drops_its_partial_matches_or_drains_them(service: Servic
             ]
             assert plan["rules"][0]["states"] == 2
             take(container)
-            # c1 began before the change and ends after it; c3 begins and ends after it, c2 needs one probe only
-            own.produce([purchase("c3", 5, 1), purchase("c1", 6, 900), purchase("c3", 7, 900), *tide(30)])
+            # c1 began before the change and ends after it; c3, which both versions would find, begins after it
+            probes = [purchase("c3", 5, 1), purchase("c3", 5.5, 1)]
+            own.produce([*probes, purchase("c1", 6, 900), purchase("c3", 7, 900), *tide(30)])
             catch_up(container)
         equal(own)
         raised = [alert for alert in alerts(own) if alert["rule"] == "testing"]
@@ -314,6 +316,9 @@ def test_a_lost_store_comes_back_with_the_rules_it_had(service: Service, option:
     assert done.exit_code == 0, done.output
     assert service.digests() == before
     service.process(many(40, start_s=400))
+    for partition in (0, 1):  # and is not changed once more
+        books = [entry.facts.get("book") for entry in journal(service, partition) if entry.kind == "rules"]
+        assert books == [None, 2]
     assert "testing" not in {
         alert["rule"] for alert in alerts(service) if alert["start"] > many(1, start_s=210)[0]["ts"]
     }

@@ -134,20 +134,6 @@ def test_errors_show_their_place(folder: Path, stream: str, column: int, message
         assert found[0].span.column == column
 
 
-def test_a_task_cannot_write_json_to_a_stream_in_avro(folder: Path) -> None:
-    (folder / "told.py").write_text("class Told: ...\n")
-    path = folder / "service.yml"
-    path.write_text(
-        "service: a\nstreams:\n  use: {key: card}\n  purchase: {key: card, format: avro, schema: purchase.avsc}\n"
-        "tasks:\n  told: {class: 'told:Told', streams: [use], emits: [purchase]}\n"
-    )
-    with pytest.raises(BadServiceFile) as bad:
-        load_service(path, {})
-    told = "the stream `purchase` is in Avro, and a task writes JSON"
-    lines = [finding.span.line for finding in bad.value.findings if finding.message == told]
-    assert lines == [6]
-
-
 @pytest.mark.parametrize(
     "registry",
     [

@@ -20,7 +20,8 @@ from samovar.changelog.spark_progress import Ticker
 from samovar.changelog.staged import Staged
 from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.spark_jobs import Part, shipped, stage
-from samovar.service.stores import site_of
+from samovar.service.stores import Site, digest_of, plan_for, position_of, site_of
+from samovar.state.rocks import RocksStore
 from tests.oncall import Service, is_equal, make, many, purchase, refused, restored, run, wipe
 
 
@@ -65,7 +66,10 @@ def test_staged_on_one_machine_and_taken_on_another(
 ) -> None:
     service.process(many(100))
     before = service.digests()
+    left = tmp_path / "staging" / "main" / "0.abc.part"  # as a job that was killed leaves it
+    left.mkdir(parents=True)
     found = staged_at(service, tmp_path / "staging", "--from", source)
+    assert not left.exists()
     assert {each["partition"]: each["digest"] for each in found["staged"]} == before
     assert service.digests() == before
     wipe(service)
@@ -245,6 +249,7 @@ def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypa
     monkeypatch.setattr(ahead, "READ_RECORDS", 4)
     for number in range(4):
         service.process(many(60, start_s=number * 3_000))
+    service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over
     before = service.digests()
     with service.log() as log:
         site = site_of(service.settings, log)
@@ -253,8 +258,19 @@ def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypa
             staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
             assert len(staged.files) > 2
             assert staged.manifest.digest == before[planned.partition]
+            assert taken(site, staged, tmp_path / f"taken-{planned.partition}") == before[planned.partition]
     wipe(service)
     assert digests_in(restored(service, "--ingest", tmp_path / "staging", "--verify")) == before
+
+
+def taken(site: Site, staged: Staged, folder: Path) -> str:
+    """The digest of a store that took staged files, and nothing else."""
+    store = RocksStore(folder)
+    try:
+        store.take_tables(staged.files)
+        return digest_of(plan_for(site, staged.manifest.partition, position_of(store)), store)
+    finally:
+        store.close()
 
 
 def test_p2_after_compaction_with_tombstones(service: Service, tmp_path: Path) -> None:

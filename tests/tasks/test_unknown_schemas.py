@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.forwarded import pack_events
 from samovar.changelog.journal import SCHEMA, Entry
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
+from samovar.changelog.packed import Packed
 from samovar.changelog.record import Input, Position, Unknown, pack_position, unpack_position
 from samovar.patterns.avro import Avro, Listed, framed
 from samovar.patterns.avro_schema import parse_schema
+from samovar.patterns.native import joined
 from samovar.tasks.intake import Intake
 from samovar.tasks.plan import InputSpec
+from samovar.tasks.receiving import Receiver
 from samovar.tasks.unknown_schemas import edges_of, needed, turned, unknown_at, unknown_yet
 from tests.patterns.avro_making import encoded
 
@@ -71,6 +76,53 @@ def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Re
     assert dead(replay, records) == []
     replay.apply(Entry(SCHEMA, 6, {"s": 2}, None, {"stream": "s", "schema": 9, "known": False}))
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
+
+
+# ---------------------------------------------------------------- in a later stage
+
+
+def receiver(*known: int) -> Receiver:
+    schema = parse_schema(json.dumps(EVENT))
+    avro = Avro(schema, Listed(dict.fromkeys(known, schema)))
+    spec = InputSpec("s", "r", "k", decoder=avro.decoder, slack_ms=10_000, source_topic="t", source_partitions=1)
+    return Receiver([spec], ["k"], 0)
+
+
+def forwarded(*schemas: int, first: int = 0) -> Packed:
+    """Records of a repartition topic, each with an event of one of these schemas."""
+    offsets = np.arange(first, first + len(schemas), dtype=np.int64)
+    sent = joined([framed(schema, encoded(EVENT, {"k": "a", "ts": 1_000})) for schema in schemas])
+    values, keys = joined(pack_events(0, offsets, offsets, sent)), joined([b"a"] * len(schemas))
+    nothing = np.zeros(len(schemas), bool)
+    return Packed("r", 0, offsets, offsets, first + len(schemas), keys, values, nothing, nothing)
+
+
+def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits() -> None:
+    """It has a registry of its own to ask, which may know less than that of the stage before."""
+    live = receiver(1)
+    assert dead(live, forwarded(1, 9)) == [(1, "UNKNOWN_SCHEMA")]
+    (entry,) = live.entries
+    assert (entry.kind, entry.inputs) == (SCHEMA, {"s": 0})
+    assert entry.facts == {"stream": "s", "schema": 9, "known": False}
+    position = unpack_position(pack_position(Position(None, live.inputs(), ("s",), {}, live.journaled)))
+    assert position.inputs["s"].unknown == (SINCE,)
+    assert (position.inputs["s"].safe, len(live.buffer.pending)) == (0, 1)
+
+    later = receiver(1, 9)  # it is known by now, and what waits is read again
+    later.resume(position)
+    later.recover("s", [forwarded(1, 9)], position.inputs["s"])
+    assert later.buffer.pending.offset.tolist() == [0]
+    assert dead(later, forwarded(9, first=2)) == []
+    assert [(each.facts["known"], each.inputs) for each in later.entries] == [(True, {"s": 2})]
+    assert later.inputs()["s"].unknown == (Unknown(9, 0, 2),)
+
+    replay = receiver(1, 9)
+    replay.replay()
+    replay.apply(entry)
+    assert dead(replay, forwarded(1, 9)) == [(1, "UNKNOWN_SCHEMA")]
+    replay.apply(later.entries[0])
+    assert dead(replay, forwarded(9, first=2)) == []
+    assert replay.buffer.pending.offset.tolist() == [0, 2]
 
 
 def test_a_position_keeps_what_may_be_read_again() -> None:

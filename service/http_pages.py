@@ -29,7 +29,7 @@ def register(app: FastAPI, folder: Path = FOLDER) -> None:
     """Serve the files that there are now: what is asked for is looked up in their list, never in the file system."""
     files = {f"/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*") if _is_served(path)}
 
-    @app.get("/{path:path}", include_in_schema=False)
+    @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
     def page(request: Request, path: str) -> Response:
         del path
         asked = request.url.path

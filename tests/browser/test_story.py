@@ -129,12 +129,12 @@ def test_a_rule_is_tried_on_recent_traffic(page: Page, site: Site) -> None:
 
 
 def test_an_alert_arrives_while_one_looks_and_leads_to_its_key(page: Page, site: Site) -> None:
+    card_testing(site, "c399")
+    wait_for(lambda: site.get("/alerts?key=c399")["alerts"], "an alert before")
     page.goto("/alerts")
     expect(page.locator("#live")).to_have_text("Live")
-    expect(page.locator("main .spinner")).to_have_count(0)
-    at = site.later(60)
-    small = [{"card": "c400", "amount": 1, "merchant": "m1", "ts": at + n * 1000} for n in range(3)]
-    site.send("purchase", [*small, {"card": "c400", "amount": 900, "merchant": "m2", "ts": site.later(10)}])
+    expect(page.locator("tr").filter(has_text="c399")).to_have_count(1)
+    card_testing(site, "c400")
     row = page.locator("tr").filter(has_text="c400")
     expect(row).to_contain_text("3 small ones, then 900 at m2")
     row.locator("a[data-row]").click()
@@ -208,6 +208,13 @@ def test_a_rule_is_published_raises_its_first_alert_live_and_is_rolled_back(page
     expect(page.locator("#enable")).to_be_visible()
 
 
+def card_testing(site: Site, card: str) -> None:
+    """What the rule card-testing of the site is for."""
+    at = site.later(60)
+    small = [{"card": card, "amount": 1, "merchant": "m1", "ts": at + n * 1000} for n in range(3)]
+    site.send("purchase", [*small, {"card": card, "amount": 900, "merchant": "m2", "ts": site.later(10)}])
+
+
 def abroad(country: str, at: int) -> dict[str, object]:
     return {"card": "c500", "amount": 150, "country": country, "merchant": "m1", "ts": at}
 
@@ -218,9 +225,7 @@ def took_effect(site: Site, rule: str) -> bool:
 
 @pytest.mark.usefixtures("bundled")
 def test_a_backtest_is_held_against_what_was_raised(page: Page, site: Site) -> None:
-    at = site.later(60)
-    small = [{"card": "c600", "amount": 1, "merchant": "m1", "ts": at + n * 1000} for n in range(3)]
-    site.send("purchase", [*small, {"card": "c600", "amount": 900, "merchant": "m2", "ts": site.later(10)}])
+    card_testing(site, "c600")
     wait_for(lambda: site.get("/alerts?key=c600")["alerts"], "the alert")
     page.goto("/rules/card-testing")
     expect(page.locator("#verdict")).to_contain_text("No errors")

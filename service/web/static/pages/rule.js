@@ -75,7 +75,7 @@ async function draw(root, state, rule, words, name, go) {
   state.rule = rule;
   state.saved = rule.fresh ? "" : rule.text;
   const place = h("div", { class: "editor", id: "editor" });
-  const findings = h("ul", { class: "findings", "aria-label": "Findings", "aria-live": "polite" });
+  const findings = h("ul", { class: "findings", "aria-label": "Findings", "aria-live": "polite", hidden: true });
   const verdict = h("span", { class: "small", id: "verdict", role: "status" });
   const title = h("h1", {}, rule.fresh ? "New rule" : rule.rule);
   const facts = h("span", { class: "inline" });

@@ -1,0 +1,52 @@
+"""The HTTP process on a real Kafka: alerts, a key, live alerts and a sink, which is a group of its own there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+from tests.http import listening_to, served, wait_for
+from tests.oncall import Service, make, purchase, run
+
+PATIENCE_S = 120.0
+
+
+def alerting(card: str, second: int) -> str:
+    events = [purchase(card, second + later, amount) for later, amount in [(0, 1), (1, 1), (2, 900), (30, 3)]]
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def processed(service: Service, text: str) -> None:
+    path = service.config.parent / "events.jsonl"
+    path.write_text(text)
+    assert run("produce", service.config, "purchase", path).exit_code == 0
+    done = run("run", service.config, "--until-caught-up")
+    assert done.exit_code == 0, done.output
+
+
+def test_alerts_are_found_heard_and_delivered(kafka: str, tmp_path: Path) -> None:
+    service = make(tmp_path / "s")
+    name = f"http-{uuid.uuid4().hex[:8]}"
+    text = (
+        service.config.read_text().replace("service: s", f"service: {name}").replace("{key:", f"{{topic: {name}, key:")
+    )
+    more = f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\nsinks: {{archive: {{file: alerts.jsonl}}}}\n'
+    service.config.write_text(text + more)
+    processed(service, alerting("before", 0))
+    with served(service) as site:
+        wait_for(lambda: site.get("/alerts?rule=testing")["total"] == 1, PATIENCE_S)
+        wait_for(lambda: site.world.sinks.reports()[0].partitions == 2, PATIENCE_S)
+        with listening_to(site, params={"rule": "testing"}) as stream:
+            stream.next()
+            processed(service, alerting("card", 100))
+            heard = stream.next()["data"]
+        assert heard["key_text"] == "card"
+        shown = site.get(f"/alerts/{heard['id']}")
+        assert [each["step"] for each in shown["timeline"] if each["step"]] == ["probe", "probe", "big"]
+        assert site.get("/keys/card")["held"][0]["rules"]
+        path = service.config.parent / "alerts.jsonl"
+        wait_for(lambda: path.exists() and heard["id"] in path.read_text(), PATIENCE_S)
+        assert "before" not in path.read_text()
+        sent = site.post("/streams/purchase/events", purchase("posted", 200, 3))
+        assert sent["written"] == 1

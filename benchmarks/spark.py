@@ -163,6 +163,8 @@ def sizes(given: Given) -> Iterable[Figure]:
     drawn: dict[str, list[tuple[float, float]]] = {"Spark": [], "local engine": []}
     for size in given.sizes:
         side = with_changelog(given.bed, int(size * MILLION))
+        if size == given.sizes[0]:
+            timed(side, Asked(source="changelog"), given.session)  # starts Python's workers
         for name, session in (("Spark", given.session), ("local engine", None)):
             found = timed(side, Asked(source="changelog"), session)
             drawn[name].append((size, found.seconds))

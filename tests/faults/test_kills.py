@@ -71,10 +71,12 @@ class Loop:
     def _at_a_point(self, kill: Kill) -> None:
         assert kill.point is not None
         most = world.PARTITIONS if kill.point.startswith("restore") else 4
-        if kill.point == "restore.after" and kill.before == "kept":
-            # A store that has all of its changelog is not restored: leave one behind.
+        if kill.point == "restore.after" and kill.before != "all lost":
+            # A store, or a snapshot, that has all of its changelog is not restored: leave one behind.
             self._hit("write.before", most)
             most = 1
+            if kill.before == "store lost":
+                self.service.wipe(snapshots=False)
         self._hit(kill.point, self.random.randint(1, most))
 
     def _hit(self, point: str, count: int) -> None:

@@ -67,7 +67,7 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class RuleReport:
-    """What a rule did in a container since that started. Live partials are of now."""
+    """What a rule did in a container, of all its tasks; never less than before. Live partials are of now."""
 
     id: str
     matches: int = 0
@@ -77,8 +77,8 @@ class RuleReport:
     no_key: int = 0
     seconds: float = 0.0
     live_partials: int = 0
-    muted: int = 0
-    throttled: int = 0
+    muted: int = 0  # matches in shadow
+    throttled: int = 0  # alerts kept back in a storm
 
 
 @dataclass(frozen=True)

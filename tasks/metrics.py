@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.presence import InputReport, RestoreReport, RuleAtWork, TaskReport
+from samovar.changelog.presence import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
 from samovar.changelog.restore import Restore
 from samovar.patterns.matcher import States, Tallies
 from samovar.patterns.order import NO_TIME
@@ -30,22 +30,6 @@ WALK_SHARE = 0.01  # of the time, at most, to count what only a walk over all st
 
 
 @dataclass(frozen=True)
-class RuleLook:
-    """What a rule did in this container, of all its tasks; never less than before. Live partials are of now."""
-
-    id: str
-    matches: int = 0
-    suppressed: int = 0
-    dropped_partials: int = 0
-    dropped_events: int = 0
-    no_key: int = 0
-    seconds: float = 0.0
-    live_partials: int = 0
-    muted: int = 0
-    throttled: int = 0
-
-
-@dataclass(frozen=True)
 class Look:
     """A container at one moment."""
 
@@ -55,7 +39,7 @@ class Look:
     taken_ms: Mapping[TopicPartition, int]  # log time of the last record taken of an input
     counts: Counts
     caught_up: bool
-    rules: tuple[RuleLook, ...] = ()
+    rules: tuple[RuleReport, ...] = ()
     memory_bytes: int = 0  # of states in memory
     restored: int = 0  # changelog records, since the container began
     at_work: tuple[RuleAtWork, ...] = ()
@@ -217,13 +201,13 @@ class RuleTotals:
                 seen[core.muting.serial, rule] = now
         self._kept_seen = seen
 
-    def looks(self, live: Mapping[str, int]) -> tuple[RuleLook, ...]:
+    def looks(self, live: Mapping[str, int]) -> tuple[RuleReport, ...]:
         found = []
         for rule, totals in sorted(self._totals.items()):
             matches, suppressed, partials, events, no_key = map(int, totals[:-1])
             kept = self._kept.get(rule, (0, 0))
             own = matches, suppressed, partials, events, no_key, totals[-1], live.get(rule, 0)
-            found.append(RuleLook(rule, *own, *kept))
+            found.append(RuleReport(rule, *own, *kept))
         return tuple(found)
 
 

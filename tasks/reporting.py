@@ -19,7 +19,7 @@ from samovar import __version__
 from samovar.changelog import presence
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.presence import InputReport, Presence, RuleReport
+from samovar.changelog.presence import InputReport, Presence
 from samovar.tasks.metrics import Look, Observer
 
 TELL_EVERY_S = 2.0
@@ -136,7 +136,7 @@ class Reporter:
             counts,
             look.caught_up,
             self._address,
-            [RuleReport(**asdict(rule)) for rule in look.rules],
+            look.rules,
             at_work=look.at_work if look.changes or any(rule.kept_back for rule in look.at_work) else (),
             rules_refused=look.rules_refused,
         )

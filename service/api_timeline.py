@@ -30,7 +30,8 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
     others = _others(world, alert, known, list(found.values()), around)
     events = {event.place: event for event in [*found.values(), *others]}
     taken = {event.place: steps[place] for place, event in found.items()}
-    ordered, fields = _by_time(events.values()), _fields(known)
+    ordered, program = _by_time(events.values()), None if known is None else compile_rules([known])
+    fields = () if program is None else program.fields
     shown = [_shown(masks, event, taken.get(event.place), fields) for event in ordered]
     streams = {stream.topic: name for name, stream in world.settings.streams.items()}
     shown += [_gone(streams.get(place[0], place[0]), place, steps[place]) for place in wanted if place not in found]
@@ -38,7 +39,7 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
         "steps": match["steps"],
         "timeline": shown,
         "timeline_complete": len(found) == len(steps),
-        "why": None if rule is None else told_of(masks, rule, match["key"], ordered),
+        "why": None if rule is None or program is None else told_of(masks, program, match["key"], ordered),
         "rule_text": None if rule is None else rule.text,
         "rule_current": loaded.version(alert.rule) == match["version"],
     }
@@ -58,10 +59,6 @@ def _others(world: World, alert: Alert, rule: Rule | None, matched: Sequence[Eve
 
 def _by_time(events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=lambda event: (event.time or 0, event.stream, event.partition, event.offset))
-
-
-def _fields(rule: Rule | None) -> Sequence[str]:
-    return () if rule is None else compile_rules([rule]).fields
 
 
 def _shown(masks: Masks, event: Event, step: str | None, fields: Sequence[str]) -> dict[str, Any]:

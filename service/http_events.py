@@ -22,7 +22,7 @@ from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.changelog.partition import partition_of
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.service.avro_streams import avro_of
-from samovar.service.http_rows import NEAR, rounds, rows_of
+from samovar.service.http_rows import NEAR, rounds, rows_at, rows_of
 from samovar.service.reading import unpacked
 from samovar.service.settings_models import ServiceFile, Stream
 
@@ -34,7 +34,7 @@ SCAN_RECORDS = 200_000  # of a partition
 SCAN_S = 1.5
 PATIENCE_S = 3.0
 NEAR_MS = 60_000  # in the log, before and after
-NEAR_RECORDS = 8_000  # about a place, at most
+NEAR_RECORDS = 5_000  # about a place, at most
 KNOWN = 5_000  # events that are remembered: a place in the log never holds another one
 FRESH_S = 1.0
 
@@ -111,7 +111,7 @@ class Events:
                     reader.seek(at, start)
                 for records in _until(reader, ranges, deadline):
                     at = TopicPartition(records.topic, records.partition)
-                    for event in self._events(records, np.flatnonzero(np.isin(records.offsets, wanted[at])).tolist()):
+                    for event in self._events(records, rows_at(records, wanted[at])):
                         found[*at, event.offset] = event
         with self._lock:
             self._known |= found
@@ -285,7 +285,8 @@ def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], dea
     """Records of these ranges, whose starts the reader is at."""
     open_ = {at: stop for at, (_, stop) in ranges.items()}
     while open_ and time.monotonic() < deadline:
-        for records in reader.poll(READ_RECORDS, POLL_S):
+        left = sum(stop - reader.position(at) for at, stop in open_.items())
+        for records in reader.poll(min(left, READ_RECORDS), POLL_S):
             at = TopicPartition(records.topic, records.partition)
             if at in open_:
                 rows = int(np.searchsorted(records.offsets, open_[at]))

@@ -21,6 +21,13 @@ def rows_of(records: Records, text: bytes, *, by_value: bool) -> list[int]:
     return sorted(found)
 
 
+def rows_at(records: Records, offsets: Sequence[int]) -> list[int]:
+    """Rows of these offsets, as far as they are among the records."""
+    rows = np.searchsorted(records.offsets, offsets)
+    inside = [(row, offset) for row, offset in zip(rows.tolist(), offsets, strict=True) if row < len(records)]
+    return [row for row, offset in inside if records.offsets[row] == offset]
+
+
 def equal(messages: Messages, text: bytes) -> NDArray[np.int64]:
     """Messages that are this text.
 

@@ -28,7 +28,7 @@ from samovar.state.store import Readable
 from samovar.tasks.plan import Plan
 from samovar.tasks.task import name_of
 
-EVENTS_READ = 10  # of what a rule has bound of a key, the newest; of the others their places are told
+EVENTS_READ = 5  # of what a rule has bound of a key, the newest; of the others their places are told
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ STATUS = {
     "access-token": 401,
     "bad-events": 422,
     "bad-key": 400,
+    "bad-mark": 400,
     "bad-place": 400,
     "bad-position": 400,
     "bad-rule": 422,

@@ -1,4 +1,4 @@
-"""A topic of one partition that is needed now: the published rules, labels, tokens, the audit trail, marks of letters."""
+"""A topic of one partition that is needed now: published rules, labels, tokens, the audit trail, marks of letters."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_topics_that_are_missing_or_otherwise(service: Service) -> None:
     wrong = [each for each in found if each["state"] == "fail"]
     assert [each["what"].split(":")[0] for each in wrong] == ["topic-settings"]
     made = [each for each in found if each["state"] == "warn"]
-    assert len(made) == 6
+    assert len(made) == 10
     assert all("makes it" in each["fix"] for each in made)
     service.config.write_text(service.config.read_text() + "topics: check\n")
     assert states(findings(service, 1))["topics"] == {"fail"}

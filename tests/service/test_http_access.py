@@ -267,6 +267,7 @@ SEEN = (
     "/rules",
     "/lists",
     f"/keys/{CARD}/events",
+    f"/keys/{CARD}/events?before=" + ",".join(f"purchase/{partition}:999" for partition in range(4)),
     f"/keys/{CARD}/why?rule=testing",
 )
 

@@ -50,6 +50,7 @@ STATUS = {
     "topic-missing": 404,
     "unknown-type": 422,
     "view-query": 400,
+    "view-version": 404,
 }
 
 

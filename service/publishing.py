@@ -136,7 +136,7 @@ def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note:
             "Nothing was written. Look at `samovar rules history`, and do it again.",
         )
     append_changes(log, settings.service, changes)
-    what = f"rules.{plan.act}" if plan.rules else "lists"
+    what = "lists" if plan.lists else f"rules.{plan.act}"
     audit.record(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
     return {entry.name: entry for entry in read_rulebook(settings, log).entries}
 

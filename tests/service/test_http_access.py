@@ -291,6 +291,25 @@ def test_marked_fields_are_hidden_from_all_but_operators(closed: tuple[Served, d
         assert [letter.get("value") for letter in letters].count(HIDDEN) == 1
 
 
+def test_whoever_sees_pseudonyms_takes_an_item_from_a_list_by_its_own(closed: tuple[Served, dict[str, str]]) -> None:
+    site, tokens = closed
+    author, operator = site.as_(tokens["author"]), site.as_(tokens["operator"])
+    match = "sequence by card with maxspan=1m\n    [purchase where card in $watched] as p"
+    text = f'rule: watching\ntitle: t\nmatch: |\n  {match}\nlists: {{watched: ["{CARD}", other]}}\n'
+    operator.post("/rules/publish", {"text": text, "shadow": True})
+    author.post("/lists/watched/add", {"items": ["third"]})
+    found = author.get("/lists/watched")
+    assert CARD not in json.dumps(found)
+    assert "third" not in json.dumps(found["changes"])
+    alias = found["items"][0]
+    assert author.post("/lists/watched/plan", {"remove": [alias]})["removed"] == 1
+    author.post("/lists/watched/remove", {"items": [alias]})
+    assert operator.get("/lists/watched")["items"] == ["other", "third"]
+    assert operator.get("/lists/watched")["changes"][0]["remove"] == [CARD]
+    viewer = site.as_(tokens["viewer"])
+    assert viewer.post("/lists/watched/plan", {"add": ["x"]}, 403)["code"] == "access-role"
+
+
 def test_a_pseudonym_leads_to_its_key(closed: tuple[Served, dict[str, str]]) -> None:
     site, tokens = closed
     viewer = site.as_(tokens["viewer"])

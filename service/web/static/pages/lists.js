@@ -103,10 +103,10 @@ function itemsPart(found, after) {
     h(
       "div",
       { class: "stack" },
-      h("p", { class: "muted" }, "Compared with by ", found.rules.length ? found.rules.map((rule, at) => [at ? ", " : "", ruleLink(rule)]) : "no rule that runs", "."),
+      h("p", { class: "muted" }, "Rules that compare with it: ", found.rules.length ? found.rules.map((rule, at) => [at ? ", " : "", ruleLink(rule)]) : "none that runs"),
       shown,
       told,
-      may("rules") ? h("div", { class: "toolbar" }, add, remove, h("span", { class: "faint small" }, found.items.length ? "Click items to choose those that shall go." : "")) : h("p", { class: "note" }, "Your role may look, not change."),
+      may("rules") ? h("div", { class: "toolbar" }, add, remove, h("span", { class: "faint small" }, found.items.length ? "Choose items by a click to take them from the list." : "")) : h("p", { class: "note" }, "Your role may look, not change."),
     ),
   );
 }
@@ -144,6 +144,7 @@ function change(found, act, given, after) {
       put(plan);
       return;
     }
+    put(plan, loading("Making the plan: counting the partial matches that it would touch"));
     try {
       const told = await post(`/lists/${part(found.list)}/plan`, { [act]: items() });
       if (mine !== asked) return;
@@ -156,12 +157,14 @@ function change(found, act, given, after) {
 
   async function write() {
     doIt.disabled = true;
+    doIt.textContent = "Writing…";
     try {
       await post(`/lists/${part(found.list)}/${act}`, { items: items(), note: note.value });
       shown.close();
       toast(`${counted(items().length, "item")} ${words.done}`);
       after();
     } catch (fault) {
+      doIt.textContent = words.act;
       put(plan, problem(fault, look));
     }
   }

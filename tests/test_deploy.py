@@ -84,7 +84,7 @@ def test_the_image_is_built_in_stages_and_runs_as_nobody() -> None:
 
 def test_the_dockerfile_has_no_findings() -> None:
     linter = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([linter, DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    done = subprocess.run([linter, DEPLOY / "Dockerfile"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
 
 

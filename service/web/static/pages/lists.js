@@ -184,7 +184,7 @@ function planShown(told, words) {
 // ---------------------------------------------------------------- who changed what
 
 function changesPart(found) {
-  const some = (sign, items, count, kind) => (count ? h("span", { class: ["mono", kind] }, `${sign} ${items.map(value).join(", ")}${count > items.length ? ` and ${whole(count - items.length)} more` : ""}`) : null);
+  const some = (sign, items, count, kind) => (count ? h("div", { class: ["mono", kind] }, `${sign} ${items.map(value).join(", ")}${count > items.length ? ` and ${whole(count - items.length)} more` : ""}`) : null);
   return card(
     "Changes",
     { flush: true, aside: found.changes_total > found.changes.length ? `the newest ${whole(found.changes.length)} of ${whole(found.changes_total)}` : null },
@@ -193,7 +193,7 @@ function changesPart(found) {
           [
             { head: "When", class: "tight num", cell: (each) => time(each.at) },
             { head: "Who", class: "tight", cell: (each) => each.author || "–" },
-            { head: "What", class: "grow", cell: (each) => h("div", { class: "values" }, some("+", each.add, each.added, "good-text"), some("−", each.remove, each.removed, "bad-text"), each.note ? h("span", { class: "muted" }, each.note) : null) },
+            { head: "What", class: "grow", cell: (each) => [some("+", each.add, each.added, "good-text"), some("−", each.remove, each.removed, "bad-text"), each.note ? h("div", { class: "muted" }, each.note) : null] },
             { head: "Then", class: "tight num", cell: (each) => counted(each.items, "item") },
             { head: "Change", class: "tight num", cell: (each) => String(each.change) },
           ],

@@ -27,7 +27,7 @@ export function mount(root, { name, go }) {
 
   function show(view) {
     const body = h("div", {});
-    const work = h("div", { id: "view-work" });
+    const work = h("div", { id: "view-work", class: "stack" });
     const parts = { rows: rowsPart, versions: (place) => versionsPart(place, view, state), made: (place) => put(place, madePart(view)) };
     const bar = tabs(
       [
@@ -84,9 +84,13 @@ function rowsPart(place, view, state) {
   const conditions = h("div", { class: "stack" });
   const result = h("div", { id: "rows" }, loading());
   const asked = { order: null, desc: false };
+  const doAsk = h("button", { type: "submit", class: "button main", id: "ask", hidden: true }, "Show");
+  const tell = () => {
+    doAsk.hidden = !conditions.children.length;
+  };
   put(
     place,
-    h("form", { class: "card-body toolbar", onsubmit: (event) => { event.preventDefault(); ask(); } }, conditions, button("Add a condition", () => { conditions.append(condition()); }, "low", { id: "add-condition" }), h("button", { type: "submit", class: "button", id: "ask" }, "Show")),
+    h("form", { class: "card-body toolbar", onsubmit: (event) => { event.preventDefault(); ask(); } }, conditions, button("Add a condition", () => { conditions.append(condition()); tell(); }, "", { id: "add-condition" }), doAsk),
     result,
   );
   ask();
@@ -95,7 +99,7 @@ function rowsPart(place, view, state) {
     const column = select(columns.map((each) => [each, each]), columns[0], () => {}, "Column");
     const op = select(OPS.map((each) => [each, each === "==" ? "=" : each]), "==", () => {}, "Compare");
     const given = h("input", { type: "text", "aria-label": "Value", placeholder: "value; empty: null", spellcheck: "false", autocomplete: "off" });
-    const row = h("div", { class: "toolbar condition" }, column, op, given, button("×", () => { row.remove(); ask(); }, "low", { "aria-label": "Remove the condition" }));
+    const row = h("div", { class: "toolbar condition" }, column, op, given, button("×", () => { row.remove(); tell(); ask(); }, "low", { "aria-label": "Remove the condition" }));
     row.read = () => ({ column: column.value, op: op.value, value: read(given.value, view.columns[column.value]) });
     return row;
   }
@@ -130,7 +134,9 @@ function rowsPart(place, view, state) {
   }
 }
 
-const cell = (given) => (given === null || given === undefined ? h("span", { class: "faint" }, "null") : typeof given === "number" && Number.isInteger(given) && Math.abs(given) < 1e15 ? whole(given) : value(given));
+const isPlain = (given) => Array.isArray(given) && given.every((each) => typeof each !== "object");
+
+const cell = (given) => (isPlain(given) ? given.join(", ") : given === null || given === undefined ? h("span", { class: "faint" }, "null") : typeof given === "number" && Number.isInteger(given) && Math.abs(given) < 1e15 ? whole(given) : value(given));
 
 function read(text, kind) {
   if (text === "") return null;

@@ -1,7 +1,6 @@
-"""Events out of the streams' topics, for people: by their places, the newest, and those of a key.
+"""Events out of the streams' topics, for people: by their places, the newest, and those about others.
 
-Nothing indexes events by key: the newest records of the key's partition are looked through, up to a bound of records
-and time, and what was looked through is told.
+Those of a key, page by page, are found by samovar.service.http_key_events.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from samovar.service.settings_models import ServiceFile, Stream
 
 READ_RECORDS = 20_000
 POLL_S = 0.05
-SCAN_RECORDS = 200_000  # of a partition
-SCAN_S = 1.5
 PATIENCE_S = 3.0
 NEAR_MS = 60_000  # in the log, before and after
 NEAR = 2_000  # places that are no further apart than this are read in one go
@@ -55,18 +52,6 @@ class Event:
 
 
 @dataclass
-class Scanned:
-    """What was looked through. `complete`: from the first record that the topics keep."""
-
-    records: int = 0
-    since_ms: int | None = None
-    complete: bool = True
-
-    def data(self) -> dict[str, Any]:
-        return {"records": self.records, "since": self.since_ms, "complete": self.complete}
-
-
-@dataclass
 class Events:
     """Reads the streams of a service."""
 
@@ -88,7 +73,7 @@ class Events:
             for records in self.window(ranges):
                 at = TopicPartition(records.topic, records.partition)
                 rows = [row for row, offset in enumerate(records.offsets.tolist()) if offset in offsets[at]]
-                for event in self._events(records, rows):
+                for event in self.read(records, rows):
                     found[event.place] = event
         return found
 
@@ -106,57 +91,10 @@ class Events:
         places = self.places(stream)
         found: list[Event] = []
         for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
-            found += self._events(records, range(len(records)))
+            found += self.read(records, range(len(records)))
         return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
 
-    # ------------------------------------------------------------ of a key
-
-    def of_key(self, key: str, fields: Collection[str], limit: int) -> tuple[list[Event], Scanned]:
-        """Events of a key, newest first: those whose record key it is, or that have it in one of these fields."""
-        scanned, found = Scanned(), []
-        deadline = time.monotonic() + SCAN_S
-        text = key.encode("utf-8", "surrogatepass")
-        for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
-            found += self._scan(name, text, key, others, limit, scanned, deadline)
-        newest = sorted(found, key=lambda event: (event.time or 0, event.logged, event.offset), reverse=True)
-        return newest[:limit], scanned
-
-    def _scan(
-        self,
-        stream: str,
-        text: bytes,
-        key: str,
-        fields: Sequence[str],
-        limit: int,
-        scanned: Scanned,
-        deadline: float,
-    ) -> list[Event]:
-        places = self.places(stream)
-        own = self.settings.streams[stream].key
-        if not fields and not self.settings.streams[stream].repartition:
-            home = partition_of(text, len(places)) if places else 0
-            places = {at: bounds for at, bounds in places.items() if at.partition == home}
-        found: list[Event] = []
-        back, most = READ_RECORDS, SCAN_RECORDS // max(len(places), 1)
-        ends = {at: end for at, (_, end) in places.items()}
-        while ends and len(found) < limit:
-            starts = {at: max(places[at][0], places[at][1] - back) for at in ends}
-            for records in self.window({at: (starts[at], ends[at]) for at in ends}):
-                scanned.records += len(records)
-                if len(records):
-                    first = int(records.times[0])
-                    scanned.since_ms = first if scanned.since_ms is None else min(scanned.since_ms, first)
-                rows = _rows_of(records, text, by_value=bool(fields))
-                found += [each for each in self._events(records, rows) if _is_of(each, text, key, (own, *fields))]
-            ends = {at: start for at, start in starts.items() if start > places[at][0]}
-            back *= 4
-            if ends and (back > most or time.monotonic() > deadline):
-                scanned.complete = False
-                break
-        if ends and len(found) >= limit:
-            scanned.complete = False
-        return found
+    # ------------------------------------------------------------ about others
 
     def near(self, text: bytes, fields: Collection[str], matched: Sequence[Event]) -> list[Event]:
         """Events of a key that lie in the log about where these lie, in all streams."""
@@ -164,7 +102,7 @@ class Events:
         last = max(event.logged for event in matched) + NEAR_MS
         key, found = text.decode("utf-8", "replace"), []
         for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
+            others = [path for path in fields if path != stream.key and may_have(stream, path)]
             places = self.places(name)
             if not others and not stream.repartition and places:
                 home = partition_of(text, len(places))
@@ -174,10 +112,8 @@ class Events:
                 at: self._about(at, bounds, offsets.get(at.partition), first, last) for at, bounds in places.items()
             }
             for records in self.window(ranges):
-                rows = _rows_of(records, text, by_value=bool(others))
-                found += [
-                    each for each in self._events(records, rows) if _is_of(each, text, key, (stream.key, *others))
-                ]
+                rows = rows_of(records, text, by_value=bool(others))
+                found += [each for each in self.read(records, rows) if is_of(each, key, (stream.key, *others))]
         return found
 
     def _about(
@@ -219,7 +155,7 @@ class Events:
         finally:
             reader.close()
 
-    def _events(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
+    def read(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
         name = self._stream_of(records.topic)
         stream = self.settings.streams[name]
         offsets, times = records.offsets, records.times
@@ -276,13 +212,16 @@ def type_of(event: Any, stream: Stream, name: str) -> str:
     return found if isinstance(found, str) else "?"
 
 
-def _may_have(stream: Stream, path: str) -> bool:
+def may_have(stream: Stream, path: str) -> bool:
     """Whether events of a stream can have a field, as far as its schema tells."""
     return stream.fields is None or path in json.dumps(stream.fields)
 
 
-def _is_of(event: Event, text: bytes, key: str, fields: Sequence[str]) -> bool:
-    return event.key == text or any(_text(value_at(event.event, path)) == key for path in fields)
+def is_of(event: Event, key: str, fields: Sequence[str]) -> bool:
+    """Whether a key is an event's record key, or stands in one of these fields."""
+    if event.key == key.encode("utf-8", "surrogatepass"):
+        return True
+    return any(_text(value_at(event.event, path)) == key for path in fields)
 
 
 def _text(value: Any) -> str | None:
@@ -293,7 +232,7 @@ def _text(value: Any) -> str | None:
     return None if value is None or isinstance(value, dict | list) else str(value)
 
 
-def _rows_of(records: Records, text: bytes, *, by_value: bool) -> list[int]:
+def rows_of(records: Records, text: bytes, *, by_value: bool) -> list[int]:
     """Rows that may be of a key: it is the record's key or, if `by_value`, its bytes are somewhere in the value."""
     keys = records.keys
     rows = np.flatnonzero(keys.ends - keys.starts == len(text)).tolist()

@@ -41,16 +41,13 @@ class SqlFault(Exception):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of SQL: what to read, columns to add (name to expression), and what to leave out.
-
-    `emit` is the type of a column of JSON text that becomes a struct; `only` are values of an expression.
+    """A table of SQL: what to read, columns to add (name to expression), and the values of an expression that are
+    wanted, where not all are.
     """
 
     name: str
     frame: Frame
     added: Mapping[str, str]
-    where: str | None = None
-    emit: str | None = None
     only: tuple[str, Sequence[str | None]] | None = None
 
 
@@ -64,10 +61,6 @@ def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> Data
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
     frame = _rows_in(session, table, ticks)
-    if table.where is not None:
-        frame = frame.where(table.where)
-    if table.emit is not None:
-        frame = frame.withColumn("emit", F.from_json("emit", table.emit))
     own = set(frame.columns)
     frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
     if table.only is not None:

@@ -1,5 +1,9 @@
 // Of many records with keys, the newest of each key, in order of keys: what a restore writes. The records' bytes are not
 // copied before the end: they must stay where they are.
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -8,10 +12,13 @@
 #include <vector>
 
 #include "keys.h"
+#include "table.h"
 
 #define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
+constexpr size_t AHEAD = 8;  // rows whose bytes are asked for before they are needed
+
 struct Entry {
   const char *key, *value;
   uint32_t key_size, value_size;
@@ -99,13 +106,42 @@ SAMOVAR_EXPORT void samovar_newest_add(Newest* n, size_t count, const char* keys
     n->add(keys + key_starts[k], (uint32_t)(key_ends[k] - key_starts[k]), values + value_starts[k],
            (uint32_t)(value_ends[k] - value_starts[k]), null[k] != 0);
 }
-// In order of keys, packed: then the five columns are read. Nothing can be added any more.
+// Puts them in order of keys. Nothing can be added any more.
+SAMOVAR_EXPORT void samovar_newest_sort(Newest* n) { n->sort(); }
+// The first of them, once sorted: where its key and value are, and their sizes. There must be one.
+SAMOVAR_EXPORT void samovar_newest_first(const Newest* n, const char** places, int64_t* sizes) {
+  const Entry& e = n->entries[0];
+  places[0] = e.key;
+  places[1] = e.value;
+  sizes[0] = e.key_size;
+  sizes[1] = e.null ? -1 : (int64_t)e.value_size;
+}
+// Copies them into five columns, which are read then.
 SAMOVAR_EXPORT void samovar_newest_pack(Newest* n, const void** out) {
-  n->sort();
   n->pack();
   out[0] = n->keys.data();
   out[1] = n->key_bounds.data();
   out[2] = n->values.data();
   out[3] = n->value_bounds.data();
   out[4] = n->null.data();
+}
+// Writes them as a table file, after one row whose key is before all of theirs; those without a value only where
+// `deletes` says so. How many rows, or less than 0: the error's number, negated.
+SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, const char* key, size_t key_size,
+                                            const char* value, size_t value_size, int deletes) {
+  int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return -errno;
+  samovar::Table table(file);
+  bool added = table.add({key, key_size}, value, value_size) == samovar::Table::ADDED;
+  for (size_t k = 0; added && k < n->entries.size(); k++) {
+    if (k + AHEAD < n->entries.size()) {
+      __builtin_prefetch(n->entries[k + AHEAD].key);
+      __builtin_prefetch(n->entries[k + AHEAD].value);
+    }
+    const Entry& e = n->entries[k];
+    if (!e.null || deletes) added = table.add(e.view(), e.null ? nullptr : e.value, e.value_size) == samovar::Table::ADDED;
+  }
+  int error = added ? table.finish() : table.error() ? table.error() : EINVAL;
+  if (close(file) != 0 && !error) error = errno;
+  return error ? -(int64_t)error : (int64_t)table.rows();
 }

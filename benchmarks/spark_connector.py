@@ -2,7 +2,7 @@
 
 It has the best chances here: no shuffle and no sort (a Spark partition is a topic's partition, in order of offsets),
 large fetches instead of the connector's 500 records, Arrow columns that the kernel reads where they lie, and the same
-table files. What it does not do, and a restore must: wait for an open transaction, take a digest, write a manifest.
+`Restore` to table files. What it does not do, and a restore must: wait for an open transaction, take a digest.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.bed import partitions_of
-from samovar.changelog.log import Log
+from samovar.changelog.log import Log, Records, TopicPartition
+from samovar.changelog.packed import Packed, nothing_up_to
+from samovar.changelog.restore import Changelog, Restore
 from samovar.changelog.spark import Session
+from samovar.patterns.native import Messages
+from samovar.state.tables import TableStore
 
 MIB = 1 << 20
 FETCHING = {
@@ -33,72 +40,82 @@ def by_connector(session: Session, log: Log, address: str, topic: str, folder: P
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     begun = time.monotonic()
-    ends = {str(at.partition): bounds.end for at, bounds in log.bounds(partitions_of(topic)).items()}
+    changelogs = {at.partition: Changelog.look(log, at, 0) for at in partitions_of(topic)}
+    ends = {str(partition): changelog.bounds.end for partition, changelog in changelogs.items()}
     reader = session.spark.read.format("kafka").option("kafka.bootstrap.servers", address).option("subscribe", topic)
     for name, value in FETCHING.items():
         reader = reader.option(f"kafka.{name}", str(value))
     records = reader.option("endingOffsets", json.dumps({topic: ends})).load()
-    made = records.select("partition", "offset", "key", "value").mapInArrow(_Tables(str(folder)), "records long")  # type: ignore[arg-type]
+    made = records.select("partition", "offset", "timestamp", "key", "value").mapInArrow(
+        _Tables(str(folder), changelogs),  # type: ignore[arg-type]  # it is called as a function is
+        "records long",
+    )
     session.run("connector", made.collect)
     return time.monotonic() - begun
 
 
+@dataclass(frozen=True)
 class _Tables:
     """On an executor: table files of the partition that comes by."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    folder: str
+    changelogs: dict[int, Changelog]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415 - on executors only
 
-        from samovar.changelog.ahead import PART_BYTES, PART_ROWS  # noqa: PLC0415 - as above
-        from samovar.changelog.newest import Newest  # noqa: PLC0415 - as above
-        from samovar.state.tables import TableStore  # noqa: PLC0415 - as above
-
-        rows, count, tables = Newest(), 0, None
-        for batch in batches:
-            if tables is None:
-                place = Path(self.folder) / str(batch.column("partition")[0])
-                place.mkdir()
-                tables = TableStore(place)
-            rows.add(_records(batch), batch.num_rows)
-            count += batch.num_rows
-            if len(rows) >= PART_ROWS or rows.bytes >= PART_BYTES:
-                rows = _written(rows, tables)
-        if tables is not None:
-            _written(rows, tables)
+        count = 0
+        for first in batches:
+            changelog = self.changelogs[first.column("partition")[0].as_py()]
+            place = Path(self.folder) / str(changelog.at.partition)
+            place.mkdir()
+            log: Any = _Fed(first, iter(batches), changelog)
+            restore = Restore(TableStore(place), log, changelog, changelog.bounds.begin)
+            while not restore.advance():
+                pass
+            count += restore.records
         yield pa.RecordBatch.from_pydict({"records": pa.array([count], pa.int64())})
 
 
-def _written(rows: Any, tables: Any) -> Any:
-    rows.pack()
-    changes = rows.changes()
-    if tables.files:
-        tables.write(changes)
-    else:
-        tables.ingest((key, value) for key, value in changes if value is not None)
-    return type(rows)()
+class _Fed:
+    """A log of one partition and its reader: what Spark hands over, batch by batch."""
+
+    def __init__(self, first: Any, rest: Iterator[Any], changelog: Changelog) -> None:
+        self._batches, self._at, self._end = rest, changelog.at, changelog.bounds.end
+        self._first, self._next = first, changelog.bounds.begin
+
+    def reader(self, _positions: object) -> _Fed:
+        return self
+
+    def poll(self, _most: int, _timeout_s: float) -> list[Records]:
+        batch = self._first if self._first is not None else next(self._batches, None)
+        self._first = None
+        if batch is None:
+            self._next = self._end  # what is left are gaps
+            return [nothing_up_to(*self._at, self._end)]
+        records = _records(batch, self._at)
+        self._next = records.next
+        return [records]
+
+    def position(self, _at: TopicPartition) -> int:
+        return self._next
+
+    def close(self) -> None:
+        """Spark closes it."""
 
 
-def _records(batch: Any) -> Any:
-    """Arrow's columns as a log's records, nothing copied but the bounds."""
-    import numpy as np  # noqa: PLC0415 - as above
-
-    from samovar.changelog.packed import Packed  # noqa: PLC0415 - as above
+def _records(batch: Any, at: TopicPartition) -> Packed:
+    """Arrow's columns as a log's records; nothing is copied but bounds."""
+    import pyarrow as pa  # noqa: PLC0415 - on executors only
 
     offsets = batch.column("offset").to_numpy()
+    times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
     null = batch.column("value").is_null().to_numpy(zero_copy_only=False)
     keys, values = _messages(batch.column("key")), _messages(batch.column("value"))
-    no = np.zeros(len(offsets), np.bool_)
-    return Packed("", 0, offsets, offsets, int(offsets[-1]) + 1, keys, values, no, null)
+    return Packed(*at, offsets, times, int(offsets[-1]) + 1, keys, values, np.zeros(len(offsets), np.bool_), null)
 
 
-def _messages(column: Any) -> Any:
-    import numpy as np  # noqa: PLC0415 - as above
-
-    from samovar.patterns.native import Messages  # noqa: PLC0415 - as above
-
+def _messages(column: Any) -> Messages:
     _, bounds, data = column.buffers()
     places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])

@@ -37,6 +37,7 @@ from samovar.service.views_sources import (
     Sources,
     bounds_of,
     named_in,
+    offsets_in,
     partition_source,
     table_of,
 )
@@ -218,7 +219,7 @@ class _Making:
         with self._told():
             frame = sql.query(self.session, view.sql)
         self._check_columns(frame.columns)
-        total = sum(end - start for each in self.offsets.values() for start, end in each.values())
+        total = sum(map(offsets_in, self.offsets.values()))
         try:
             with self._told():
                 sql.write(
@@ -232,7 +233,7 @@ class _Making:
                     total,
                     self.ticks,
                 )
-            if view.key and (twice := sql.twice(self.session, frame, part, view.key)) is not None:
+            if view.key and (twice := self._twice(frame, part)) is not None:
                 raise Refused(
                     "view-key",
                     f"{view.name}: two rows have the key {dict(zip(view.key, twice, strict=True))}",
@@ -243,6 +244,11 @@ class _Making:
             shutil.rmtree(part, ignore_errors=True)
             raise
         return frame
+
+    def _twice(self, frame: Any, part: Path) -> list[Any] | None:
+        if next(part.rglob("*.parquet"), None) is None:
+            return None
+        return sql.twice(self.session, frame, part, self.view.partitioning, self.view.key)
 
     def _check_columns(self, columns: list[str]) -> None:
         for name, wanted in (("key", self.view.key), ("partitioning", self.view.partitioning)):

@@ -24,7 +24,7 @@ from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import site_of
 from samovar.service.views_files import View, table_name
 
-SPLIT = 250_000  # offsets of one task
+SPLIT = 250_000  # offsets of one task, of one partition or of several
 TOPICS = {"alerts": "at", "sessions": "at", "labels": "at", "dead_letters": "_time", "late": "_time"}
 STATES = {"states": "latest", "changes": "changes"}
 _NOT_CODE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'", re.DOTALL)
@@ -109,7 +109,13 @@ def table_of(
 ) -> Table:
     """The table up to these offsets; with `only`, just the rows for which an expression has one of some values."""
     added = {} if source.time is None else {"day": f"to_date({source.time})"}
-    return Table(source.name, _pinned(source, frame, offsets), added, only)
+    tasks = -(-offsets_in(offsets) // SPLIT)
+    return Table(source.name, _pinned(source, frame, offsets), max(tasks, 1), added, only)
+
+
+def offsets_in(offsets: Offsets) -> int:
+    """How many records there may be: offsets have gaps."""
+    return sum(end - start for start, end in offsets.values())
 
 
 def _pinned(source: Source, frame: Any, offsets: Offsets) -> Frame:

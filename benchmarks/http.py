@@ -42,6 +42,15 @@ match: |
     [purchase where amount < 0.01] as probe
     [purchase where amount > 200] as big
 """
+# Holds events of nearly every card, as rules do: what is held of a key has something to show.
+WATCHED = """rule: watched
+title: Small ones, and never the large one
+match: |
+  sequence by card with maxspan=10s
+    [purchase where amount < 2] as probe with runs=3..
+    [purchase where amount > 5000] as big
+"""
+RULES = {"tried": RULE, "watched": WATCHED}
 QUESTIONS = ("key", "alerts", "alert")
 
 
@@ -124,7 +133,8 @@ def measured(place: Bed, arguments: argparse.Namespace) -> Iterator[Row]:
 def _service(place: Bed, port: int) -> Iterator[Watched]:
     folder = place.place(NAME)
     (folder / "rules").mkdir(exist_ok=True)
-    (folder / "rules" / "tried.yml").write_text(RULE)
+    for name, text in RULES.items():
+        (folder / "rules" / f"{name}.yml").write_text(text)
     log = f'{{kafka: {{bootstrap: "{place.address}"}}}}'
     limits = "http: {requests_per_s: 100000}\n"
     text = SERVICE.format(name=NAME, log=log, topic=TOPIC, delivery="exactly_once") + limits

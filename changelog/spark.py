@@ -198,7 +198,12 @@ def starting(
 
 
 def is_local(master: str) -> bool:
-    return master.startswith("local")
+    """Whether tasks run in this machine's one process, and see its files.
+
+    >>> is_local("local[2]"), is_local("local"), is_local("local-cluster[2,1,1024]"), is_local("spark://host:7077")
+    (True, True, False, False)
+    """
+    return master == "local" or master.startswith("local[")
 
 
 def is_submitted() -> bool:

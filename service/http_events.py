@@ -1,7 +1,6 @@
-"""Events out of the streams' topics, for people: by their places, the newest, and those of a key.
+"""Events out of the streams' topics, for people: by their places, the newest, and those about others.
 
-Nothing indexes events by key: the newest records of the key's partition are looked through, up to a bound of records
-and time, and what was looked through is told.
+Those of a key, page by page, are found by samovar.service.http_key_events.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from samovar.changelog.cursors import Part
+from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.changelog.partition import partition_of
 from samovar.patterns.decode import RefusedError, time_of
@@ -30,8 +30,6 @@ Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
 
 READ_RECORDS = 20_000
 POLL_S = 0.05
-SCAN_RECORDS = 200_000  # of a partition
-SCAN_S = 1.5
 PATIENCE_S = 3.0
 NEAR_MS = 60_000  # in the log, before and after
 NEAR_RECORDS = 5_000  # about a place, at most
@@ -60,18 +58,6 @@ class Event:
     def data(self) -> dict[str, Any]:
         where = {"stream": self.stream, "partition": self.partition, "offset": self.offset}
         return where | {"time": self.time, "logged": self.logged, "type": self.type, "event": self.event}
-
-
-@dataclass
-class Scanned:
-    """What was looked through. `complete`: from the first record that the topics keep."""
-
-    records: int = 0
-    since_ms: int | None = None
-    complete: bool = True
-
-    def data(self) -> dict[str, Any]:
-        return {"records": self.records, "since": self.since_ms, "complete": self.complete}
 
 
 @dataclass
@@ -111,7 +97,7 @@ class Events:
                     reader.seek(at, start)
                 for records in _until(reader, ranges, deadline):
                     at = TopicPartition(records.topic, records.partition)
-                    for event in self._events(records, rows_at(records, wanted[at])):
+                    for event in self.read(records, rows_at(records, wanted[at])):
                         found[*at, event.offset] = event
         with self._lock:
             self._known |= found
@@ -131,7 +117,11 @@ class Events:
         at_s, found = self._seen.get(topic, (0.0, {}))
         is_fresh = time.monotonic() - at_s <= FRESH_S
         if not is_fresh or any(at not in found or offset >= found[at].end for at, offset in known.items()):
-            at_s, found = time.monotonic(), self.log.bounds(found) if found else self.places_of(topic)
+            at_s = time.monotonic()
+            try:
+                found = self.log.bounds(found) if found else self.places_of(topic)
+            except Refused:  # the topic was made anew, with other partitions
+                found = self.places_of(topic)
             self._seen[topic] = at_s, found
         return found
 
@@ -142,57 +132,10 @@ class Events:
         places = self.places(stream)
         found: list[Event] = []
         for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
-            found += self._events(records, range(len(records)))
+            found += self.read(records, range(len(records)))
         return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
 
-    # ------------------------------------------------------------ of a key
-
-    def of_key(self, key: str, fields: Collection[str], limit: int) -> tuple[list[Event], Scanned]:
-        """Events of a key, newest first: those whose record key it is, or that have it in one of these fields."""
-        scanned, found = Scanned(), []
-        deadline = time.monotonic() + SCAN_S
-        text = key.encode("utf-8", "surrogatepass")
-        for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
-            found += self._scan(name, text, key, others, limit, scanned, deadline)
-        newest = sorted(found, key=lambda event: (event.time or 0, event.logged, event.offset), reverse=True)
-        return newest[:limit], scanned
-
-    def _scan(
-        self,
-        stream: str,
-        text: bytes,
-        key: str,
-        fields: Sequence[str],
-        limit: int,
-        scanned: Scanned,
-        deadline: float,
-    ) -> list[Event]:
-        places = self.places(stream)
-        own = self.settings.streams[stream].key
-        if not fields and not self.settings.streams[stream].repartition:
-            home = partition_of(text, len(places)) if places else 0
-            places = {at: bounds for at, bounds in places.items() if at.partition == home}
-        found: list[Event] = []
-        back, most = READ_RECORDS, SCAN_RECORDS // max(len(places), 1)
-        ends = {at: end for at, (_, end) in places.items()}
-        while ends and len(found) < limit:
-            starts = {at: max(places[at][0], places[at][1] - back) for at in ends}
-            for records in self.window({at: (starts[at], ends[at]) for at in ends}):
-                scanned.records += len(records)
-                if len(records):
-                    first = int(records.times[0])
-                    scanned.since_ms = first if scanned.since_ms is None else min(scanned.since_ms, first)
-                rows = rows_of(records, text, by_value=bool(fields))
-                found += [each for each in self._events(records, rows) if _is_of(each, text, key, (own, *fields))]
-            ends = {at: start for at, start in starts.items() if start > places[at][0]}
-            back *= 4
-            if ends and (back > most or time.monotonic() > deadline):
-                scanned.complete = False
-                break
-        if ends and len(found) >= limit:
-            scanned.complete = False
-        return found
+    # ------------------------------------------------------------ about others
 
     def near(self, text: bytes, fields: Collection[str], matched: Sequence[Event]) -> list[Event]:
         """Events of a key that lie in the log about where these lie, in all streams."""
@@ -200,7 +143,7 @@ class Events:
         last = max(event.logged for event in matched) + NEAR_MS
         key, found = text.decode("utf-8", "replace"), []
         for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
+            others = [path for path in fields if path != stream.key and may_have(stream, path)]
             offsets = {event.partition: event.offset for event in matched if event.stream == name}
             ends = {TopicPartition(stream.topic, partition): offset for partition, offset in offsets.items()}
             places = self._bounds(stream.topic, ends)
@@ -212,9 +155,7 @@ class Events:
             }
             for records in self.window(ranges):
                 rows = rows_of(records, text, by_value=bool(others))
-                found += [
-                    each for each in self._events(records, rows) if _is_of(each, text, key, (stream.key, *others))
-                ]
+                found += [each for each in self.read(records, rows) if is_of(each, key, (stream.key, *others))]
         return found
 
     def _about(
@@ -250,7 +191,7 @@ class Events:
         with closing(reader):
             yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
 
-    def _events(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
+    def read(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
         name = self._stream_of(records.topic)
         stream = self.settings.streams[name]
         offsets, times = records.offsets, records.times
@@ -320,13 +261,16 @@ def type_of(event: Any, stream: Stream, name: str) -> str:
     return found if isinstance(found, str) else "?"
 
 
-def _may_have(stream: Stream, path: str) -> bool:
+def may_have(stream: Stream, path: str) -> bool:
     """Whether events of a stream can have a field, as far as its schema tells."""
     return stream.fields is None or path in json.dumps(stream.fields)
 
 
-def _is_of(event: Event, text: bytes, key: str, fields: Sequence[str]) -> bool:
-    return event.key == text or any(_text(value_at(event.event, path)) == key for path in fields)
+def is_of(event: Event, key: str, fields: Sequence[str]) -> bool:
+    """Whether a key is an event's record key, or stands in one of these fields."""
+    if event.key == key.encode("utf-8", "surrogatepass"):
+        return True
+    return any(_text(value_at(event.event, path)) == key for path in fields)
 
 
 def _text(value: Any) -> str | None:

@@ -25,7 +25,6 @@ from samovar.changelog.rules_topic import (
     ListRecord,
     RuleRecord,
     append_changes,
-    spec_of,
 )
 from samovar.patterns.compile import CompileError, compile_rules
 from samovar.patterns.findings import Finding
@@ -42,7 +41,7 @@ from samovar.service.rulebook import Rulebook, RuleEntry, folded, read_rulebook,
 from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.state_counts import Counted, states_here
-from samovar.service.topics import MAX_MESSAGE_BYTES, partitions_of
+from samovar.service.topics import MAX_MESSAGE_BYTES, Role, partitions_of
 from samovar.tasks.plan import Plan
 from samovar.tasks.switching import rules_facts, switched
 
@@ -124,8 +123,8 @@ def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note
 
 def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
     """Write any change; the entries of all rules after it."""
-    ensure_topic(settings, log, spec_of(settings.service, settings.replication), "published rules")
-    ensure_topic(settings, log, audit.spec_of(settings.service, settings.replication), "who changed what")
+    ensure_topic(settings, log, Role.RULES)
+    ensure_topic(settings, log, Role.AUDIT)
     changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
     if read_rulebook(settings, log).change != plan.base:
         raise Refused(
@@ -134,7 +133,7 @@ def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note:
             "Nothing was written. Look at `samovar rules history`, and do it again.",
         )
     append_changes(log, settings.service, changes)
-    what = f"rules.{plan.act}" if plan.rules else "lists"
+    what = "lists" if plan.lists else f"rules.{plan.act}"
     audit.record(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
     return {entry.name: entry for entry in read_rulebook(settings, log).entries}
 

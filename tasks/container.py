@@ -179,14 +179,19 @@ class Container:
                 break
             taken = self._take(member, 0.0)
             whole += taken
-        for task in self._running():
-            if task.indexing:
-                task.core.index_some()
         self._tick(member)
         self._commit(member, whole)
         self._keep_together(member)
+        self._index_some()
         for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
             self._restore_some(member, task)
+
+    def _index_some(self) -> None:
+        """A little of one task's index of deadlines: events go first."""
+        for task in self._running():
+            if task.indexing:
+                task.core.index_some()
+                break
 
     # ------------------------------------------------------------ rules change
 

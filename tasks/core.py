@@ -42,6 +42,7 @@ class Counts:
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
     unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
+    missed: int = 0  # records of the source that nobody forwarded while the stage was not there
     skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
     muted: int = 0  # matches of rules in shadow, or of versions that drain
     throttled: int = 0  # alerts that the storm guard kept back
@@ -57,9 +58,6 @@ class Letters:
 
     pairs: list[Pair] = field(default_factory=list)
     headers: list[Headers] = field(default_factory=list)
-
-    def add(self, records: Records, row: int, headers: Headers) -> None:
-        self.put((records.key(row), records.value(row)), (*headers, *carried(records.headers(row))))
 
     def put(self, pair: Pair, headers: Headers) -> None:
         pair, headers = fitted(pair, headers)
@@ -119,6 +117,7 @@ class Core:
             if anew:
                 self.residence.forget()
             self._feed(piece)
+        self._since.missed += self.intake.take_missed()
 
     def _feed(self, records: Records) -> None:
         self.forwarding.begin()

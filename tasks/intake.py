@@ -112,6 +112,12 @@ class Intake:
         self.entries: list[Entry] = []  # since the last commit
         self.journaled = 0  # entries ever
         self.replays = False
+        self._missed = 0
+
+    def take_missed(self) -> int:
+        """How many records went by of which this task was told nothing, since this was last asked."""
+        missed, self._missed = self._missed, 0
+        return missed
 
     def _places(self, number: int, _spec: InputSpec) -> list[tuple[int, int]]:
         """The partitions that an input's events come from, each with a watermark of its own."""
@@ -253,6 +259,14 @@ class Intake:
     def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
         """Records in pieces to be fed one after the other; before some of them all states begin anew."""
         yield records, False
+
+    def origins(self, records: Records) -> tuple[list[int], list[int]]:
+        """By row, the partition and the offset by which an event is named."""
+        return [self.partition] * len(records), records.offsets.tolist()
+
+    def original(self, records: Records, row: int) -> Pair:
+        """A record's key and value as its stream had them."""
+        return records.key(row), records.value(row)
 
     def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
         """Where a record that is put aside came from: origin and offset; and the record itself."""

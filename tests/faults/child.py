@@ -62,6 +62,15 @@ class Running:
         self.process.kill()
         self.process.join()
 
+    def hangs(self) -> bool:
+        """Whether it is stopped, as SIGSTOP does it."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+    def wake(self) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
     def terminate(self) -> int:
         """Stop it once it is at work; before that it has not learned to stop yet."""
         deadline = time.monotonic() + END_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Literal
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
+from samovar.changelog.errors import Refused
 from samovar.patterns.syntax import Rule
 from samovar.service import audit, labels
 from samovar.service.access_masks import PREFIX, Masks, emit_reads
@@ -24,6 +26,7 @@ router = APIRouter(prefix="/alerts", tags=["alerts"])
 
 HOUR_MS = 3_600_000
 LIVE_TEXTS = 2_000
+BEGUN_S = 10.0  # for the first look at the alerts, just after the process began
 Ms = Annotated[int, Query(ge=LEAST_MS, le=MOST_MS)]
 Word = Annotated[str, Query(max_length=500)]
 RuleNames = Annotated[list[str] | None, Query(alias="rule", max_length=50)]
@@ -155,11 +158,15 @@ async def live(
 ) -> StreamingResponse:
     """Alerts as they come, as server-sent events. Going on with `Last-Event-ID` (or `from`) misses nothing."""
     world, masks = asking.world, asking.masks
+    follower = world.follower
+    if not await asyncio.to_thread(follower.wait_begun, BEGUN_S):
+        hint = "Ask again in a moment; `samovar doctor` says whether the log can be reached."
+        raise Refused("log-unavailable", "the alerts cannot be read yet", hint, follower.trouble or "")
     given = last_event_id or start
-    position = read_position(given, len(world.follower.position)) if given else None
+    position = read_position(given, len(follower.position)) if given else None
     wanted = None if key is None else real_key(world, masks, key)
     wish = Wish(position, rule or (), wanted, lambda alert: live_text(world, masks, alert))
-    stream = listen(world.hub, world.index, lambda: world.follower.position, wish)
+    stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)

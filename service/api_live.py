@@ -20,6 +20,7 @@ from samovar.service.alerts_index_query import since
 
 QUEUE_MOST = 1_000  # alerts that wait for one listener
 LISTENERS_MOST = 500
+GATHER_S = 0.05
 QUIET_S = 10.0  # until a comment says that the line still stands
 MISSED_MOST = 5_000  # alerts that are sent to who comes back; older ones are searched for
 
@@ -67,6 +68,7 @@ class Hub:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.position: Position = {}
+        self._gathered: list[Alert] = []
         self.cut_off = 0
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,10 +81,17 @@ class Hub:
         """From any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._deliver, list(alerts), dict(position))
+            loop.call_soon_threadsafe(self._gather, loop, list(alerts), dict(position))
 
-    def _deliver(self, alerts: Sequence[Alert], position: Position) -> None:
+    def _gather(self, loop: asyncio.AbstractEventLoop, alerts: Sequence[Alert], position: Position) -> None:
+        """What comes within a moment goes out together: a piece for every listener is what costs."""
+        if not self._gathered:
+            loop.call_later(GATHER_S, self._deliver)
+        self._gathered += alerts
         self.position = position
+
+    def _deliver(self) -> None:
+        alerts, self._gathered = self._gathered, []
         for listener in list(self._listeners):
             if len(listener.waiting) + len(alerts) > QUEUE_MOST:
                 listener.is_cut = True

@@ -18,11 +18,15 @@ from samovar.service.logs import opened
 from samovar.service.settings_models import ServiceFile
 
 STOP_S = 3  # for listeners to be told that it ends
+# Python's threads take turns. With its 5 ms, a question that waits for the log thirty times would wait as often for the
+# loop that serves the listeners.
+TURN_S = 0.0005
 
 
 def serve(settings: ServiceFile, host: str, port: int, advertise: str | None, out: IO[str], slot: int = 0) -> None:
     """Answer until SIGTERM or Ctrl-C."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    sys.setswitchinterval(TURN_S)
     with opened(settings) as log, bound(host, port) as listening:
         place = place_of(host, listening.getsockname()[1], advertise)
         refuse_open(place, load_tokens(log, settings.service))

@@ -29,13 +29,15 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
     known = rule or loaded.rules.get(alert.rule)
     others = _others(world, alert, known, list(found.values()), around)
     events = {event.place: event for event in [*found.values(), *others]}
-    shown = [_shown(masks, event, steps.get(event.place), _fields(known)) for event in _by_time(events.values())]
+    ordered = _by_time(events.values())
+    shown = [_shown(masks, event, steps.get(event.place), _fields(known)) for event in ordered]
     shown += [_gone(place, name) for place, name in steps.items() if place not in found and place in set(wanted)]
     return {
         "steps": match["steps"],
         "timeline": shown,
         "timeline_complete": len(found) == len(steps),
-        "why": None if rule is None else told_of(masks, rule, match["key"], list(_by_time(events.values()))),
+        # An alarm has no key and no events: there is nothing that a rule could be run over.
+        "why": None if rule is None or "alarm" in match else told_of(masks, rule, match["key"], ordered),
         "rule_text": None if rule is None else rule.text,
         "rule_current": loaded.version(alert.rule) == match["version"],
     }

@@ -104,7 +104,7 @@ function restoreText(tasks) {
   const done = tasks.reduce((sum, task) => sum + task.restore.done, 0);
   const todo = tasks.reduce((sum, task) => sum + task.restore.todo, 0);
   const left = Math.max(...tasks.map((task) => task.restore.left_s || 0));
-  return `restoring: ${percent(todo ? done / todo : 0)}${left ? `, ${seconds(left)} left` : ""}`;
+  return `${percent(todo ? done / todo : 0)}${left ? `, ${seconds(left)} left` : " restored"}`;
 }
 
 function chartsOf(history, counts) {

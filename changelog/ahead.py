@@ -75,7 +75,7 @@ class Ahead:
                     records, time_ms = records + count, int(each.times[count - 1])
             self.position = min(reader.position(self._at), self._end)
             if self.position >= self._end or len(rows) >= PART_ROWS or rows.bytes >= PART_BYTES:
-                rows.pack()
+                rows.sort()
                 self._put(Part(rows, self.position, time_ms, records))
                 rows, records = Newest(), 0
 

@@ -242,13 +242,18 @@ def renamed_row(row: bytes, name: str) -> bytes:
     """A row's key with another name of its store."""
     key, rest = _counted(row, 1)
     _, rest = _counted(row, rest)
-    data = name.encode()
-    return key_prefix(key) + varint(len(data)) + data + row[rest:]
+    return store_prefix(key, name) + row[rest:]
 
 
 def key_prefix(key: bytes) -> bytes:
     """What the keys of all rows of a key begin with."""
     return ROW + varint(len(key)) + key
+
+
+def store_prefix(key: bytes, name: str) -> bytes:
+    """What the keys of all rows begin with that a key has in one store."""
+    data = name.encode()
+    return key_prefix(key) + varint(len(data)) + data
 
 
 def _counted(data: bytes, at: int) -> tuple[bytes, int]:

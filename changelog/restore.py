@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import chain
 
 from samovar.changelog.ahead import Ahead, Part
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
+from samovar.changelog.newest import NewestTable
 from samovar.changelog.record import (
     FOLLOWING,
     INDEXED,
@@ -29,6 +29,7 @@ from samovar.changelog.record import (
 from samovar.state.points import passing
 from samovar.state.store import Readable, TaskStore
 
+TABLE_ROWS = 20_000  # more than so many go to the store as a file, into an empty one always
 STUCK_S = 120.0  # with no record and no progress for so long, a restore fails loudly
 
 
@@ -149,18 +150,17 @@ class Restore:
             )
 
     def _write(self, part: Part) -> None:
-        rows = part.rows.changes()
-        if rows and rows[0][0] == POSITION and rows[0][1] is not None:
-            unpack_position(rows[0][1])  # of a newer version: refused before anything of it is in the store
-        follows = (FOLLOWING, pack_following(self._following(part)))
-        if self._empty:
-            # Its key is before those of all rows that are logged.
-            self.store.ingest(chain([follows], ((key, value) for key, value in rows if value is not None)))
-            self._empty = False
-            return
-        if self._indexed:
-            rows += deadline_rows(rows)
-        self.store.write([*rows, follows])
+        first = part.rows.first()
+        if first is not None and first[0] == POSITION and first[1] is not None:
+            unpack_position(first[1])  # of a newer version: refused before anything of it is in the store
+        follows = (FOLLOWING, pack_following(self._following(part)))  # its key is before those of all rows logged
+        if self._indexed or not (self._empty or len(part.rows) > TABLE_ROWS):
+            rows = part.rows.changes()
+            index = deadline_rows(rows) if self._indexed else []
+            self.store.write([*rows, *index, follows])
+        else:
+            self.store.take(NewestTable(follows, part.rows, deletes=not self._empty))
+        self._empty = False
 
     def _following(self, part: Part) -> Following:
         topic, at = self.changelog.topic, self.changelog.at

@@ -61,6 +61,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
 }
+JAVA = "spark.driver.extraJavaOptions"
 ON_THIS_MACHINE = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
@@ -198,7 +199,12 @@ def starting(
 
 
 def is_local(master: str) -> bool:
-    return master.startswith("local")
+    """Whether tasks run in this machine's one process, and see its files.
+
+    >>> is_local("local[2]"), is_local("local"), is_local("local-cluster[2,1,1024]"), is_local("spark://host:7077")
+    (True, True, False, False)
+    """
+    return master == "local" or master.startswith("local[")
 
 
 def is_submitted() -> bool:
@@ -239,7 +245,8 @@ def _conf(name: str, master: str | None, jars: list[Path], folder: Path, setting
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J.format(file=folder / "spark.log"), "utf-8")
     wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
-    wanted |= {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}"}
+    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {wanted.get(JAVA, '')}"
+    wanted |= {JAVA: java.strip()}
     if jars:
         wanted["spark.jars"] = ",".join(map(str, jars))
     conf.setMaster(where).setAppName(name)

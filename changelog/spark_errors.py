@@ -17,6 +17,7 @@ from samovar.changelog.errors import Refused
 _MARK = "samovar.changelog.errors.Refused: "
 _NOT_OURS = re.compile(r"\s+(at [\w.$]+\(|SQLSTATE: |$)")  # what Spark adds to a trace
 _LAST_ERROR = re.compile(r"^(?:[\w.$]*\.)?(\w*(?:Error|Exception)): *(.*)$", re.MULTILINE)
+_NO_CONNECTOR = re.compile(r"Failed to find (the )?data source: kafka")
 MOST = 600  # characters of what Spark says
 
 
@@ -58,7 +59,7 @@ def explained(error: Exception, log: Path | None) -> Refused:
             "Start the service once with `topics: create`, or make it as `samovar topics plan` says.",
             _short(text),
         )
-    if "Failed to find the data source: kafka" in text:
+    if _NO_CONNECTOR.search(text):
         return Refused(
             "spark-connector-missing",
             "this Spark session was started without the connector for Kafka",

@@ -28,6 +28,13 @@ _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
 _CODE = re.compile(r"\b(?:try_)?reflect\s*\(|\bjava_method\s*\(", re.IGNORECASE)
 
 
+# Spark takes our tables for as small as the list of their parts, and would send a large one to all tasks for a join.
+# Whether one is small is seen when it has been read.
+JOINS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.autoBroadcastJoinThreshold": "10485760"}
+FEW = 250_000  # rows that are read to make a view
+ROWS_HERE = 1_000_000  # up to so many are looked through without a job
+
+
 @dataclass
 class SqlFault(Exception):
     """A query that cannot run. `missing` is the table that does not exist, where that is what is wrong."""
@@ -41,21 +48,21 @@ class SqlFault(Exception):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of SQL: what to read, columns to add (name to expression), and what to leave out.
-
-    `emit` is the type of a column of JSON text that becomes a struct; `only` are values of an expression.
+    """A table of SQL: what to read and by how many tasks, columns to add (name to expression), and the values of an
+    expression that are wanted, where not all are.
     """
 
     name: str
     frame: Frame
+    tasks: int
     added: Mapping[str, str]
-    where: str | None = None
-    emit: str | None = None
     only: tuple[str, Sequence[str | None]] | None = None
 
 
 def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = None) -> None:
     """Make tables known by their names. Nothing is read; when it is, tasks tell how far they are in a folder."""
+    for name, value in JOINS.items():
+        session.spark.conf.set(name, value)
     for table in tables:
         _frame_of(session, table, ticks if session.is_local else None).createOrReplaceTempView(table.name)
 
@@ -64,10 +71,6 @@ def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> Data
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
     frame = _rows_in(session, table, ticks)
-    if table.where is not None:
-        frame = frame.where(table.where)
-    if table.emit is not None:
-        frame = frame.withColumn("emit", F.from_json("emit", table.emit))
     own = set(frame.columns)
     frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
     if table.only is not None:
@@ -80,15 +83,15 @@ def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> Data
 
 
 def _rows_in(session: Session, table: Table, ticks: Path | None) -> DataFrame:
-    """What a frame holds, a part a task. Not as a data source: Spark would start two Python processes for each, only
-    to ask for its columns and its parts, which are known here.
+    """What a frame holds, some parts a task. Not as a data source: Spark would start two Python processes for each,
+    only to ask for its columns and its parts, which are known here.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
 
     schema, parts = from_arrow_schema(table.frame.schema), list(table.frame.parts())
     if not parts:
         return session.spark.createDataFrame([], schema)
-    numbers = session.spark.range(0, len(parts), 1, len(parts))
+    numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
     reading = _Reading(table.frame, parts, table.name, None if ticks is None else str(ticks))
     return numbers.mapInArrow(reading, schema)  # type: ignore[arg-type]  # it is called as a function is
 
@@ -164,9 +167,13 @@ def write(
     session: Session, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
     on_progress: OnProgress, total: int, ticks: Path,
 ) -> None:  # fmt: skip
-    """Write a query's rows as Parquet, a folder a partition, each in the order of the key."""
+    """Write a query's rows as Parquet, a folder a partition, each in the order of the key.
+
+    Of few rows the exchange between tasks is what takes long: then all of it is one task.
+    """
     # With the key beside it a large partition is several files, and a small one is one.
-    placed = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
+    spread = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
+    placed = frame.coalesce(1) if total <= FEW else spread
     ordered = placed.sortWithinPartitions(*partitioning, *key) if partitioning or key else placed
     writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
     # Spark's own default is a format that says nothing of time zones, and that others have given up.
@@ -178,8 +185,19 @@ def write(
             session.run(job, lambda: writer.parquet(str(folder)), on_progress)
 
 
-def twice(session: Session, frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Any] | None:
+def twice(
+    session: Session, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str]
+) -> list[Any] | None:
     """A key that stands in two written rows; None where all are different."""
+    import pyarrow as pa  # noqa: PLC0415 - takes long to import
+    import pyarrow.dataset as ds  # noqa: PLC0415 - as above
+
+    places = ds.partitioning(pa.schema([(name, pa.string()) for name in partitioning]), flavor="hive")
+    files = ds.dataset(sorted(map(str, folder.rglob("*.parquet"))), partitioning=places, partition_base_dir=str(folder))
+    if files.count_rows() <= ROWS_HERE and not any(pa.types.is_nested(files.schema.field(name).type) for name in key):
+        counted = files.to_table(columns=list(key)).group_by(list(key)).aggregate([([], "count_all")])
+        rows = counted.filter(ds.field("count_all") > 1).select(list(key)).slice(0, 1).to_pylist()
+        return list(rows[0].values()) if rows else None
     written = session.spark.read.schema(frame.schema).parquet(str(folder))
     repeated = written.groupBy(*key).count().where("count > 1").select(*key).limit(1)
     found = session.run("keys", repeated.collect)

@@ -34,7 +34,7 @@ quiet="-Dlog4j2.configurationFile=file:$here/spark-log4j2.properties"
 
 archives=()
 case "$master" in
-  local*) export PYSPARK_PYTHON="$python" PYSPARK_DRIVER_PYTHON="$python" ;;  # executors are this process
+  local|local\[*) export PYSPARK_PYTHON="$python" PYSPARK_DRIVER_PYTHON="$python" ;;  # executors are this process
   *)
     if [ -z "$packed" ]; then
       packed="${TMPDIR:-/tmp}/samovar-environment-$(id -u).tar.gz"

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from samovar.changelog.errors import Refused
+from samovar.patterns.compile import compile_rules
 from samovar.patterns.follow import key_candidates
 from samovar.patterns.syntax import Rule, Session
 from samovar.service.alerts_index_query import Search, search
@@ -154,9 +155,9 @@ def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200
         raise Refused(
             "bad-key", f"this is no key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
         )
-    decoders = decoders_of(world.settings)
-    stories = (story_of(found, candidate, ordered, decoders) for candidate in candidates)
-    story = next((each for each in stories if each.events), None) or story_of(found, candidates[0], ordered, decoders)
+    decoders, program = decoders_of(world.settings), compile_rules([found])
+    stories = (story_of(program, candidate, ordered, decoders) for candidate in candidates)
+    story = next((each for each in stories if each.events), None) or story_of(program, candidates[0], ordered, decoders)
     told = story_data(masks, story, ordered)
     return answered({"rule": rule, "key": masks.key(story.key), **told, "scanned": scanned.data()})
 

@@ -106,7 +106,7 @@ def _planned(asking: Asking, body: Publishing) -> ChangePlan:
 def digest_of(plan: ChangePlan) -> str:
     """Of what a plan does; how many states this machine has may change from one look to the next."""
     told = plan.to_json()
-    told["rules"] = [{**each, "states": None} for each in told["rules"]]
+    told["rules"] = [{**each, "states": None, "states_whole": None} for each in told["rules"]]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 

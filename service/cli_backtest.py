@@ -124,9 +124,10 @@ def _run_on_spark(
 
 def _write(path: Path, found: Backtest) -> None:
     from samovar.service.backtest_report import html
+    from samovar.state.folders import write_file
 
     try:
-        path.write_text(html(found), "utf-8")
+        write_file(path, html(found).encode())
     except OSError as fault:
         print(f"unwritable: cannot write {path}: {fault.strerror or fault}", file=sys.stderr)
         raise typer.Exit(REFUSED) from None

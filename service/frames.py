@@ -1,7 +1,8 @@
 """What `spark.read.format("samovar")` reads of a service: options, which topic, which offsets, which columns.
 
     config      the service file
-    source      changelog, inputs/STREAM, alerts, sessions, dead-letters, late, labels
+    source      changelog, inputs/STREAM, alerts, sessions, dead-letters, late, labels; alerts/RULE and sessions/RULE
+                are those of one rule, with what it emits as columns of their own types
     mode        of a changelog: latest (the current state of each key) or changes (every change)
     key         only this key, written as for `samovar state get`
     partitions  only these, as 0,3
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 NAME = "samovar"
 OPTIONS = ("config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", "path")
-SOURCES = ("changelog", "inputs/STREAM", "alerts", "sessions", "dead-letters", "late", "labels")
+SOURCES = (
+    "changelog", "inputs/STREAM", "alerts", "alerts/RULE", "sessions", "sessions/RULE", "dead-letters", "late", "labels"
+)  # fmt: skip
 MODES = ("latest", "changes")
 SPLIT = 250_000  # offsets of one task, where a partition can be cut
 
@@ -57,6 +60,11 @@ class Wanted:
     @property
     def stream(self) -> str | None:
         return self.source.removeprefix("inputs/") if self.source.startswith("inputs/") else None
+
+    @property
+    def rule(self) -> str | None:
+        kind, _, name = self.source.partition("/")
+        return name if kind in ("alerts", "sessions") and name else None
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,11 @@ def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
         return _frame(site_of(settings, log), wanted)
 
 
+def frame_in(site: Site, options: Mapping[str, str]) -> Frame:
+    """The same for who has the service at hand already."""
+    return _frame(site, wanted_of(options))
+
+
 def _frame(site: Site, wanted: Wanted) -> Frame:
     from samovar.service import frames_events, frames_states  # noqa: PLC0415 - they know the rest of this module
 
@@ -134,10 +147,11 @@ def _frame(site: Site, wanted: Wanted) -> Frame:
         "late": frames_events.late,
         "labels": frames_events.labels,
     }
-    if wanted.source not in makers:
+    kind = wanted.source if wanted.rule is None else wanted.source.partition("/")[0]
+    if kind not in makers:
         hint = did_you_mean(wanted.source, [*makers, "changelog"]) or f"Sources are {', '.join(SOURCES)}."
         raise Refused("frame-option", f"there is no source `{wanted.source}`", hint)
-    return makers[wanted.source](site, wanted)
+    return makers[kind](site, wanted)
 
 
 # ---------------------------------------------------------------- which offsets

@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from samovar.changelog.cursors import Cursor
+from samovar.changelog.errors import Refused
 from samovar.changelog.letters import PREFIX
 from samovar.changelog.log import Records, TopicPartition
 from samovar.changelog.spark_source import BATCH_ROWS
 from samovar.patterns import avro_schema as avro
 from samovar.patterns.decode import CODES
 from samovar.patterns.native import Decoder, Other
+from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema
 from samovar.service.avro_streams import decoding_of
 from samovar.service.frames import Stretch, Wanted, stretches
@@ -36,12 +38,13 @@ from samovar.service.frames_arrow import (
     text_of,
     times,
 )
-from samovar.service.frames_rules import Known, known_rules
+from samovar.service.frames_rules import Known, emits_of, known_rules
 from samovar.service.logs import opened
 from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.stores import Site
 
 KINDS = {"string": TEXT, "double": DOUBLE, "long": LONG, "boolean": FLAG, "any": TEXT}
+OF_SQL = {"string": TEXT, "double": DOUBLE, "bigint": LONG, "boolean": FLAG, "array<string>": pa.list_(TEXT)}
 KEY = pa.map_(TEXT, TEXT)
 EVENT = pa.struct([("step", TEXT), ("stream", TEXT), ("partition", INT), ("offset", LONG)])
 Columns: TypeAlias = Callable[[Records], list[pa.Array]]
@@ -56,7 +59,7 @@ class RecordFrame:
     stretches: tuple[Stretch, ...]
     columns: Callable[[], Columns]
     key: bytes | None = None
-    versions: tuple[str, ...] | None = None  # of rules, where not all are wanted
+    only: tuple[str, frozenset[str]] | None = None  # a column, and its values that are wanted
 
     def parts(self) -> Sequence[Stretch]:
         return self.stretches
@@ -76,9 +79,9 @@ class RecordFrame:
         batch = pa.RecordBatch.from_arrays([*places(records, keys), *columns(records)], schema=self.schema)
         if self.key is not None:
             batch = batch.filter(pa.array([key == self.key for key in keys]))
-        if self.versions is not None:
-            own = set(self.versions)
-            batch = batch.filter(pa.array([version in own for version in batch.column("version").to_pylist()], FLAG))
+        if self.only is not None:
+            column, own = self.only
+            batch = batch.filter(pa.array([value in own for value in batch.column(column).to_pylist()], FLAG))
         yield from (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
 
 
@@ -205,19 +208,35 @@ ALERT = [
 
 
 def alerts(site: Site, wanted: Wanted) -> RecordFrame:
-    return _frame(site, wanted, site.settings.alerts.topic, ALERT, partial(_alerts, known_rules(site), False))
+    """All alerts, or those of one rule: only then `emit` can have columns of its own."""
+    return _alert_frame(site, wanted, known_rules(site), with_duration=False)
 
 
 def sessions(site: Site, wanted: Wanted) -> RecordFrame:
     """The alerts of rules that find sessions."""
     known = known_rules(site)
-    fields = [*ALERT, ("duration_ms", LONG)]
-    frame = _frame(site, wanted, site.settings.alerts.topic, fields, partial(_alerts, known, True))
-    return replace(frame, versions=tuple(version for version, rule in known.items() if rule.is_session))
+    frame = _alert_frame(site, wanted, known, with_duration=True)
+    versions = frozenset(version for version, rule in known.items() if rule.is_session)
+    return frame if frame.only is not None else replace(frame, only=("version", versions))
 
 
-def _alerts(known: Mapping[str, Known], with_duration: bool) -> Columns:
-    nobody = Known(None, (), is_session=False)
+def _alert_frame(site: Site, wanted: Wanted, known: Mapping[str, Known], *, with_duration: bool) -> RecordFrame:
+    emits = emits_of({version: rule for version, rule in known.items() if rule.is_session or not with_duration})
+    if wanted.rule is not None and wanted.rule not in emits:
+        hint = did_you_mean(wanted.rule, emits) or f"Rules are {', '.join(sorted(emits)) or 'none'}."
+        raise Refused("frame-option", f"no rule `{wanted.rule}` of the service finds them", hint)
+    types = {} if wanted.rule is None else emits[wanted.rule]
+    emit = pa.struct([(name, OF_SQL[kind]) for name, kind in types.items()]) if types else TEXT
+    fields = [(name, emit if name == "emit" else kind) for name, kind in ALERT]
+    fields += [("duration_ms", LONG)] if with_duration else []
+    columns = partial(_alerts, known, types, with_duration)
+    frame = _frame(site, wanted, site.settings.alerts.topic, fields, columns)
+    return frame if wanted.rule is None else replace(frame, only=("rule", frozenset([wanted.rule])))
+
+
+def _alerts(known: Mapping[str, Known], types: Mapping[str, str], with_duration: bool) -> Columns:
+    nobody = Known("", None, (), is_session=False, emit={})
+    emit = pa.struct([(name, OF_SQL[kind]) for name, kind in types.items()])
 
     def columns(records: Records) -> list[pa.Array]:
         found = [_loaded(records.value(row)) for row in range(len(records))]
@@ -231,7 +250,9 @@ def _alerts(known: Mapping[str, Known], with_duration: bool) -> Columns:
             pa.array([[(name, _plain(value)) for name, value in each.get("key", {}).items()] for each in found], KEY),
             *(times([each.get(name) for each in found]) for name in ("start", "end", "at")),
             pa.array([each.get("message") for each in found], TEXT),
-            pa.array([json_of(each.get("emit")) for each in found], TEXT),
+            pa.array([_typed(each.get("emit"), types) for each in found], emit)
+            if types
+            else pa.array([json_of(each.get("emit")) for each in found], TEXT),
             pa.array([_events(each) for each in found], pa.list_(EVENT)),
             pa.array([each.get("total") or len(_events(each)) for each in found], LONG),
         ]
@@ -240,6 +261,19 @@ def _alerts(known: Mapping[str, Known], with_duration: bool) -> Columns:
         return made
 
     return columns
+
+
+def _typed(emitted: Any, types: Mapping[str, str]) -> dict[str, Any] | None:
+    """What an alert emits, by the types of its rule."""
+    if not isinstance(emitted, dict):
+        return None
+    return {name: _as_sql(kind, emitted.get(name)) for name, kind in types.items()}
+
+
+def _as_sql(kind: str, value: Any) -> Any:
+    if kind == "array<string>":
+        return [_as("string", each) for each in value] if isinstance(value, list) else None
+    return _as({"bigint": "long"}.get(kind, kind), value)
 
 
 def _plain(value: Any) -> str:

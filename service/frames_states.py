@@ -23,7 +23,7 @@ import pyarrow as pa
 from samovar.changelog.asof import commit_before, refuse_compacted
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.errors import Refused
-from samovar.changelog.record import POSITION, ROW, USER, row_parts, unpack_position
+from samovar.changelog.record import POSITION, ROW, USER, row_parts, store_prefix, unpack_position
 from samovar.changelog.restore import Changelog, Restore
 from samovar.changelog.spark_source import BATCH_ROWS
 from samovar.patterns.matcher import decode_key
@@ -36,6 +36,7 @@ from samovar.service.state_tasks import named
 from samovar.service.state_view import described, key_text, keys_meant
 from samovar.service.stores import ROWS_END, Site, plan_for, position_of
 from samovar.state.rocks import RocksStore
+from samovar.state.store import Change
 from samovar.state.tables import TableStore
 from samovar.state.ttl import UnknownRowVersionError
 from samovar.tasks.plan import Plan
@@ -183,23 +184,30 @@ def _by_key(pairs: Iterable[tuple[bytes, bytes]], wanted: Wanted, plan: Plan) ->
 
 
 def _changes(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
-    """States are folded from the beginning that the changelog still has; shown is what changed from `from` on."""
+    """States are folded from the beginning that the changelog still has; shown is what changed from `from` on.
+
+    They are held in a RocksDB of the executor: in memory is what one commit changed, however many keys there are.
+    """
+    with tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder:
+        held = RocksStore(Path(folder) / "store")
+        try:
+            yield from _folded(site, part, wanted, held)
+        finally:
+            held.close()
+
+
+def _folded(site: Site, part: Stretch, wanted: Wanted, held: RocksStore) -> Iterator[Shown]:
     changelog = site.changelog(part.partition)
     plan, versions = site.plan, dict(site.plan.versions)
     only = None if wanted.key is None else set(keys_meant(plan, wanted.key, None))
-    held: dict[Owner, dict[bytes, bytes]] = {}
+    rows: list[Change] = []
     touched: dict[Owner, tuple[int, int]] = {}
     for offset, time_ms, row, value in _records(site, changelog, part.end):
         if row[:1] == ROW:
             owner = row_parts(row)[:2]
-            if only is not None and owner[0] not in only:
-                continue
-            own = held.setdefault(owner, {})
-            if value is None:
-                own.pop(row, None)
-            else:
-                own[row] = value
-            touched[owner] = offset, time_ms
+            if only is None or owner[0] in only:
+                rows.append((row, value))
+                touched[owner] = offset, time_ms
         elif row[:1] == USER and offset >= part.start:
             place = {"_offset": offset, "_time": time_us(time_ms), "deleted": value is None}
             yield from ({**place, **shown} for shown in _task_row(row, value, wanted))
@@ -207,12 +215,16 @@ def _changes(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
             position = unpack_position(value)
             if dict(position.rules) != versions and plan.task is None:
                 plan, versions = plan_for(site, part.partition, position), dict(position.rules)
+            held.write(rows)
             for owner, at in touched.items():
                 if at[0] >= part.start:
-                    yield from _changed(plan, owner, held[owner], at)
-                if not held[owner]:
-                    del held[owner]
-            touched = {}
+                    yield from _changed(plan, owner, _rows_of(held, owner), at)
+            rows, touched = [], {}
+
+
+def _rows_of(held: RocksStore, owner: Owner) -> Rows:
+    prefix = store_prefix(*owner)
+    return dict(held.range(prefix, prefix + b"\xff"))
 
 
 def _changed(plan: Plan, owner: Owner, rows: Rows, at: tuple[int, int]) -> Iterator[Shown]:

@@ -19,7 +19,8 @@ from typing import Any
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.partition import partition_of
-from samovar.service.http_events import READ_RECORDS, Event, Events, is_of, may_have, rows_of
+from samovar.service.http_events import READ_RECORDS, Event, Events, is_of, may_have
+from samovar.service.http_rows import rows_of
 
 SCAN_RECORDS = 200_000  # of a partition
 SCAN_S = 1.5

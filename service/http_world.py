@@ -71,6 +71,7 @@ class World:
         self.sinks.close()
         self.watch.close()
         self.follower.close()
+        self.shelf.close()
         self.stores.close()
         self.index.close()
 

@@ -20,6 +20,7 @@ from samovar.service.service_rules import has_rules, wanted_partitions
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_tasks_check import emitted_topics
 from samovar.service.side_topics import access_topic, audit_topic, labels_topic
+from samovar.service.user_tasks import task_forwards
 from samovar.tasks.plan import Forward
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
@@ -91,7 +92,7 @@ def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, 
     partitions = partitions_of(settings, existing)
     make = _Making(settings, partitions, existing)
     plans = rule_plans(settings, partitions) if stages and has_rules(settings) else []
-    forwards = [forward for plan in plans for forward in plan.forwards]
+    forwards = plans[0].forwards if plans else task_forwards(settings, partitions) if stages else ()
     names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
     letters = {"max_message_bytes": MAX_LETTER_BYTES}
     return [

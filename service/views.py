@@ -151,8 +151,7 @@ def _made(
         except Refused as refused:
             yield refused
             continue
-        if made.manifest is not None:
-            update_catalog(settings)
+        update_catalog(settings)  # also where nothing is new: a process may have been killed before it did
         yield made
 
 
@@ -178,7 +177,8 @@ def update_catalog(settings: ServiceFile) -> None:
                 "sources": json.dumps(sources), "rules": json.dumps(dict(made.rules)),
             }
         )  # fmt: skip
-    write_catalog(settings.views.store, rows)
+    if rows:
+        write_catalog(settings.views.store, rows)
 
 
 # ---------------------------------------------------------------- reading them

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,10 +32,12 @@ from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import partitions_of
 from samovar.service.views_files import View, bad_sql
 from samovar.service.views_sources import (
+    Offsets,
     Source,
-    all_sources,
-    bounds_now,
+    Sources,
+    bounds_of,
     named_in,
+    offsets_in,
     partition_source,
     table_of,
 )
@@ -64,16 +66,13 @@ class Maker:
 
     def __post_init__(self) -> None:
         self.settings = with_rulebook(self.settings, self.log)  # the rules that run, not those of the files
-        self._bounds: dict[str, dict[str, tuple[int, int]]] = {}
 
     @cached_property
-    def sources(self) -> dict[str, Source]:
-        return all_sources(self.settings, self.log)
+    def sources(self) -> Sources:
+        return Sources(self.settings, self.log)
 
-    def bounds(self, name: str) -> dict[str, tuple[int, int]]:
-        if name not in self._bounds:
-            self._bounds[name] = bounds_now(self.settings, self.sources[name])
-        return self._bounds[name]
+    def table(self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None) -> sql.Table:
+        return table_of(self.sources[name], self.sources.frame(name), offsets, only)
 
     def rebuild(self, view: View) -> Made:
         """The whole view from all that its sources hold."""
@@ -106,7 +105,7 @@ class _Making:
         self.ticks = Path()  # where tasks tell how far they are, while it is being made
         self._check_sources()
         self.used = named_in(view.sql, maker.sources)
-        self.offsets = {name: maker.bounds(name) for name in self.used}
+        self.offsets = {name: bounds_of(maker.sources.frame(name)) for name in self.used}
 
     def _check_sources(self) -> None:
         for name in self.view.partition_of:
@@ -176,7 +175,7 @@ class _Making:
                 continue
             expression = self.view.partition_of[name]
             with self._told():
-                found = set(sql.values_of(self.session, table_of(self.maker.settings, source, news), expression))
+                found = set(sql.values_of(self.session, self.maker.table(name, news), expression))
             if any(start > before.get(at, (start, 0))[0] for at, (start, _) in self._at(name)):
                 found = self._still_whole(source, expression, found)
             touched |= found
@@ -187,7 +186,7 @@ class _Making:
 
     def _still_whole(self, source: Source, expression: str, found: set[str | None]) -> set[str | None]:
         """The oldest partition that the log has may have lost rows to retention: it stays as it is."""
-        table = table_of(self.maker.settings, source, self.offsets[source.name])
+        table = self.maker.table(source.name, self.offsets[source.name])
         least = sql.least_of(self.session, table, expression)
         kept = {value for value in found if value is not None and least is not None and value <= least}
         if kept:
@@ -207,12 +206,11 @@ class _Making:
             yield
 
     def _put(self, names: list[str], touched: list[str | None] | None) -> None:
-        settings, sources = self.maker.settings, self.maker.sources
         tables = []
         for name in names:
             follows = touched is not None and name in self.view.partition_of
             only = (self.view.partition_of[name], touched or ()) if follows else None
-            tables.append(table_of(settings, sources[name], self.offsets[name], only))
+            tables.append(self.maker.table(name, self.offsets[name], only))
         with self._told():
             sql.put_tables(self.session, tables, self.ticks)
 
@@ -221,7 +219,7 @@ class _Making:
         with self._told():
             frame = sql.query(self.session, view.sql)
         self._check_columns(frame.columns)
-        total = sum(end - start for each in self.offsets.values() for start, end in each.values())
+        total = sum(map(offsets_in, self.offsets.values()))
         try:
             with self._told():
                 sql.write(
@@ -235,7 +233,7 @@ class _Making:
                     total,
                     self.ticks,
                 )
-            if view.key and (twice := sql.twice(self.session, frame, part, view.key)) is not None:
+            if view.key and (twice := self._twice(frame, part)) is not None:
                 raise Refused(
                     "view-key",
                     f"{view.name}: two rows have the key {dict(zip(view.key, twice, strict=True))}",
@@ -246,6 +244,11 @@ class _Making:
             shutil.rmtree(part, ignore_errors=True)
             raise
         return frame
+
+    def _twice(self, frame: Any, part: Path) -> list[Any] | None:
+        if next(part.rglob("*.parquet"), None) is None:
+            return None
+        return sql.twice(self.session, frame, part, self.view.partitioning, self.view.key)
 
     def _check_columns(self, columns: list[str]) -> None:
         for name, wanted in (("key", self.view.key), ("partitioning", self.view.partitioning)):

@@ -11,18 +11,20 @@ All but `states` have a column `day`: the date of the event, of the alert, or of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from samovar.changelog.log import Log
 from samovar.changelog.spark_source import Frame
 from samovar.changelog.views import Table
-from samovar.service.frames import Stretch, frame_of
+from samovar.service.frames import Stretch, frame_in
+from samovar.service.frames_rules import emits_of, known_rules
 from samovar.service.settings_models import ServiceFile
-from samovar.service.views_emit import emit_types
+from samovar.service.stores import site_of
 from samovar.service.views_files import View, table_name
 
-SPLIT = 250_000  # offsets of one task
+SPLIT = 250_000  # offsets of one task, of one partition or of several
 TOPICS = {"alerts": "at", "sessions": "at", "labels": "at", "dead_letters": "_time", "late": "_time"}
 STATES = {"states": "latest", "changes": "changes"}
 _NOT_CODE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'", re.DOTALL)
@@ -36,28 +38,45 @@ class Source:
     name: str
     options: Mapping[str, str]
     time: str | None
-    where: str | None = None
-    emit: str | None = None
 
 
-def sources_of(settings: ServiceFile, emits: Mapping[str, Mapping[str, str]]) -> dict[str, Source]:
-    """All tables. `emits` are the types of what rules emit."""
+def sources_of(settings: ServiceFile, rules: Iterable[str]) -> dict[str, Source]:
+    """All tables. `rules` are the names of all that ran."""
     found = {name: Source(name, {"source": name}, time) for name, time in TOPICS.items()}
     found |= {name: Source(name, {"source": "changelog", "mode": mode}, None) for name, mode in STATES.items()}
     found["changes"] = replace(found["changes"], time="_time")
     for stream in settings.streams:
         name = table_name(stream) if table_name(stream) not in found else f"input_{table_name(stream)}"
         found[name] = Source(name, {"source": f"inputs/{stream}"}, "_event_time")
-    for rule, types in emits.items():
+    for rule in rules:
         name = f"alerts_{table_name(rule)}"
-        typed = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
         if name not in found:
-            found[name] = Source(name, {"source": "alerts"}, "at", f"rule = '{rule}'", typed or None)
+            found[name] = Source(name, {"source": f"alerts/{rule}"}, "at")
     return found
 
 
-def all_sources(settings: ServiceFile, log: Any) -> dict[str, Source]:
-    return sources_of(settings, emit_types(settings, log))
+class Sources(Mapping[str, Source]):
+    """The tables of one service, each looked at once: all views see the same offsets."""
+
+    def __init__(self, settings: ServiceFile, log: Log) -> None:
+        self._site = site_of(settings, log)
+        self._all = sources_of(self._site.settings, emits_of(known_rules(self._site)))
+        self._frames: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Source:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def frame(self, name: str) -> Any:
+        """What `spark.read.format("samovar")` would read now."""
+        if name not in self._frames:
+            self._frames[name] = frame_in(self._site, {"config": str(self._site.settings.path), **self[name].options})
+        return self._frames[name]
 
 
 def named_in(sql: str, names: Iterable[str]) -> list[str]:
@@ -75,10 +94,10 @@ def named_in(sql: str, names: Iterable[str]) -> list[str]:
 Offsets = Mapping[str, tuple[int, int]]  # by topic/partition
 
 
-def bounds_now(settings: ServiceFile, source: Source) -> dict[str, tuple[int, int]]:
-    """The offsets that a source has at this moment."""
+def bounds_of(frame: Any) -> dict[str, tuple[int, int]]:
+    """The offsets that a source had when it was looked at."""
     found: dict[str, tuple[int, int]] = {}
-    for stretch in _stretches(frame_of({"config": str(settings.path), **source.options})):
+    for stretch in _stretches(frame):
         at = f"{stretch.topic}/{stretch.partition}"
         start, end = found.get(at, (stretch.start, stretch.end))
         found[at] = (min(start, stretch.start), max(end, stretch.end))
@@ -86,16 +105,21 @@ def bounds_now(settings: ServiceFile, source: Source) -> dict[str, tuple[int, in
 
 
 def table_of(
-    settings: ServiceFile, source: Source, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None
+    source: Source, frame: Any, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None
 ) -> Table:
     """The table up to these offsets; with `only`, just the rows for which an expression has one of some values."""
     added = {} if source.time is None else {"day": f"to_date({source.time})"}
-    return Table(source.name, _pinned(settings, source, offsets), added, source.where, source.emit, only)
+    tasks = -(-offsets_in(offsets) // SPLIT)
+    return Table(source.name, _pinned(source, frame, offsets), max(tasks, 1), added, only)
 
 
-def _pinned(settings: ServiceFile, source: Source, offsets: Offsets) -> Frame:
-    """What `spark.read.format("samovar")` would read, between offsets that were fixed before."""
-    frame: Any = frame_of({"config": str(settings.path), **source.options})
+def offsets_in(offsets: Offsets) -> int:
+    """How many records there may be: offsets have gaps."""
+    return sum(end - start for start, end in offsets.values())
+
+
+def _pinned(source: Source, frame: Any, offsets: Offsets) -> Frame:
+    """A frame between offsets that were fixed before."""
     stages = {f"{each.topic}/{each.partition}": each.stage for each in _stretches(frame)}
     whole = source.options["source"] == "changelog"
     pieces: list[Stretch] = []

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import newer
@@ -72,6 +73,7 @@ class ViewStore:
         self.store, self.name = store, name
         self.folder = store / name
         self.pointer = self.folder / "current"
+        self._attempt = uuid4().hex[:8]
 
     # ------------------------------------------------------------ reading
 
@@ -120,8 +122,9 @@ class ViewStore:
         return max(self.versions(), default=0) + 1
 
     def being_made(self, version: int) -> Path:
+        """A folder of this attempt alone: what is left of a killed one may still write to its own for a moment."""
         path = self.path(version)
-        return path.with_name(path.name + folders.PART)
+        return path.with_name(f"{path.name}.{self._attempt}{folders.PART}")
 
     def publish(self, manifest: Manifest, keep: int) -> None:
         """Show the folder that was made under `being_made`, and let the oldest versions go."""

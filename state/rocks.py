@@ -15,7 +15,7 @@ from samovar.state.folders import link_or_copy
 from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Pair, Reading
 from samovar.state.rocks_options import Memory, options
-from samovar.state.store import Change
+from samovar.state.store import Change, Table
 from samovar.state.tables import do, write_table
 
 __all__ = ["Memory", "RocksStore"]
@@ -62,6 +62,14 @@ class RocksStore(Reading):
             file = Path(folder) / "pairs.sst"
             if write_table(file, pairs, self._memory, self.path):
                 self._take(db, file)
+
+    def take(self, table: Table) -> None:
+        """As `ingest`, of a table that writes its own file."""
+        db = self._open()
+        with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
+            file = Path(folder) / "pairs.sst"
+            do(lambda: table.write(file), self.path)
+            self._take(db, file)
 
     def take_tables(self, files: Iterable[Path]) -> None:
         """Take table files that were written elsewhere, one after the other; what is later wins. The files stay."""

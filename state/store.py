@@ -49,10 +49,20 @@ class Snapshotting(Protocol):
     def snapshot(self, folder: Path) -> None: ...
 
 
+class Table(Protocol):
+    """Many changes in strict order of keys, which can write themselves as a file of RocksDB's."""
+
+    def changes(self) -> Iterable[Change]: ...
+    def write(self, file: Path) -> int:
+        """How many rows the file has."""
+        ...
+
+
 class Ingesting(Protocol):
-    """A store that takes many sorted pairs at once, much faster than by `write`."""
+    """A store that takes many sorted pairs at once, much faster than by `write`: all of them or none."""
 
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
+    def take(self, table: Table) -> None: ...
 
 
 class Sized(Protocol):

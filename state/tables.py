@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rocksdict import SstFileWriter
 
 from samovar.state.errors import explained, out_of_order
 from samovar.state.rocks_options import Memory, options
-from samovar.state.store import Change
+from samovar.state.store import Change, Table
 
 FILE_ROWS = 2_000_000  # of a file; a store that is copied becomes several
 ENDING = ".sst"
+Done = TypeVar("Done")
 
 
 class TableStore:
@@ -67,9 +69,16 @@ class TableStore:
         while (first := next(rest, None)) is not None:
             self._add(_some(first, rest))
 
+    def take(self, table: Table) -> None:
+        """As `ingest`, of a table that writes its own file."""
+        self._made(lambda file: do(lambda: table.write(file), self.folder))
+
     def _add(self, changes: Iterable[Change]) -> None:
+        self._made(lambda file: write_table(file, changes, self._memory, self.folder))
+
+    def _made(self, write: Callable[[Path], int]) -> None:
         file = self.folder / f"{len(self.files) + 1:06}{ENDING}"
-        rows = write_table(file, changes, self._memory, self.folder)
+        rows = write(file)
         if rows:
             self.files.append(file)
             self.rows += rows
@@ -104,9 +113,9 @@ def write_table(file: Path, changes: Iterable[Change], memory: Memory, where: Pa
     return count
 
 
-def do(part: Callable[[], None], where: Path) -> None:
+def do(part: Callable[[], Done], where: Path) -> Done:
     """One step of RocksDB's, its error explained."""
     try:
-        part()
+        return part()
     except Exception as error:
         raise explained(error, where, "ingest") from error

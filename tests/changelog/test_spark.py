@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from samovar.changelog import broker_jars, spark_jars
 from samovar.changelog.broker_jars import Java
 from samovar.changelog.errors import Refused
 from samovar.changelog.spark import Session, starting
+from samovar.changelog.spark_errors import explained
 from samovar.changelog.spark_progress import Progress, Ticker, ticked
 
 Batches = Iterable[pa.RecordBatch]
@@ -133,6 +136,20 @@ def test_a_connector_that_nobody_can_fetch(tmp_path: Path, monkeypatch: pytest.M
         spark_jars.connector_jars(Java("java", "17"), lambda _: None)
     assert refused.value.code == "spark-connector-missing"
     assert str(tmp_path) in refused.value.hint
+
+
+def test_a_session_without_the_connector() -> None:
+    """In Spark's own words, as its jar has them: the tests' session has the connector."""
+    (jar,) = spark_jars._pyspark().glob("jars/spark-common-utils_*.jar")
+    with zipfile.ZipFile(jar) as inside:
+        known = json.loads(inside.read("error/error-conditions.json"))
+    texts = [" ".join(each["message"]).replace("<provider>", "kafka") for each in known.values()]
+    told = [text for text in texts if "data source: kafka" in text and "Avro" not in text]
+    assert len(told) == 2
+    for text in told:
+        refused = explained(Exception(text), None)
+        assert refused.code == "spark-connector-missing"
+        assert "--packages org.apache.spark:spark-sql-kafka-0-10_2.13" in refused.hint
 
 
 def test_only_jars_that_spark_lacks_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

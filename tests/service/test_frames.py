@@ -19,6 +19,7 @@ from samovar.changelog.record import POSITION
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_errors import translated
 from samovar.service.frames import frame_of
+from samovar.service.frames_events import _typed
 from tests.oncall import START, Service, make, many, purchase, run
 
 SESSIONS = """
@@ -28,6 +29,10 @@ tags: [web]
 match: |
   session by card with gap=10m
     [purchase where amount > 0]
+emit:
+  spent: sum(amount)
+  from: first(country)
+  seen: values(country)
 """
 
 
@@ -127,6 +132,29 @@ def test_sessions_are_the_alerts_of_session_rules(service: Service) -> None:
     assert {row.rule for row in rows} == {"visits"}
 
 
+def test_alerts_of_one_rule_emit_real_columns(service: Service) -> None:
+    """A version that emits another type is read too: what two of them disagree about is text."""
+    for source in ("alerts/visits", "sessions/visits"):
+        frame = frame_of({"config": str(service.config), "source": source})
+        kinds = {each.name: str(each.type) for each in frame.schema.field("emit").type}
+        assert kinds == {"spent": "double", "from": "string", "seen": "list<item: string>", "count": "int64"}
+        told = {line["value"]["id"]: line["value"]["emit"] for line in lines(service, "alerts")}
+        rows = rows_of(service, source)
+        assert {row.rule for row in rows} == {"visits"}
+        assert [row.emit for row in rows] == [told[row.id] for row in rows]
+        assert any(row.emit["count"] == 3 and row.emit["spent"] == 90.0 for row in rows)
+    assert all(isinstance(row.emit, str) for row in rows_of(service, "alerts/testing"))  # it emits nothing
+    assert _typed({"a": 1, "b": "x", "c": 1.5, "d": [1, "y"]}, KINDS) == {
+        "a": "1",
+        "b": None,
+        "c": None,
+        "d": ["1", "y"],
+    }
+
+
+KINDS = {"a": "string", "b": "double", "c": "bigint", "d": "array<string>"}
+
+
 def test_dead_letters(service: Service) -> None:
     (row,) = rows_of(service, "dead-letters")
     assert (row.reason, row.topic, row.text, row.value) == ("NOT_JSON", "purchase", "{no json", b"{no json")
@@ -215,6 +243,10 @@ def test_spark_reads_the_same(spark: Session, service: Service) -> None:
     """With the types that the frame says, from all tasks; and SQL works on it."""
     samovar.register_spark(spark.spark)
     reader = spark.spark.read.format("samovar").option("config", str(service.config))
+    visits = (
+        reader.option("source", "alerts/visits").load().selectExpr("emit.spent + 1 as more", "emit.seen[0] as first")
+    )
+    assert (90.0 + 1, "US") in list(map(tuple, visits.collect()))
     for source in ("inputs/purchase", "alerts", "changelog"):
         frame = reader.option("source", source).load()
         told = rows_of(service, source)
@@ -244,6 +276,8 @@ def test_spark_reads_the_same(spark: Session, service: Service) -> None:
     [
         ("inputs/purchases", {}, "frame-option", "purchase"),
         ("alert", {}, "frame-option", "alerts"),
+        ("alerts/visit", {}, "frame-option", "visits"),
+        ("sessions/testing", {}, "frame-option", "visits"),
         ("alerts", {"partitons": "1"}, "frame-option", "partitions"),
         ("alerts", {"partitions": "x"}, "frame-option", "0,3"),
         ("alerts", {"partitions": "9"}, "unknown-partition", "0 to"),

@@ -54,6 +54,7 @@ def test_killed_in_the_middle_readers_see_a_whole_version_and_it_can_run_again(
     assert publish(tmp_path) == 0
     assert publish(tmp_path, f"{point}:1") == -signal.SIGKILL
     store = ViewStore(tmp_path, "v")
+    assert store.being_made(3) != ViewStore(tmp_path, "v").being_made(3)  # a killed job's Java may write on
     assert store.current() == seen
     assert [path.name for path in (store.folder / "current").glob("*.parquet")] == [f"part-{seen}.parquet"]
     assert publish(tmp_path) == 0

@@ -220,7 +220,10 @@ def test_where_nothing_is_new_nothing_is_made_and_a_changed_file_is_made_anew(sp
     service.process(on_day(0))
     service.settle()
     assert "version 1" in views(service, "refresh")
+    catalog = service.settings.views.store / "catalog.parquet"
+    catalog.unlink()  # as where a process was killed before it was written
     assert views(service, "refresh") == "by-hour: nothing new\n"
+    assert catalog.exists()
     put(service, BY_HOUR.replace("count(*) as alerts", "2 * count(*) as alerts"))
     assert "its file changed since" in views(service, "list")
     assert "version 2" in views(service, "refresh")

@@ -1,15 +1,12 @@
-"""The types of what rules emit, so that a view reads `emit.spent` as a number. By all versions of a rule that ran:
-where two of them disagree, the field is text.
+"""The types of what rules emit, so that a frame or a view reads `emit.spent` as a number. By all versions of a rule
+that ran: where two of them disagree, the field is text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.log import Log
 from samovar.patterns.functions import BOOLEAN, FUNCTIONS, LIST, NUMBER, TEXT
-from samovar.patterns.rulefile import load_text
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import (
     Aggregate,
@@ -26,12 +23,6 @@ from samovar.patterns.syntax import (
     TextMatch,
     Unary,
 )
-from samovar.service.plans import rule_plans
-from samovar.service.service_rules import has_rules, schema_of
-from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import partitions_of
-from samovar.tasks.plan import Plan, RuleText
-from samovar.tasks.rebuild import journal_of
 
 SQL = {NUMBER: "double", TEXT: "string", BOOLEAN: "boolean", LIST: "array<string>"}
 OF_SCHEMA = {"string": "string", "double": "double", "long": "bigint", "boolean": "boolean"}
@@ -42,42 +33,23 @@ OF_AGGREGATE = {
 COMPARING = {"not", "and", "or", "==", "!=", "<", "<=", ">", ">="}
 
 
-def emit_types(settings: ServiceFile, log: Log) -> dict[str, dict[str, str]]:
-    """By rule: the fields of `emit` and their types."""
-    schema = schema_of(settings.streams)
-    found: dict[str, dict[str, str]] = {}
-    for rule in _versions(settings, log):
-        types = found.setdefault(rule.id, {})
-        own = {name: type_of(value, schema) for name, value in rule.emit}
-        if isinstance(rule.form, Session):
-            own["count"] = "bigint"
+def emit_of(rule: Rule, schema: Schema | None) -> dict[str, str]:
+    """What one version of a rule emits: its fields and their types."""
+    own = {name: type_of(value, schema) for name, value in rule.emit}
+    return own | ({"count": "bigint"} if isinstance(rule.form, Session) else {})
+
+
+def merged(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The fields of all versions of a rule.
+
+    >>> merged([{"spent": "double"}, {"spent": "double", "n": "bigint"}, {"n": "string"}])
+    {'spent': 'double', 'n': 'string'}
+    """
+    types: dict[str, str] = {}
+    for own in versions:
         for name, kind in own.items():
             types[name] = kind if types.get(name, kind) == kind else "string"
-    return found
-
-
-def _versions(settings: ServiceFile, log: Log) -> Iterator[Rule]:
-    """Today's rules, and those of the journals."""
-    if not has_rules(settings):
-        return
-    topics = log.topics([stream.topic for stream in settings.streams.values()])
-    texts: dict[str, RuleText] = {}
-    for plan in rule_plans(settings, partitions_of(settings, topics)):
-        texts |= {text.version: text for text in (*_journaled(log, plan), *plan.rules)}
-    for text in texts.values():
-        rule = load_text(text.text, f"<{text.id}>", params=text.params, lists=text.lists).rule
-        if rule is not None:
-            yield rule
-
-
-def _journaled(log: Log, plan: Plan) -> list[RuleText]:
-    if not log.topics([plan.topics.journal]):
-        return []
-    try:
-        entries = journal_of(log, plan, 0)  # all partitions have the same rules
-    except Refused:
-        return []  # its beginning is gone: today's rules are what is known
-    return [RuleText(**facts) for entry in entries if entry.kind == "rules" for facts in entry.facts["rules"]]
+    return types
 
 
 def type_of(value: Expr, schema: Schema | None) -> str:

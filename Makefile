@@ -6,6 +6,8 @@
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
+# Many tests start `samovar` anew: its modules are compiled once, whatever the machine says.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))

@@ -3,7 +3,7 @@
     python -m benchmarks [matcher] [--events N] [--full] [--json]
     python -m benchmarks service [--events N] [--only PART,...] [--runs N] [--full] [--json]
     python -m benchmarks scaling [--events N] [--only PART,...] [--full] [--json]
-    python -m benchmarks http [--rate N] [--listeners N] [--seconds N] [--json]
+    python -m benchmarks http [--rate N] [--listeners N] [--seconds N] [--rounds N] [--json]
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only PART,...] [--plot FILE] [--json]
     python -m benchmarks backtest [--events N] [--json]
     python -m benchmarks all [options that both have]

@@ -27,6 +27,16 @@ def amount(random: Random) -> float:
     return 300.0 if kind < SMALL_SHARE + BIG_SHARE else round(random.uniform(2, 100), 2)
 
 
+def put(producer: Producer, topic: str, event: str, card: str) -> None:
+    """Waits where the broker does not keep up; it shows as time behind."""
+    while True:
+        try:
+            producer.produce(topic, event, card)
+            return
+        except BufferError:
+            producer.poll(EVERY_S)
+
+
 def main(address: str, topic: str, rate: int, seconds: float) -> None:
     producer = Producer({"bootstrap.servers": address, **SETTINGS})
     random, sent, behind = Random(3), 0, 0.0
@@ -38,7 +48,7 @@ def main(address: str, topic: str, rate: int, seconds: float) -> None:
         for _ in range(due - sent):
             card = f"card-{random.randrange(CARDS):06d}"
             event = f'{{"card":"{card}","amount":{amount(random)},"merchant":"m","country":"US","ts":{now}}}'
-            producer.produce(topic, event, card)
+            put(producer, topic, event, card)
         sent = due
         producer.poll(EVERY_S)
     producer.flush()

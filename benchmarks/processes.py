@@ -134,6 +134,21 @@ def cpu_s(pid: int) -> float:
     return sum(map(int, fields[11:15])) / TICKS
 
 
+def command_of(pid: int) -> list[str]:
+    """The words that a process was started with."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace").split("\0")
+    except OSError:
+        return []
+
+
+def busy_s() -> float:
+    """Processor time that all of the machine was not idle for."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _, _, *interrupts = map(int, fields)
+    return (user + nice + system + sum(interrupts[:2])) / TICKS
+
+
 def peak_mb(pid: int) -> float:
     try:
         found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())

@@ -13,6 +13,7 @@ from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Records, To
 from samovar.patterns.native import Messages
 
 READ_RECORDS = 50_000
+FEW_RECORDS = 10_000
 STUCK_S = 120.0  # with no record for so long, a replay fails loudly
 
 
@@ -75,10 +76,12 @@ class Part:
 class Cursor:
     """One partition, read from a position on. The source of truth for what was given out."""
 
-    def __init__(self, log: Log, at: TopicPartition, start: int) -> None:
+    def __init__(self, log: Log, at: TopicPartition, start: int, end: int | None = None) -> None:
+        """With an end, and not much before it, the reader is one for a few records."""
         self.at = at
         self.next = start
-        self._reader = log.reader({at: start})
+        few = end is not None and end - start <= FEW_RECORDS
+        self._reader = log.glance({at: start}, FEW_RECORDS) if few else log.reader({at: start})
         self._waiting: deque[Records] = deque()
 
     def take(self, until: int) -> Records | None:
@@ -115,7 +118,7 @@ class Cursor:
 def read_all(log: Log, at: TopicPartition) -> list[Records]:
     """Everything that a partition holds now."""
     begin, end = log.bounds([at])[at]
-    cursor = Cursor(log, at, begin)
+    cursor = Cursor(log, at, begin, end)
     found = []
     try:
         while (records := cursor.take(end)) is not None:

@@ -33,7 +33,7 @@ from samovar.changelog.embedded_segment import Standing
 from samovar.changelog.embedded_upkeep import Upkeep, is_compacted, is_retained
 from samovar.changelog.embedded_write import packed_appends, write
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Append, Bounds, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
 
 
 class EmbeddedLog:
@@ -153,6 +153,9 @@ class EmbeddedLog:
     # ---------------------------------------------------------------- records
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        return self.glance(positions)
+
+    def glance(self, positions: Mapping[TopicPartition, int], records: int = 0) -> Glance:  # noqa: ARG002 - all are quick
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
         return EmbeddedReader(self._path, numbers, positions)

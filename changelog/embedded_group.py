@@ -89,9 +89,7 @@ class EmbeddedMember:
         return self._cursor.poll(max_records, timeout_s, self._look_at_group)
 
     def seek(self, at: TopicPartition, offset: int) -> None:
-        place = self._cursor.place(at)
-        place.position, place.rest = offset, None
-        self._cursor.look_again()
+        self._cursor.seek(at, offset)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         for at in partitions:

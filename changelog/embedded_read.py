@@ -67,6 +67,11 @@ class Cursor:
             raise ValueError(f"{at} has no position before it is sought")
         return position
 
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        place = self.place(at)
+        place.position, place.rest = offset, None
+        self.look_again()
+
     def look_again(self) -> None:
         """Something changed that the file's version does not tell: what is read, or a write of our own."""
         self._version = -1
@@ -211,6 +216,9 @@ class EmbeddedReader:
 
     def position(self, at: TopicPartition) -> int:
         return self._cursor.position(at)
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        self._cursor.seek(at, offset)
 
     def close(self) -> None:
         self._cursor.close()

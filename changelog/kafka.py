@@ -25,11 +25,12 @@ from confluent_kafka import admin as admin_module
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka_errors import MISSING, PASSING, STALE, error_of, failure_of
+from samovar.changelog.kafka_glances import Glances
 from samovar.changelog.kafka_member import KafkaMember, places_at
 from samovar.changelog.kafka_read import KafkaReader, places_of
 from samovar.changelog.kafka_settings import Settings
 from samovar.changelog.kafka_write import Writer
-from samovar.changelog.log import Append, Bounds, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
 
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
 VISIBLE_S = 30.0  # until a new topic must have its leaders, and a deleted one must be gone
@@ -61,6 +62,7 @@ class KafkaLog:
         except KafkaException as error:
             raise self._settings.refusal(error) from None
         self._appending: Writer | None = None
+        self._glances = Glances(self._settings)
 
     def __repr__(self) -> str:
         return f"KafkaLog({self._settings!r})"
@@ -194,6 +196,9 @@ class KafkaLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return KafkaReader(self._settings, positions)
 
+    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
+        return self._glances.reader(positions, records)
+
     def append(self, appends: Sequence[Append]) -> int:
         if self._appending is None:
             self._appending = Writer(self._settings, {}, reports_all=True)
@@ -203,7 +208,7 @@ class KafkaLog:
                 self._appending.put(append)
             self._appending.flush()
         except BaseException as error:
-            self.close()  # with it goes what is still in the queue: nothing may be written later
+            self._end_appending()  # with it goes what is still in the queue: nothing may be written later
             if isinstance(error, KafkaException):
                 raise failure_of(error_of(error), "appending", self._settings) from None
             raise
@@ -213,6 +218,10 @@ class KafkaLog:
         return KafkaMember(self._settings, joining)
 
     def close(self) -> None:
+        self._glances.close()
+        self._end_appending()
+
+    def _end_appending(self) -> None:
         if self._appending is not None:
             self._appending.close()
             self._appending = None

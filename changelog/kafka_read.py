@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPlace
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka_client import Fetcher, Trouble
 from samovar.changelog.kafka_errors import error_of, failure_of
-from samovar.changelog.kafka_settings import Settings
+from samovar.changelog.kafka_settings import Conf, Settings
 from samovar.changelog.log import Records, TopicPartition
 from samovar.changelog.packed import Packed, nothing_up_to
 
@@ -35,6 +35,7 @@ class Stream:
         doing: str,
         topics: Collection[str],
         attend: Callable[[float], None] | None = None,
+        conf: Conf | None = None,
     ) -> None:
         self._settings = settings
         self._doing = doing
@@ -47,7 +48,7 @@ class Stream:
         self._failure: Exception | None = None
         self._down: KafkaError | None = None
         try:
-            self._fetcher = Fetcher(settings.fetcher(NOBODY), self.note_down, topics)
+            self._fetcher = Fetcher(conf or settings.fetcher(NOBODY), self.note_down, topics)
         except KafkaException as error:
             raise settings.refusal(error) from None
 
@@ -63,6 +64,12 @@ class Stream:
         self._paused.clear()
         self._moved = True
         self._interrupted = True
+
+    def rest(self) -> bool:
+        """Let go of all partitions, to be used for others later; False where it is better thrown away."""
+        self.forget()
+        self._tell_positions()
+        return self._failure is None and self._down is None
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.update(partitions)

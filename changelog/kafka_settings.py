@@ -51,6 +51,12 @@ READING: Conf = {
     "queued.min.messages": 40_000,
     "queued.max.messages.kbytes": 32 << 10,
 }
+# For a few records here and there: what is fetched and not wanted is decoded all the same, so no more is fetched ahead
+# than one request brings. By how many records that is to be, at about a hundred bytes each.
+GLANCING: Mapping[int, Conf] = {
+    1_000: {"queued.min.messages": 1, "fetch.message.max.bytes": 32 << 10},
+    20_000: {"queued.min.messages": 1, "fetch.message.max.bytes": 512 << 10},
+}
 WRITING: Conf = {
     "enable.idempotence": True,
     "acks": "all",
@@ -95,6 +101,10 @@ class Settings:
     def fetcher(self, group: str) -> Conf:
         """For a consumer that is in no group, and has no callbacks."""
         return EVERY | READING | {**self.given, "group.id": group}
+
+    def glancer(self, group: str, size: int) -> Conf:
+        """As a fetcher, for a few records; `size` is one of GLANCING."""
+        return EVERY | READING | GLANCING[size] | {**self.given, "group.id": group}
 
     def producer(self, more: Conf) -> Conf:
         return EVERY | WRITING | {**self.given, **more, "logger": LOGGER}

@@ -133,6 +133,14 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
+class Glance(Reader, Protocol):
+    """A reader that goes from place to place."""
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """Read this partition on from here. It is one of those that were asked for in the beginning."""
+        ...
+
+
 class Member(Protocol):
     """One container of a service, in its group: the partitions it owns, their records, and its transactions.
 
@@ -234,6 +242,10 @@ class Log(Protocol):
         ...
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader: ...
+    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
+        """A reader for about so many records from each place on: had quickly, and not quick where there are more."""
+        ...
+
     def append(self, appends: Sequence[Append]) -> int:
         """Append durably, outside any group. Returns how many records were written."""
         ...

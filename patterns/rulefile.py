@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from samovar.patterns.yamltext import Map, read
 
 MAX_FILE_CHARACTERS = 1_000_000
 MAX_FILE_BYTES = 4_000_000
+REMEMBERED = 256  # rules, of at most so many characters each
+REMEMBERED_CHARACTERS = 50_000
 
 _START = Span(1, 1, 1, 1)
 
@@ -39,9 +42,30 @@ def load_text(
 ) -> Loaded:
     """A rule from its text. `params` and `lists` replace the values that the file declares.
 
-    `known_fields` are field paths seen in the data; without a schema they show that a name is a slip.
+    `known_fields` are field paths seen in the data; without a schema they show that a name is a slip. What was read is
+    remembered: a service looks at its rules again and again.
     """
-    report = Report(path)
+    known = frozenset(known_fields) if known_fields is not None else None
+    values = repr((params or {}, lists or {}, None if schema is None else schema.types))
+    given = _Given(text, path, known, values, params or {}, lists or {}, schema)
+    return _remembered(given) if len(text) + len(values) <= REMEMBERED_CHARACTERS else _read(given)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """All that a rule is made of; `values` stands for what cannot be compared quickly."""
+
+    text: str
+    path: str
+    known: frozenset[str] | None
+    values: str
+    params: Mapping[str, Any] = field(compare=False)
+    lists: Mapping[str, Any] = field(compare=False)
+    schema: Schema | None = field(compare=False)
+
+
+def _read(given: _Given) -> Loaded:
+    text, report = given.text, Report(given.path)
     rule: Rule | None = None
     if len(text) > MAX_FILE_CHARACTERS:
         report.error(
@@ -53,13 +77,16 @@ def load_text(
     else:
         node = read(whole(text), report)
         if isinstance(node, Map):
-            known = frozenset(known_fields) if known_fields is not None else None
-            rule = RuleReader(node, report, schema, known, params or {}, lists or {}).read(path, text)
+            reader = RuleReader(node, report, given.schema, given.known, given.params, given.lists)
+            rule = reader.read(given.path, text)
         elif not report.failed:
             report.error(
                 "not-a-rule", "a rule file maps keys to values", _START, expected="rule: my-rule, then match: |"
             )
     return Loaded(None if report.failed else rule, report.findings())
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(_read)
 
 
 def load_path(path: str | Path, **options: Any) -> Loaded:

@@ -24,15 +24,16 @@ from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Append, Log, Records, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Log, Records, TopicPartition
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
+from samovar.service.side_topics import access_topic
+from samovar.service.topics import Role as TopicRole
 
 FORMAT = 1
 PREFIX = "smv_"
 MASK = "#mask"
-SETTINGS = {"cleanup.policy": "compact"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 
 
@@ -96,11 +97,7 @@ LOCAL = Who("local", Role.OPERATOR)  # on this machine, where there is no token 
 
 
 def topic_of(service: str) -> str:
-    return f"{service}-access"
-
-
-def spec_of(service: str, replication: int = 1) -> TopicSpec:
-    return TopicSpec(topic_of(service), 1, SETTINGS, replication)
+    return access_topic(service).name
 
 
 def role_of(word: str) -> Role:
@@ -180,7 +177,7 @@ def load_tokens(log: Log, service: str) -> Tokens:
 
 def ensure_access(settings: ServiceFile, log: Log) -> Tokens:
     """The topic, made where it is missing, with a secret for pseudonyms in it."""
-    ensure_topic(settings, log, spec_of(settings.service, settings.replication), "who may use the HTTP API")
+    ensure_topic(settings, log, TopicRole.ACCESS)
     found = load_tokens(log, settings.service)
     if found.mask_secret is None:
         value = json.dumps({"v": FORMAT, "secret": secrets.token_hex(32)}).encode()

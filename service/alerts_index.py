@@ -92,7 +92,8 @@ def read_alert(partition: int, offset: int, logged: int, value: bytes | None) ->
         body = value.decode()
         match = json.loads(body)
         found = Alert(partition, offset, logged, match, body)
-        whole = isinstance(match["at"], int) and isinstance(match["start"], int) and isinstance(match["end"], int)
+        whole = all(isinstance(match[name], int) for name in ("at", "start", "end"))
+        whole = whole and isinstance(match["version"], str) and isinstance(match["steps"], dict)
         return found if whole and found.id and found.rule and isinstance(match["key"], dict) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

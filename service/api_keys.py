@@ -10,14 +10,16 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from samovar.changelog.errors import Refused
+from samovar.patterns.compile import compile_rules
 from samovar.patterns.follow import key_candidates
 from samovar.patterns.syntax import Rule, Session
 from samovar.service.alerts_index_query import Search, search
 from samovar.service.api_alerts import alert_data, real_key
 from samovar.service.http_asking import Asking, Reading, answered
-from samovar.service.http_events import Event, Scanned
+from samovar.service.http_events import Event
 from samovar.service.http_forward import answered_here, gathered
 from samovar.service.http_held import held_here, keys_here, masked_held, sessions_here, tasks_of_key
+from samovar.service.http_key_events import Marks, Scanned, events_of_key, marks_of
 from samovar.service.http_why import decoders_of, story_data, story_of
 from samovar.service.http_world import World
 
@@ -28,6 +30,7 @@ WHY_EVENTS = 2_000
 KeyText = Annotated[str, Path(min_length=1, max_length=1_000)]
 RuleName = Annotated[str | None, Query(max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
+Before = Annotated[str | None, Query(min_length=1, max_length=10_000, description="`scanned.older` of a page before")]
 
 
 @router.get("/keys")
@@ -126,10 +129,14 @@ def held_key(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
 
 
 @router.get("/keys/{key}/events")
-def events(asking: Reading, key: KeyText, limit: Limit = 100) -> Response:
-    """The key's newest events, as far back as a bounded look through its partition goes."""
+def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
+    """The key's newest events, as far back as a bounded look through its partition goes.
+
+    Where `scanned.older` says that there is more, it is the `before` of the next page.
+    """
     world, masks = asking.world, asking.masks
-    found, scanned = events_of(world, real_key(world, masks, key), limit)
+    marks = None if before is None else marks_of(before)
+    found, scanned = events_of(world, real_key(world, masks, key), limit, before=marks)
     shown = [event.data() | {"event": masks.event(event.stream, event.event)} for event in found]
     return answered({"events": shown, "scanned": scanned.data()})
 
@@ -148,19 +155,21 @@ def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200
         raise Refused(
             "bad-key", f"this is no key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
         )
-    decoders = decoders_of(world.settings)
-    stories = (story_of(found, candidate, ordered, decoders) for candidate in candidates)
-    story = next((each for each in stories if each.events), None) or story_of(found, candidates[0], ordered, decoders)
+    decoders, program = decoders_of(world.settings), compile_rules([found])
+    stories = (story_of(program, candidate, ordered, decoders) for candidate in candidates)
+    story = next((each for each in stories if each.events), None) or story_of(program, candidates[0], ordered, decoders)
     told = story_data(masks, story, ordered)
     return answered({"rule": rule, "key": masks.key(story.key), **told, "scanned": scanned.data()})
 
 
-def events_of(world: World, text: str, limit: int, rule: Rule | None = None) -> tuple[list[Event], Scanned]:
+def events_of(
+    world: World, text: str, limit: int, rule: Rule | None = None, before: Marks | None = None
+) -> tuple[list[Event], Scanned]:
     """A key's events. Of a key of several parts, those of its first part."""
     rules = [rule] if rule is not None else list(world.shelf.get().rules.values())
     fields = list(dict.fromkeys(each.form.by[0].name for each in rules if each.form.by))
     first, named = first_part(text, fields)
-    return world.events.of_key(first, [named] if named else fields, limit)
+    return events_of_key(world.events, first, [named] if named else fields, limit, before)
 
 
 def first_part(text: str, fields: list[str]) -> tuple[str, str | None]:

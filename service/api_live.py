@@ -139,7 +139,8 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
                     yield _alert_event(alert, wish, place)
         while not listener.is_cut:
             try:
-                await asyncio.wait_for(listener.news.wait(), QUIET_S)
+                async with asyncio.timeout(QUIET_S):
+                    await listener.news.wait()
             except TimeoutError:
                 yield ": quiet\n\n"
                 continue

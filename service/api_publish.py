@@ -16,6 +16,7 @@ from pydantic import Field
 from samovar.changelog.errors import Refused
 from samovar.service import lists, publishing
 from samovar.service.access_masks import Masks
+from samovar.service.api_lists import real_items
 from samovar.service.api_rules import RuleName, RuleTextBody, refuse_bad
 from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
@@ -105,7 +106,7 @@ def _planned(asking: Asking, body: Publishing) -> ChangePlan:
 def digest_of(plan: ChangePlan) -> str:
     """Of what a plan does; how many states this machine has may change from one look to the next."""
     told = plan.to_json()
-    told["rules"] = [{**each, "states": None} for each in told["rules"]]
+    told["rules"] = [{**each, "states": None, "states_whole": None} for each in told["rules"]]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -192,7 +193,8 @@ def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
 def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
     """Take items from a list."""
     world = asking.world
-    found = lists.remove(world.settings, world.log, name, body.items, asking.name, body.note)
+    items = real_items(asking.masks, lists.show(world.settings, world.log).get(name, ()), body.items)
+    found = lists.remove(world.settings, world.log, name, items, asking.name, body.note)
     return answered({"list": name, "items": len(found)})
 
 

@@ -10,7 +10,7 @@ from samovar.patterns.compile import compile_rules
 from samovar.patterns.syntax import Rule
 from samovar.service.access_masks import Masks
 from samovar.service.alerts_index import Alert
-from samovar.service.http_events import Event, value_at
+from samovar.service.http_events import Event, Place, value_at
 from samovar.service.http_why import told_of
 from samovar.service.http_world import World
 
@@ -19,9 +19,9 @@ AROUND_MS = 60_000  # shown before and after it, or as long as the alert itself 
 
 
 def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
-    """What `GET /alerts/{id}` says beside the alert itself."""
+    """What `GET /alerts/{id}` says beside the alert itself. An alert's places name topics, what is shown streams."""
     match = alert.match
-    steps = {tuple(place): name for name, places in match["steps"].items() for place in places}
+    steps: dict[Place, str] = {tuple(place): name for name, places in match["steps"].items() for place in places}
     wanted = list(steps)[:READ_MOST]
     found = world.events.at(wanted)
     loaded = world.shelf.get()
@@ -29,13 +29,20 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
     known = rule or loaded.rules.get(alert.rule)
     others = _others(world, alert, known, list(found.values()), around)
     events = {event.place: event for event in [*found.values(), *others]}
-    shown = [_shown(masks, event, steps.get(event.place), _fields(known)) for event in _by_time(events.values())]
-    shown += [_gone(place, name) for place, name in steps.items() if place not in found and place in set(wanted)]
+    taken = {event.place: steps[place] for place, event in found.items()}
+    ordered, program = _by_time(events.values()), None if known is None else compile_rules([known])
+    fields = () if program is None else program.fields
+    shown = [_shown(masks, event, taken.get(event.place), fields) for event in ordered]
+    streams = {stream.topic: name for name, stream in world.settings.streams.items()}
+    shown += [_gone(streams.get(place[0], place[0]), place, steps[place]) for place in wanted if place not in found]
     return {
         "steps": match["steps"],
         "timeline": shown,
         "timeline_complete": len(found) == len(steps),
-        "why": None if rule is None else told_of(masks, rule, match["key"], list(_by_time(events.values()))),
+        # An alarm has no key and no events: there is nothing that a rule could be run over.
+        "why": None
+        if rule is None or program is None or "alarm" in match
+        else told_of(masks, program, match["key"], ordered),
         "rule_text": None if rule is None else rule.text,
         "rule_current": loaded.version(alert.rule) == match["version"],
     }
@@ -57,18 +64,14 @@ def _by_time(events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=lambda event: (event.time or 0, event.stream, event.partition, event.offset))
 
 
-def _fields(rule: Rule | None) -> Sequence[str]:
-    return () if rule is None else compile_rules([rule]).fields
-
-
 def _shown(masks: Masks, event: Event, step: str | None, fields: Sequence[str]) -> dict[str, Any]:
     values = {path: value for path in fields if (value := value_at(event.event, path)) is not None}
     told = event.data() | {"step": step, "values": masks.fields(values)}
     return told | {"event": masks.event(event.stream, event.event)}
 
 
-def _gone(place: tuple[str, int, int], step: str) -> dict[str, Any]:
+def _gone(stream: str, place: Place, step: str) -> dict[str, Any]:
     """An event that the log no longer has."""
-    stream, partition, offset = place
+    _, partition, offset = place
     told = {"stream": stream, "partition": partition, "offset": offset, "time": None, "logged": None, "type": None}
     return told | {"step": step, "event": None, "values": {}}

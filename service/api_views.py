@@ -52,7 +52,7 @@ class Query(Body):
 @router.get("/views")
 def views(asking: Reading) -> Response:
     """All views, and what is published of each."""
-    return answered({"views": [_told(each) for each in list_views(asking.world.settings)]})
+    return answered({"views": [told(each) for each in list_views(asking.world.settings)]})
 
 
 @router.post("/views/{name}/query")
@@ -70,7 +70,7 @@ def query(asking: Reading, name: ViewName, body: Query) -> Response:
     return answered({"columns": columns, "rows": _masked(asking.masks, found, columns, rows)})
 
 
-def _told(view: Listed) -> dict[str, Any]:
+def told(view: Listed) -> dict[str, Any]:
     return {name: value for name, value in view.to_json().items() if name != "path"}
 
 

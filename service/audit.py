@@ -17,12 +17,13 @@ from typing import Any
 
 from samovar import __version__
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
+from samovar.service.side_topics import audit_topic
+from samovar.service.topics import Role
 
 FORMAT = 1
-KEPT_MS = 365 * 86_400_000
 MAX_DETAIL = 20_000  # characters of JSON; a longer detail is cut, and says so
 
 
@@ -40,17 +41,12 @@ class Entry:
 
 
 def topic_of(service: str) -> str:
-    return f"{service}-audit"
-
-
-def spec_of(service: str, replication: int = 1) -> TopicSpec:
-    settings = {"cleanup.policy": "delete", "retention.ms": str(KEPT_MS)}
-    return TopicSpec(topic_of(service), 1, settings, replication)
+    return audit_topic(service).name
 
 
 def record(log: Log, settings: ServiceFile, who: str, what: str, detail: Mapping[str, Any]) -> None:
     """Write down a change. Durable when this returns."""
-    ensure_topic(settings, log, spec_of(settings.service, settings.replication), "who changed what")
+    ensure_topic(settings, log, Role.AUDIT)
     told = {"v": FORMAT, "at": int(time.time() * 1000), "who": who, "what": what, "detail": _bounded(detail)}
     value = json.dumps({**told, "version": __version__}, ensure_ascii=False, default=str).encode()
     log.append([Append(topic_of(settings.service), [(who.encode(), value)], 0)])

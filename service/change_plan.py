@@ -3,10 +3,12 @@
 The document of `--json`, and of the HTTP API:
 
     {"change", "act", "findings": [...], "rules": [{"name", "number", "version", "status", "diff", "state", "states",
-     "cold_start"}, ...], "lists": {name: {"added", "removed", "items"}}, "stages": {"new", "gone"}, "seeds": [...]}
+     "states_whole", "cold_start"}, ...], "lists": {name: {"added", "removed", "items"}}, "stages": {"new", "gone"},
+     "seeds": [...]}
 
 `state` is what becomes of a rule's partial matches: `new` (there are none), `kept`, `moved` (kept under a changed
-list), `drained`, `dropped`; `states` how many keys have one in the stores of this machine, null where it has none.
+list), `drained`, `dropped`; `states` how many keys have one in the stores of this machine, null where it has none, and
+at least so many where they are too many to count (`states_whole` is false).
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ class RulePlan:
     states: int | None = None
     cold_ms: int = 0  # in shadow for so long, since it begins with no history
     stage: str = ""
+    states_whole: bool = True
 
     def to_json(self) -> dict[str, Any]:
         rule = self.rule
         named = {"name": rule.name, "number": rule.number, "version": rule.version, "status": rule.status}
         cold = {"shadow_ms": self.cold_ms, "warm_from_ms": rule.warm_from_ms, "text": self.cold_text()}
-        return {**named, "diff": self.diff, "state": self.state, "states": self.states, "cold_start": cold}
+        counted = {"states": self.states, "states_whole": self.states_whole}
+        return {**named, "diff": self.diff, "state": self.state, **counted, "cold_start": cold}
 
     def cold_text(self) -> str:
         if self.state in (KEPT, MOVED):
@@ -68,7 +72,8 @@ class RulePlan:
             DROPPED: "dropped",
         }
         known = self.states is not None and self.state not in (NEW,)
-        return texts[self.state] + (f" ({counted(self.states or 0, 'state')} on this machine)" if known else "")
+        least = "" if self.states_whole else "at least "
+        return texts[self.state] + (f" ({least}{counted(self.states or 0, 'state')} on this machine)" if known else "")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from samovar.changelog.log import Append, Delivery, Headers, Joining, Log, Membe
 from samovar.changelog.redriven import Place
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.dlq import Letter, Wanted, letters_of, topic_of_letters
+from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import Planned, bootstrap_of, create_command
+from samovar.service.side_topics import redrive_group
+from samovar.service.topics import Role
 from samovar.tasks.user_heart import TASK_FAILED
 
 JOIN_S = 60.0
@@ -111,9 +113,9 @@ def target_of(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic]
 @contextmanager
 def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
     """The only one who redrives letters of this service, from now on."""
-    ensure_marks(settings, log)
+    ensure_topic(settings, log, Role.REDRIVEN)  # the marks
     topic = topic_of_letters(settings, log).name
-    group = f"{settings.service}-redrive"
+    group = redrive_group(settings.service)
     owned: set[TopicPartition] = set()
     went = owned.difference_update
     member = log.join(Joining(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
@@ -131,22 +133,6 @@ def _wait_for(member: Member, owned: set[TopicPartition]) -> None:
         member.poll(1, 0.05)
         if time.monotonic() > deadline:
             raise LogUnavailable(f"nobody gave out the partitions of dead letters within {JOIN_S:.0f} s")
-
-
-def ensure_marks(settings: ServiceFile, log: Log) -> None:
-    """The topic of marks, made where it is missing."""
-    spec = redriven.spec_of(settings.service, settings.replication)
-    if spec.name in log.topics([spec.name]):
-        return
-    bootstrap = bootstrap_of(settings)
-    if settings.topics != "create" and bootstrap is not None:
-        planned = Planned(spec.name, spec.partitions, spec.settings, spec.replication)
-        raise Refused(
-            "topic-missing",
-            f"the topic {spec.name}, which remembers what was redriven, does not exist",
-            create_command(planned, bootstrap),
-        )
-    log.create([spec])
 
 
 def redrive(

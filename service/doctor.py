@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -29,10 +29,12 @@ from samovar.service.service_rules import rules_of
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import Planned, bootstrap_of, check, partitions_of, plan
-from samovar.service.topics_rights import SERVICE, Right, rights
+from samovar.service.topics_rights import HTTP, SERVICE, Right, rights
 
 SKEW_MS = 2_000  # between two clocks, from which on it is worth a word
 SKEW_FAIL_MS = 60_000
+
+_Granted = Mapping[str, frozenset[str] | None]  # what this user may do with each; None where nobody could say
 
 
 # ---------------------------------------------------------------- all of it
@@ -119,8 +121,8 @@ def cluster(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Finding
     if facts.authorizer == "":
         yield fine("rights", "the cluster has no authorizer: everybody may do all")
         return
-    wanted = [right for right in rights(settings, specs) if right.who == SERVICE]
-    yield from _missing_rights(wanted, facts.topics, facts.group, facts.on_cluster)
+    wanted = rights(settings, specs)
+    yield from _missing_rights(wanted, facts.topics, {settings.service: facts.group}, facts.on_cluster)
 
 
 def _replicas(settings: ServiceFile, brokers: int) -> Iterator[Finding]:
@@ -133,19 +135,29 @@ def _replicas(settings: ServiceFile, brokers: int) -> Iterator[Finding]:
 
 
 def _missing_rights(
-    wanted: Sequence[Right], topics: Any, group: frozenset[str] | None, on_cluster: frozenset[str]
+    wanted: Sequence[Right], topics: _Granted, groups: _Granted, on_cluster: frozenset[str]
 ) -> Iterator[Finding]:
-    lacking = []
-    for right in wanted:
-        granted = {"topic": topics.get(right.name), "group": group, "cluster": on_cluster}.get(right.resource)
-        if granted is not None:
-            missing = [each for each in right.operations if each not in granted and each != "CREATE"]
-            lacking += [f"{', '.join(missing)} on {right.resource} {right.name}"] if missing else []
-    if lacking:
-        fix = "grant them: `samovar topics plan --commands` prints how"
+    """Containers do not run without theirs; the HTTP API may be another user's."""
+    granted = {"topic": topics, "group": groups, "cluster": {"kafka-cluster": on_cluster}}
+    fix = "grant them: `samovar topics plan --commands` prints how"
+    if lacking := _lacking(SERVICE, wanted, granted):
         yield Finding("rights", FAIL, f"this user lacks {'; '.join(lacking)}", fix)
     else:
         yield fine("rights", "this user may do all that the service needs; of transactional ids nobody can be asked")
+    if lacking := _lacking(HTTP, wanted, granted):
+        fix = f"nothing, where `samovar serve` runs as another user; else {fix}"
+        yield Finding("rights", WARN, f"for `samovar serve` this user lacks {'; '.join(lacking)}", fix)
+
+
+def _lacking(who: str, wanted: Sequence[Right], granted: Mapping[str, _Granted]) -> list[str]:
+    """What somebody needs and this user has not, where the cluster could be asked."""
+    found = []
+    for right in wanted:
+        has = granted.get(right.resource, {}).get(right.name)
+        if right.who == who and has is not None:
+            missing = [each for each in right.operations if each not in has and each != "CREATE"]
+            found += [f"{', '.join(missing)} on {right.resource} {right.name}"] if missing else []
+    return found
 
 
 def topics(settings: ServiceFile, log: Log, specs: Sequence[Planned]) -> Iterator[Finding]:

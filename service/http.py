@@ -14,11 +14,13 @@ from samovar.service import (
     api_access,
     api_alerts,
     api_keys,
+    api_lists,
     api_publish,
     api_rules,
     api_status,
     api_streams,
     api_views,
+    api_views_making,
     http_guard,
     http_pages,
     http_problems,
@@ -45,7 +47,18 @@ PROBLEM_SCHEMA = {
     },
 }
 # /rules/plan and the like come before /rules/{rule}.
-ROUTERS = (api_access, api_status, api_alerts, api_keys, api_publish, api_rules, api_streams, api_views)
+ROUTERS = (
+    api_access,
+    api_status,
+    api_alerts,
+    api_keys,
+    api_lists,
+    api_publish,
+    api_rules,
+    api_streams,
+    api_views,
+    api_views_making,
+)
 
 
 def app_of(world: World) -> FastAPI:

@@ -1,34 +1,40 @@
-"""Events out of the streams' topics, for people: by their places, the newest, and those of a key.
+"""Events out of the streams' topics, for people: by their places, the newest, and those about others.
 
-Nothing indexes events by key: the newest records of the key's partition are looked through, up to a bound of records
-and time, and what was looked through is told.
+Those of a key, page by page, are found by samovar.service.http_key_events.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from samovar.changelog.cursors import Part
-from samovar.changelog.log import Log, Records, TopicPartition
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.changelog.partition import partition_of
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.service.avro_streams import avro_of
+from samovar.service.http_rows import NEAR, rounds, rows_at, rows_of
 from samovar.service.reading import unpacked
 from samovar.service.settings_models import ServiceFile, Stream
 
+Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
+
 READ_RECORDS = 20_000
 POLL_S = 0.05
-SCAN_RECORDS = 200_000  # of a partition
-SCAN_S = 1.5
 PATIENCE_S = 3.0
 NEAR_MS = 60_000  # in the log, before and after
-NEAR = 2_000  # places that are no further apart than this are read in one go
+NEAR_RECORDS = 5_000  # about a place, at most
+KNOWN = 5_000  # events that are remembered: a place in the log never holds another one
+FRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,49 +61,69 @@ class Event:
 
 
 @dataclass
-class Scanned:
-    """What was looked through. `complete`: from the first record that the topics keep."""
-
-    records: int = 0
-    since_ms: int | None = None
-    complete: bool = True
-
-    def data(self) -> dict[str, Any]:
-        return {"records": self.records, "since": self.since_ms, "complete": self.complete}
-
-
-@dataclass
 class Events:
     """Reads the streams of a service."""
 
     settings: ServiceFile
     log: Log
     _decoders: dict[str, Any] = field(default_factory=dict)
+    _known: OrderedDict[Place, Event] = field(default_factory=OrderedDict)
+    _seen: dict[str, tuple[float, Mapping[TopicPartition, Bounds]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # ------------------------------------------------------------ by place
 
-    def at(self, places: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int, int], Event]:
-        """The events at these places, as far as the log still has them."""
+    def at(self, places: Iterable[Place]) -> dict[Place, Event]:
+        """The events at these places (topic, partition, offset), as far as the log still has them."""
+        topics = {stream.topic for stream in self.settings.streams.values()}
+        asked = [place for place in dict.fromkeys(places) if place[0] in topics]
+        with self._lock:
+            found = {place: self._known[place] for place in asked if place in self._known}
         wanted: dict[TopicPartition, list[int]] = {}
-        for stream, partition, offset in places:
-            if stream in self.settings.streams:
-                wanted.setdefault(TopicPartition(self.settings.streams[stream].topic, partition), []).append(offset)
-        found: dict[tuple[str, int, int], Event] = {}
-        for ranges in _rounds(self._present(wanted)):
-            offsets = {at: set(wanted[at]) for at in ranges}
-            for records in self.window(ranges):
-                at = TopicPartition(records.topic, records.partition)
-                rows = [row for row, offset in enumerate(records.offsets.tolist()) if offset in offsets[at]]
-                for event in self._events(records, rows):
-                    found[event.place] = event
+        for topic, partition, offset in asked:
+            if (topic, partition, offset) not in found:
+                wanted.setdefault(TopicPartition(topic, partition), []).append(offset)
+        present = self._present(wanted)
+        if present:
+            found |= self._read(present)
+        return found
+
+    def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
+        found: dict[Place, Event] = {}
+        with closing(self.log.glance({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
+            deadline = time.monotonic() + PATIENCE_S
+            for ranges in rounds(wanted):
+                for at, (start, _) in ranges.items():
+                    reader.seek(at, start)
+                for records in _until(reader, ranges, deadline):
+                    at = TopicPartition(records.topic, records.partition)
+                    for event in self.read(records, rows_at(records, wanted[at])):
+                        found[*at, event.offset] = event
+        with self._lock:
+            self._known |= found
+            while len(self._known) > KNOWN:
+                self._known.popitem(last=False)
         return found
 
     def _present(self, wanted: Mapping[TopicPartition, list[int]]) -> dict[TopicPartition, list[int]]:
-        exist = self.log.topics({at.topic for at in wanted})
-        places = [at for at in wanted if at.topic in exist and 0 <= at.partition < exist[at.topic].partitions]
-        bounds = self.log.bounds(places)
-        kept = {at: sorted(each for each in wanted[at] if bounds[at].begin <= each < bounds[at].end) for at in places}
+        kept: dict[TopicPartition, list[int]] = {}
+        for at, offsets in wanted.items():
+            begin, end = self._bounds(at.topic, {at: max(offsets)}).get(at, Bounds(0, 0))
+            kept[at] = sorted(each for each in offsets if begin <= each < end)
         return {at: offsets for at, offsets in kept.items() if offsets}
+
+    def _bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
+        """Of all partitions of a topic, as they were a moment ago; asked anew where one is known to be longer."""
+        at_s, found = self._seen.get(topic, (0.0, {}))
+        is_fresh = time.monotonic() - at_s <= FRESH_S
+        if not is_fresh or any(at not in found or offset >= found[at].end for at, offset in known.items()):
+            at_s = time.monotonic()
+            try:
+                found = self.log.bounds(found) if found else self.places_of(topic)
+            except Refused:  # the topic was made anew, with other partitions
+                found = self.places_of(topic)
+            self._seen[topic] = at_s, found
+        return found
 
     # ------------------------------------------------------------ the newest
 
@@ -106,57 +132,10 @@ class Events:
         places = self.places(stream)
         found: list[Event] = []
         for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
-            found += self._events(records, range(len(records)))
+            found += self.read(records, range(len(records)))
         return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
 
-    # ------------------------------------------------------------ of a key
-
-    def of_key(self, key: str, fields: Collection[str], limit: int) -> tuple[list[Event], Scanned]:
-        """Events of a key, newest first: those whose record key it is, or that have it in one of these fields."""
-        scanned, found = Scanned(), []
-        deadline = time.monotonic() + SCAN_S
-        text = key.encode("utf-8", "surrogatepass")
-        for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
-            found += self._scan(name, text, key, others, limit, scanned, deadline)
-        newest = sorted(found, key=lambda event: (event.time or 0, event.logged, event.offset), reverse=True)
-        return newest[:limit], scanned
-
-    def _scan(
-        self,
-        stream: str,
-        text: bytes,
-        key: str,
-        fields: Sequence[str],
-        limit: int,
-        scanned: Scanned,
-        deadline: float,
-    ) -> list[Event]:
-        places = self.places(stream)
-        own = self.settings.streams[stream].key
-        if not fields and not self.settings.streams[stream].repartition:
-            home = partition_of(text, len(places)) if places else 0
-            places = {at: bounds for at, bounds in places.items() if at.partition == home}
-        found: list[Event] = []
-        back, most = READ_RECORDS, SCAN_RECORDS // max(len(places), 1)
-        ends = {at: end for at, (_, end) in places.items()}
-        while ends and len(found) < limit:
-            starts = {at: max(places[at][0], places[at][1] - back) for at in ends}
-            for records in self.window({at: (starts[at], ends[at]) for at in ends}):
-                scanned.records += len(records)
-                if len(records):
-                    first = int(records.times[0])
-                    scanned.since_ms = first if scanned.since_ms is None else min(scanned.since_ms, first)
-                rows = _rows_of(records, text, by_value=bool(fields))
-                found += [each for each in self._events(records, rows) if _is_of(each, text, key, (own, *fields))]
-            ends = {at: start for at, start in starts.items() if start > places[at][0]}
-            back *= 4
-            if ends and (back > most or time.monotonic() > deadline):
-                scanned.complete = False
-                break
-        if ends and len(found) >= limit:
-            scanned.complete = False
-        return found
+    # ------------------------------------------------------------ about others
 
     def near(self, text: bytes, fields: Collection[str], matched: Sequence[Event]) -> list[Event]:
         """Events of a key that lie in the log about where these lie, in all streams."""
@@ -164,20 +143,19 @@ class Events:
         last = max(event.logged for event in matched) + NEAR_MS
         key, found = text.decode("utf-8", "replace"), []
         for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and _may_have(stream, path)]
-            places = self.places(name)
+            others = [path for path in fields if path != stream.key and may_have(stream, path)]
+            offsets = {event.partition: event.offset for event in matched if event.stream == name}
+            ends = {TopicPartition(stream.topic, partition): offset for partition, offset in offsets.items()}
+            places = self._bounds(stream.topic, ends)
             if not others and not stream.repartition and places:
                 home = partition_of(text, len(places))
                 places = {at: bounds for at, bounds in places.items() if at.partition == home}
-            offsets = {(event.partition): event.offset for event in matched if event.stream == name}
             ranges = {
                 at: self._about(at, bounds, offsets.get(at.partition), first, last) for at, bounds in places.items()
             }
             for records in self.window(ranges):
-                rows = _rows_of(records, text, by_value=bool(others))
-                found += [
-                    each for each in self._events(records, rows) if _is_of(each, text, key, (stream.key, *others))
-                ]
+                rows = rows_of(records, text, by_value=bool(others))
+                found += [each for each in self.read(records, rows) if is_of(each, key, (stream.key, *others))]
         return found
 
     def _about(
@@ -185,41 +163,35 @@ class Events:
     ) -> tuple[int, int]:
         """Offsets between two log times; where those are too many, those about a known one."""
         begin, end = self.log.offset_at(at, first), self.log.offset_at(at, last)
-        if end - begin > READ_RECORDS:
+        if end - begin > NEAR_RECORDS:
             middle = begin if known is None else known
-            begin, end = max(begin, middle - READ_RECORDS // 2), min(end, middle + READ_RECORDS // 2)
+            begin, end = max(begin, middle - NEAR_RECORDS // 2), min(end, middle + NEAR_RECORDS // 2)
         return max(begin, bounds[0]), min(end, bounds[1])
 
     # ------------------------------------------------------------ records
 
     def places(self, stream: str) -> dict[TopicPartition, tuple[int, int]]:
-        topic = self.settings.streams[stream].topic
+        return dict(self.places_of(self.settings.streams[stream].topic))
+
+    def places_of(self, topic: str) -> Mapping[TopicPartition, Bounds]:
         found = self.log.topics([topic]).get(topic)
         if found is None:
             return {}
-        return dict(self.log.bounds([TopicPartition(topic, number) for number in range(found.partitions)]))
+        return self.log.bounds([TopicPartition(topic, number) for number in range(found.partitions)])
 
     def window(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], patience_s: float = PATIENCE_S
     ) -> Iterator[Records]:
         """Records from one offset up to another, of several partitions. What does not come in time is left out."""
-        open_ = {at: stop for at, (start, stop) in ranges.items() if start < stop}
-        if not open_:
+        starts = {at: start for at, (start, stop) in ranges.items() if start < stop}
+        if not starts:
             return
-        reader = self.log.reader({at: ranges[at][0] for at in open_})
-        deadline = time.monotonic() + patience_s
-        try:
-            while open_ and time.monotonic() < deadline:
-                for records in reader.poll(READ_RECORDS, POLL_S):
-                    at = TopicPartition(records.topic, records.partition)
-                    if at in open_:
-                        rows = int(np.searchsorted(records.offsets, open_[at]))
-                        yield records if rows == len(records) else Part(records, 0, rows, open_[at])
-                open_ = {at: stop for at, stop in open_.items() if reader.position(at) < stop}
-        finally:
-            reader.close()
+        most = max(ranges[at][1] - start for at, start in starts.items())
+        reader = self.log.glance(starts, most) if most <= READ_RECORDS else self.log.reader(starts)
+        with closing(reader):
+            yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
 
-    def _events(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
+    def read(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
         name = self._stream_of(records.topic)
         stream = self.settings.streams[name]
         offsets, times = records.offsets, records.times
@@ -250,6 +222,19 @@ class Events:
         return unpacked(value.decode("utf-8", "replace"))
 
 
+def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], deadline: float) -> Iterator[Records]:
+    """Records of these ranges, whose starts the reader is at."""
+    open_ = {at: stop for at, (_, stop) in ranges.items()}
+    while open_ and time.monotonic() < deadline:
+        left = sum(stop - reader.position(at) for at, stop in open_.items())
+        for records in reader.poll(min(left, READ_RECORDS), POLL_S):
+            at = TopicPartition(records.topic, records.partition)
+            if at in open_:
+                rows = int(np.searchsorted(records.offsets, open_[at]))
+                yield records if rows == len(records) else Part(records, 0, rows, open_[at])
+        open_ = {at: stop for at, stop in open_.items() if reader.position(at) < stop}
+
+
 # ---------------------------------------------------------------- parts of an event
 
 
@@ -276,13 +261,16 @@ def type_of(event: Any, stream: Stream, name: str) -> str:
     return found if isinstance(found, str) else "?"
 
 
-def _may_have(stream: Stream, path: str) -> bool:
+def may_have(stream: Stream, path: str) -> bool:
     """Whether events of a stream can have a field, as far as its schema tells."""
     return stream.fields is None or path in json.dumps(stream.fields)
 
 
-def _is_of(event: Event, text: bytes, key: str, fields: Sequence[str]) -> bool:
-    return event.key == text or any(_text(value_at(event.event, path)) == key for path in fields)
+def is_of(event: Event, key: str, fields: Sequence[str]) -> bool:
+    """Whether a key is an event's record key, or stands in one of these fields."""
+    if event.key == key.encode("utf-8", "surrogatepass"):
+        return True
+    return any(_text(value_at(event.event, path)) == key for path in fields)
 
 
 def _text(value: Any) -> str | None:
@@ -291,35 +279,3 @@ def _text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return None if value is None or isinstance(value, dict | list) else str(value)
-
-
-def _rows_of(records: Records, text: bytes, *, by_value: bool) -> list[int]:
-    """Rows that may be of a key: it is the record's key or, if `by_value`, its bytes are somewhere in the value."""
-    keys = records.keys
-    rows = np.flatnonzero(keys.ends - keys.starts == len(text)).tolist()
-    found = [row for row in rows if records.key(row) == text]
-    if by_value:
-        found += [row for row in range(len(records)) if text in (records.value(row) or b"")]
-    return sorted(set(found))
-
-
-def _rounds(wanted: Mapping[TopicPartition, list[int]]) -> Iterator[dict[TopicPartition, tuple[int, int]]]:
-    """Ranges that hold these offsets, of each partition one a round."""
-    left = {at: _clusters(offsets) for at, offsets in wanted.items()}
-    while left:
-        yield {at: clusters[0] for at, clusters in left.items()}
-        left = {at: clusters[1:] for at, clusters in left.items() if len(clusters) > 1}
-
-
-def _clusters(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """
-    >>> _clusters([3, 5, 9_000])
-    [(3, 6), (9000, 9001)]
-    """
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and offset - found[-1][1] <= NEAR:
-            found[-1] = found[-1][0], offset + 1
-        else:
-            found.append((offset, offset + 1))
-    return found

@@ -99,7 +99,8 @@ def _held(world: World, here: Site, partition: int, text: str, rule: str | None)
             state = look_up(plan, store, key, rule)
             if not state.is_empty:
                 told = state.data()
-                told["rules"] = [_titled(world, with_events(here, position, each)) for each in told["rules"]]
+                bound = with_events(world.events, here, position, told["rules"])
+                told["rules"] = [_titled(world, each) for each in bound]
                 yield {**where, **told}
 
 

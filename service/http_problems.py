@@ -30,6 +30,7 @@ STATUS = {
     "access-token": 401,
     "bad-events": 422,
     "bad-key": 400,
+    "bad-mark": 400,
     "bad-place": 400,
     "bad-position": 400,
     "bad-rule": 422,
@@ -49,6 +50,7 @@ STATUS = {
     "topic-missing": 404,
     "unknown-type": 422,
     "view-query": 400,
+    "view-version": 404,
 }
 
 

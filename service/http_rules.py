@@ -5,14 +5,16 @@ What a rule file has wrong does not stop anybody from looking at alerts and keys
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from samovar.changelog import rules_topic
-from samovar.changelog.errors import Refused
+from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.log import Log, TopicPartition
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.rulefile import load_text
@@ -23,6 +25,7 @@ from samovar.service.stores import Site, site_of
 from samovar.tasks.plan import RuleText
 
 LOOK_EVERY_S = 1.0
+OLD_S = 5.0  # a look that is older is waited for
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Loaded:
     stages: Mapping[str, str] = field(default_factory=dict)
     book: Rulebook | None = None
     problem: str | None = None
+    _parsed: dict[str, Rule | None] = field(default_factory=dict, compare=False)  # earlier versions
 
     def version(self, rule: str) -> str | None:
         return self.texts[rule].version if rule in self.texts else None
@@ -43,8 +47,10 @@ class Loaded:
         """A rule of a version: the one of now, or one that the rulebook still has."""
         if self.version(rule) == version:
             return self.rules.get(rule)
-        found = self.entry_of(rule, version)
-        return None if found is None else load_text(found.text).rule
+        if version not in self._parsed:
+            found = self.entry_of(rule, version)
+            self._parsed[version] = None if found is None else load_text(found.text).rule
+        return self._parsed[version]
 
     def entry_of(self, rule: str, version: str) -> RuleEntry | None:
         entries = () if self.book is None else self.book.history(rule)
@@ -62,21 +68,44 @@ class RuleShelf:
         self._lock = threading.Lock()
         self._loaded = Loaded(None)
         self._print: object = None
-        self._next_s = 0.0
+        self._looked_s = -math.inf
 
     def get(self) -> Loaded:
-        with self._lock:
-            if time.monotonic() >= self._next_s:
-                self._next_s = time.monotonic() + LOOK_EVERY_S
-                found = self._fingerprint()
-                if found != self._print:
-                    self._loaded, self._print = self._load(), found
-            return self._loaded
+        """Where the last look is not long ago, the next one is taken in a thread, and nobody waits for it."""
+        age_s = time.monotonic() - self._looked_s
+        if age_s > OLD_S:
+            with self._lock:
+                if time.monotonic() - self._looked_s > OLD_S:
+                    self._look()
+        elif age_s > LOOK_EVERY_S and self._lock.acquire(blocking=False):
+            threading.Thread(target=self._look_and_release, name="rules", daemon=True).start()
+        return self._loaded
 
     def look_again(self) -> None:
         """The next one who asks gets what was published a moment ago."""
+        self._looked_s = -math.inf
+
+    def close(self) -> None:
+        """Wait for a look that is under way, and begin no other one."""
         with self._lock:
-            self._next_s = 0.0
+            self._looked_s = math.inf
+
+    def _look_and_release(self) -> None:
+        try:
+            with suppress(LogUnavailable, Refused, OSError):  # whoever asks when the last look is old hears of it
+                self._look()
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        before, self._looked_s = self._looked_s, time.monotonic()
+        try:
+            found = self._fingerprint()
+            if found != self._print:
+                self._loaded, self._print = self._load(), found
+        except BaseException:
+            self._looked_s = before
+            raise
 
     def site(self) -> Site:
         found = self.get()

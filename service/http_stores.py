@@ -1,4 +1,4 @@
-"""Stores of this machine's containers, opened to read and shared for a moment: opening one for each question is slow.
+"""Stores of this machine's containers, open to read and shared: opening one reads all of its newest log again.
 
 Always a secondary instance, never the container's own handle. What is given is at most FRESH_S old.
 """
@@ -59,12 +59,35 @@ class StorePool:
                 found = self._fresh(folder)
                 if found is not None:
                     return found
-            made = _Open(SecondaryStore(folder), time.monotonic(), 1)
-            with self._lock:
-                self._retire(folder)
-                self._open[folder] = made
-                self._tidy()
-            return made
+            return self._followed(folder) or self._made(folder)
+
+    def _followed(self, folder: Path) -> _Open | None:
+        """The one that is open already, with what was written since; None where it must be opened anew."""
+        with self._lock:
+            found = self._open.get(folder)
+            if found is None:
+                return None
+            found.users += 1  # nobody closes it meanwhile
+        now_s = time.monotonic()
+        try:
+            is_fresh = found.store.follow()
+        except BaseException:
+            self._give_back(found)
+            raise
+        if is_fresh:
+            found.at_s = now_s
+            return found
+        self._give_back(found)
+        return None
+
+    def _made(self, folder: Path) -> _Open:
+        now_s = time.monotonic()
+        made = _Open(SecondaryStore(folder), now_s, 1)
+        with self._lock:
+            self._retire(folder)
+            self._open[folder] = made
+            self._tidy()
+        return made
 
     def _fresh(self, folder: Path) -> _Open | None:
         found = self._open.get(folder)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from samovar.patterns.compile import compile_rules
+from samovar.patterns.compile import Program
 from samovar.patterns.follow import Names, Story, follow, iso_time, listed
 from samovar.patterns.matcher import Matches
 from samovar.patterns.native import Other, joined
 from samovar.patterns.replay import Replay
-from samovar.patterns.syntax import Rule, Scalar
+from samovar.patterns.syntax import Scalar
 from samovar.patterns.why import explain
 from samovar.service.access_masks import Masks
 from samovar.service.http_events import Event
 from samovar.service.settings_models import ServiceFile
 
 
-def story_of(rule: Rule, key: Sequence[Scalar], events: Sequence[Event], decoders: Any) -> Story:
-    """A rule over these events, in the order of their times. An event's number is its place in the list."""
-    program = compile_rules([rule])
+def story_of(program: Program, key: Sequence[Scalar], events: Sequence[Event], decoders: Any) -> Story:
+    """One rule over these events, in the order of their times. An event's number is its place in the list."""
     import numpy as np  # noqa: PLC0415 - with its kernel loaded already
 
     def feed(replay: Replay) -> Iterator[Matches]:
@@ -50,9 +49,9 @@ def decoders_of(settings: ServiceFile) -> Any:
     return get
 
 
-def told_of(masks: Masks, rule: Rule, key: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+def told_of(masks: Masks, program: Program, key: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
     """The same as data, with what may not be seen struck out of the sentences."""
-    story = story_of(rule, list(key.values()), events, decoders_of(masks.settings))
+    story = story_of(program, list(key.values()), events, decoders_of(masks.settings))
     return story_data(masks, story, events)
 
 

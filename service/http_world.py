@@ -11,7 +11,7 @@ from pathlib import Path
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
-from samovar.service import access, labels
+from samovar.service import access
 from samovar.service.access import LOCAL, NOBODY, Role, Tokens, Who
 from samovar.service.access_masks import Masks
 from samovar.service.alerts_index import AlertsIndex
@@ -27,6 +27,7 @@ from samovar.service.http_watch import Watch
 from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
 from samovar.service.sinks import Sinks
+from samovar.service.topics import Role as TopicRole
 from samovar.service.topics import ensure
 
 
@@ -58,8 +59,7 @@ class World:
         self.tokens = access.ensure_access(self.settings, self.log)
         refuse_open(self.place, self.tokens)
         with suppress(Refused):  # without it alerts cannot be labelled, and that is said then
-            spec = labels.spec_of(self.settings.service, self.settings.replication)
-            ensure_topic(self.settings, self.log, spec, "labels of alerts")
+            ensure_topic(self.settings, self.log, TopicRole.LABELS)
         topic = access.topic_of(self.settings.service)
         self.follower = Follower(self.settings, self.log, self.index, self.hub.publish, {topic: self.tokens.fold})
         self.follower.start()
@@ -71,6 +71,7 @@ class World:
         self.sinks.close()
         self.watch.close()
         self.follower.close()
+        self.shelf.close()
         self.stores.close()
         self.index.close()
 

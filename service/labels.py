@@ -17,11 +17,11 @@ from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.service.side_topics import labels_topic
 
 FORMAT = 1
 LABELS = ("open", "confirmed", "false_alarm")
-SETTINGS = {"cleanup.policy": "compact"}
 MAX_NOTE = 2_000  # characters
 
 
@@ -39,11 +39,7 @@ class Label:
 
 
 def topic_of(service: str) -> str:
-    return f"{service}-labels"
-
-
-def spec_of(service: str, replication: int = 1) -> TopicSpec:
-    return TopicSpec(topic_of(service), 1, SETTINGS, replication)
+    return labels_topic(service).name
 
 
 def put(log: Log, service: str, label: Label) -> None:

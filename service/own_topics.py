@@ -1,21 +1,20 @@
-"""Topics beside the stream tasks' own, each made by whoever needs it first: labels, the audit trail, access tokens."""
+"""A topic of one partition that is needed now: published rules, labels, tokens, the audit trail, marks of letters."""
 
 from __future__ import annotations
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.log import Log, TopicSpec
+from samovar.changelog.log import Log
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import Planned, bootstrap_of, create_command
+from samovar.service.topics import Role, bootstrap_of, mismatches, missing, refuse, single_topics
 
 
-def ensure_topic(settings: ServiceFile, log: Log, spec: TopicSpec, what: str) -> None:
-    """A topic, made where it is missing; with `topics: check` refused, with the command that makes it."""
-    if spec.name in log.topics([spec.name]):
-        return
+def ensure_topic(settings: ServiceFile, log: Log, role: Role) -> None:
+    """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
+    (spec,) = (each for each in single_topics(settings) if each.role is role)
+    found = log.topics([spec.name]).get(spec.name)
     bootstrap = bootstrap_of(settings)
-    if settings.topics != "create" and bootstrap is not None:
-        planned = Planned(spec.name, spec.partitions, spec.settings, spec.replication)
-        raise Refused(
-            "topic-missing", f"the topic {spec.name} ({what}) does not exist", create_command(planned, bootstrap)
-        )
-    log.create([spec])
+    if found is not None:
+        refuse(list(mismatches(spec, found, bootstrap)))
+    elif settings.topics != "create" and bootstrap is not None:
+        refuse([missing(spec, bootstrap)])
+    else:
+        log.create([spec])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.rules_topic import DISABLED, DRAIN, SHADOW
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.schema import Schema
@@ -16,7 +15,7 @@ from samovar.service.rulebook import Rulebook
 from samovar.service.service_rules import lists_of, rules_of
 from samovar.service.settings_models import ServiceFile, Storm, Stream
 from samovar.service.stages import Stage, stages_of, topic_of
-from samovar.service.user_tasks import task_plans
+from samovar.service.user_tasks import forwarded, task_forwards, task_plans
 from samovar.tasks.plan import Book, Coming, Forward, InputSpec, OutputTopics, Plan, RuleText
 from samovar.tasks.storm import EVERY, Limits
 
@@ -29,26 +28,13 @@ def plan_of(settings: ServiceFile, partitions: int) -> Plan:
 def plans_of(settings: ServiceFile, partitions: int) -> list[Plan]:
     """The plans of all stages: the main one, those of rules that are keyed otherwise, those of the user's tasks."""
     plans = rule_plans(settings, partitions)
-    if partitions > 1:
-        _refuse_unplaced(settings)
-    return [*plans, *task_plans(settings, plans[0], plans[0].inputs)]
-
-
-def _refuse_unplaced(settings: ServiceFile) -> None:
-    """A task's stores are by partition: it cannot read a stream whose keys are in any."""
-    for name, task in settings.tasks.items():
-        for stream in task.streams:
-            if settings.streams[stream].repartition:
-                raise Refused(
-                    "key-mismatch",
-                    f"the task {name} reads the stream `{stream}`, whose keys are not in partitions of their own",
-                    "Only rules go through a repartition topic. Let the stream's producers place by murmur2 and remove"
-                    " `repartition: true`, or set `partitions: 1` for all streams.",
-                )
+    return [*plans, *task_plans(settings, plans[0], partitions)]
 
 
 def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
-    """The plans of the stages that run rules. No code of the user's is loaded."""
+    """The plans of the stages that run rules; the main one also forwards what tasks read. No code of the user's is
+    loaded.
+    """
     main, *others = stages_of(rules_of(settings, partitions).rules, settings.streams, partitions)
     topics = OutputTopics(
         settings.alerts.topic,
@@ -61,7 +47,7 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
     forwards = tuple(each for stage in others for each in _forwards(settings, stage, partitions))
     plan = _plan(settings, main.rules, inputs, topics)
     return [
-        replace(plan, forwards=forwards),
+        replace(plan, forwards=(*forwards, *task_forwards(settings, partitions))),
         *(_stage_plan(settings, stage, plan, partitions) for stage in others),
     ]
 
@@ -104,13 +90,8 @@ def stage_topics(topics: OutputTopics, stage: str) -> OutputTopics:
 
 
 def _forwarded(settings: ServiceFile, spec: InputSpec, stage: Stage, partitions: int) -> InputSpec:
-    return replace(
-        spec,
-        topic=topic_of(settings.service, spec.stream, stage.name),
-        key=stage.fields.get(spec.stream) or spec.key,
-        source_topic=spec.topic,
-        source_partitions=partitions,
-    )
+    keyed = replace(spec, key=stage.fields.get(spec.stream) or spec.key)
+    return forwarded(keyed, topic_of(settings.service, spec.stream, stage.name), partitions)
 
 
 def _forwards(settings: ServiceFile, stage: Stage, partitions: int) -> list[Forward]:

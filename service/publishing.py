@@ -15,7 +15,6 @@ from typing import Any
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
-from samovar.changelog.record import row_parts
 from samovar.changelog.rules_topic import (
     DISABLED,
     DRAIN,
@@ -26,7 +25,6 @@ from samovar.changelog.rules_topic import (
     ListRecord,
     RuleRecord,
     append_changes,
-    spec_of,
 )
 from samovar.patterns.compile import CompileError, compile_rules
 from samovar.patterns.findings import Finding
@@ -42,12 +40,10 @@ from samovar.service.plans import rule_plans
 from samovar.service.rulebook import Rulebook, RuleEntry, folded, read_rulebook, with_book
 from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_of
 from samovar.service.settings_models import ServiceFile
-from samovar.service.stores import reading, rows_of
-from samovar.service.topics import MAX_MESSAGE_BYTES, partitions_of
-from samovar.state.errors import StoreError
+from samovar.service.state_counts import Counted, states_here
+from samovar.service.topics import MAX_MESSAGE_BYTES, Role, partitions_of
 from samovar.tasks.plan import Plan
 from samovar.tasks.switching import rules_facts, switched
-from samovar.tasks.task import task_folder
 
 NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
 
@@ -127,8 +123,8 @@ def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note
 
 def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
     """Write any change; the entries of all rules after it."""
-    ensure_topic(settings, log, spec_of(settings.service, settings.replication), "published rules")
-    ensure_topic(settings, log, audit.spec_of(settings.service, settings.replication), "who changed what")
+    ensure_topic(settings, log, Role.RULES)
+    ensure_topic(settings, log, Role.AUDIT)
     changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
     if read_rulebook(settings, log).change != plan.base:
         raise Refused(
@@ -137,7 +133,7 @@ def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note:
             "Nothing was written. Look at `samovar rules history`, and do it again.",
         )
     append_changes(log, settings.service, changes)
-    what = f"rules.{plan.act}" if plan.rules else "lists"
+    what = "lists" if plan.lists else f"rules.{plan.act}"
     audit.record(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
     return {entry.name: entry for entry in read_rulebook(settings, log).entries}
 
@@ -241,8 +237,8 @@ def planned(
     standing: list[Plan] = []
     with suppress(Refused):  # what was published before does not load: this change may be what mends it
         standing = rule_plans(with_book(settings, before), partitions)
-    counts = states_here(settings, [each.stage for each in standing], partitions)
-    look = _Looking(standing, plans, counts, before)
+    look = _Looking(standing, plans, before)
+    look.count(settings, partitions, [each.name for each in numbered] or look.relisted())
     names = [each.stage for each in plans], [each.stage for each in standing]
     return ChangePlan(
         book.change,
@@ -278,15 +274,19 @@ def _numbered(record: RuleRecord, number: int) -> RuleRecord:
 class _Looking:
     """What a change does to rules, as `switched` tells it."""
 
-    def __init__(
-        self, standing: Sequence[Plan], wanted: Sequence[Plan], counts: Mapping[str, int] | None, before: Rulebook
-    ) -> None:
-        self.counts, self.before = counts, before
+    def __init__(self, standing: Sequence[Plan], wanted: Sequence[Plan], before: Rulebook) -> None:
+        self.before = before
+        self.counted: Counted | None = None
         self.old = {rule.id: (plan, rule) for plan in standing for rule in plan.rules}
         self.new = {rule.id: (plan, rule) for plan in wanted for rule in plan.rules}
         stages = {plan.stage: plan for plan in wanted}
         both = [(plan, stages[plan.stage]) for plan in standing if plan.stage in stages]
         self.switches = {new.stage: switched(old, new, NOWHEN) for old, new in both}
+
+    def count(self, settings: ServiceFile, partitions: int, names: Sequence[str]) -> None:
+        """How many states these rules have: only where there can be any, since it takes looking at all rows."""
+        stages = dict.fromkeys(self.old[name][0].stage for name in names if name in self.old)
+        self.counted = states_here(settings, list(stages), partitions) if stages else None
 
     def at(self, record: RuleRecord) -> RulePlan:
         entry = self.before.entry(record.name)
@@ -297,12 +297,17 @@ class _Looking:
         )
         cold = self._cold_ms(record.name)
         stage = self.new[record.name][0].stage if record.name in self.new else ""
-        return RulePlan(record, diff, self._state(record), self._count(record.name), cold, stage)
+        whole = self.counted is None or self.counted.is_whole
+        return RulePlan(record, diff, self._state(record), self._count(record.name), cold, stage, whole)
+
+    def relisted(self) -> list[str]:
+        """Rules whose version changes with a list; they are not published anew."""
+        return [
+            name for name, (_, new) in self.new.items() if name in self.old and self.old[name][1].version != new.version
+        ]
 
     def touched(self) -> tuple[RulePlan, ...]:
-        """Rules whose version changes with a list; they are not published anew."""
-        names = [name for name, (_, new) in self.new.items() if self.old[name][1].version != new.version]
-        return tuple(self.at(self._record(name)) for name in names)
+        return tuple(self.at(self._record(name)) for name in self.relisted())
 
     def _record(self, name: str) -> RuleRecord:
         entry = self.before.entry(name)
@@ -325,7 +330,7 @@ class _Looking:
 
     def _count(self, name: str) -> int | None:
         old = self.old.get(name)
-        return None if old is None or self.counts is None else self.counts.get(f"{name}@{old[1].version}", 0)
+        return None if old is None or self.counted is None else self.counted.states.get(f"{name}@{old[1].version}", 0)
 
     def _cold_ms(self, name: str) -> int:
         if name not in self.new:
@@ -337,23 +342,6 @@ class _Looking:
             return cold_ms(rule)
         own = next(each for each in switch.plan.rules if each.id == name and not each.drains)
         return 0 if own.alerts_from_ms is None else own.alerts_from_ms - NOWHEN
-
-
-def states_here(settings: ServiceFile, stages: Sequence[str], partitions: int) -> dict[str, int] | None:
-    """How many keys have a state, by the store's name, in the stores of this machine; None where it has none."""
-    found: Counter[str] = Counter()
-    looked = False
-    for stage in stages:
-        for partition in range(partitions):
-            folder = task_folder(settings.state, partition, stage) / "store"
-            if not (folder / "CURRENT").exists():
-                continue
-            with suppress(StoreError), reading(folder) as store:
-                looked = True
-                for row, _ in rows_of(store):
-                    _, name, kind, number = row_parts(b"r" + row)
-                    found[name] += kind == 0 and number == 0
-    return dict(found) if looked else None
 
 
 # ---------------------------------------------------------------- writing

@@ -20,6 +20,7 @@ from samovar.changelog.log import Delivery, Joining, Log, Member, Records, Topic
 from samovar.service.alerts_index import Alert, read_alert
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_sinks import SinkSettings
+from samovar.service.side_topics import sink_group
 
 POLL_RECORDS = 200
 POLL_S = 0.5
@@ -61,7 +62,7 @@ class Sink:
     def __init__(self, name: str, settings: ServiceFile, log: Log, target: Target, slot: int) -> None:
         self.name, self._settings, self._log, self._target, self._slot = name, settings, log, target, slot
         self._wanted = settings.sinks[name].rules
-        self._group = group_of(settings.service, name)
+        self._group = sink_group(settings.service, name)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sink-{name}", daemon=True)
         self._owned: set[TopicPartition] = set()
@@ -190,10 +191,6 @@ class Sinks:
 
     def reports(self) -> list[SinkReport]:
         return [sink.report() for sink in self._sinks]
-
-
-def group_of(service: str, name: str) -> str:
-    return f"{service}-sink-{name}"
 
 
 def target_of(name: str, settings: SinkSettings, service: str) -> Target:

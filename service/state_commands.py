@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.syntax import Scalar
-from samovar.service.reading import unpacked
+from samovar.service.http_events import Events, Place
 from samovar.service.state_rows import UnreadableError, head_of
 from samovar.service.state_tasks import held_of, history_of, named, scanned
 from samovar.service.state_view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of
@@ -27,6 +27,8 @@ from samovar.state.prefixed import after
 from samovar.state.store import Readable
 from samovar.tasks.plan import Plan
 from samovar.tasks.task import name_of
+
+EVENTS_READ = 5  # of what a rule has bound of a key, the newest; of the others their places are told
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Fo
     lines: list[str] = []
     refuse_unknown_rule(site, rule)
     refuse_no_key(site, text, rule, stage)
+    events = Events(site.settings, site.log)
     for here, partition in site.found(stage=stage):
         with reading(here.store(partition)) as store:
             position = position_of(store)
@@ -73,7 +76,7 @@ def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Fo
             for key in keys_meant(plan, text, rule):
                 state = look_up(plan, store, key, rule)
                 if not state.is_empty:
-                    state = replace(state, rules=[with_events(here, position, rule) for rule in state.rules])
+                    state = replace(state, rules=with_events(events, here, position, state.rules))
                     found.append({**here.placed(partition), "watermark": _moment(position), **state.data()})
                     lines += [_heading(state.key, here, partition, position), *text_of(state)]
     return Found(found, lines or [f"nothing is held of {text}"])
@@ -83,32 +86,38 @@ def _moment(position: Position | None) -> int | None:
     return None if position is None else position.watermark
 
 
-def with_events(site: Site, position: Position | None, rule: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A rule's state with the events that its partial matches have bound, as the input has them."""
-    if position is None or not rule.get("partials"):
-        return rule
-    partials = [
-        {**partial, "bound": [_event(site, position, each) for each in partial.get("bound", ())]}
-        for partial in rule["partials"]
-    ]
-    return {**rule, "partials": partials}
-
-
-def _event(site: Site, position: Position, bound: Mapping[str, Any]) -> dict[str, Any]:
-    stream = position.streams[bound["stream"]]
+def with_events(
+    events: Events, site: Site, position: Position | None, rules: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """States of rules with the newest events that their partial matches have bound, as the input has them."""
+    if position is None:
+        return [dict(rule) for rule in rules]
     specs = {spec.stream: spec.origin for spec in (*site.plan.inputs, *site.plan.others)}
-    at = TopicPartition(specs.get(stream) or position.inputs[stream].topic, bound["partition"])
-    begin, end = site.log.bounds([at])[at]
-    found = {**bound, "stream": stream}
-    if not begin <= bound["offset"] < end:
-        return found
-    cursor = Cursor(site.log, at, bound["offset"])
-    try:
-        records = cursor.take(bound["offset"] + 1)
-    finally:
-        cursor.close()
-    value = None if records is None else records.value(0)
-    return found if value is None else {**found, "event": unpacked(value.decode("utf-8", "replace"))}
+
+    def place(bound: Mapping[str, Any]) -> Place:
+        stream = position.streams[bound["stream"]]
+        return specs.get(stream) or position.inputs[stream].topic, bound["partition"], bound["offset"]
+
+    found = events.at(place(each) for rule in rules for each in _newest_bound(rule))
+
+    def shown(bound: Mapping[str, Any]) -> dict[str, Any]:
+        told = {**bound, "stream": position.streams[bound["stream"]]}
+        event = found.get(place(bound))
+        return told if event is None or event.value is None else {**told, "event": event.event}
+
+    return [_with_bound(rule, shown) for rule in rules]
+
+
+def _newest_bound(rule: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    bound = [each for partial in rule.get("partials", ()) for each in partial.get("bound", ())]
+    return sorted(bound, key=lambda each: int(each["time"]), reverse=True)[:EVENTS_READ]
+
+
+def _with_bound(rule: Mapping[str, Any], shown: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    if not rule.get("partials"):
+        return dict(rule)
+    partials = [{**each, "bound": [shown(one) for one in each.get("bound", ())]} for each in rule["partials"]]
+    return {**rule, "partials": partials}
 
 
 def _heading(key: Sequence[Scalar], site: Site, partition: int, position: Position | None) -> str:

@@ -318,7 +318,7 @@ def first_times(
     found: dict[TopicPartition, int] = {}
     if not starts:
         return found
-    reader = log.reader(starts)
+    reader = log.glance(starts, 1)
     deadline = time.monotonic() + FIRST_S
     try:
         while time.monotonic() < deadline:
@@ -349,7 +349,7 @@ def committed_position(log: Log, changelog: TopicPartition) -> Position | None:
 
 def _last_position(log: Log, changelog: TopicPartition, start: int, end: int) -> bytes | None:
     found = None
-    cursor = Cursor(log, changelog, start)
+    cursor = Cursor(log, changelog, start, end)
     try:
         while (records := cursor.take(end)) is not None:
             found = next((value for key, value in reversed(records.pairs()) if key == POSITION), found)

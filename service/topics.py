@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from samovar.changelog import presence, rules_topic
+from samovar.changelog import presence, redriven, rules_topic
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.service.plans import rule_plans
@@ -19,6 +19,8 @@ from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules, wanted_partitions
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_tasks_check import emitted_topics
+from samovar.service.side_topics import access_topic, audit_topic, labels_topic
+from samovar.service.user_tasks import task_forwards
 from samovar.tasks.plan import Forward
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
@@ -37,10 +39,17 @@ class Role(StrEnum):
     EMITTED = "emitted"
     CONTAINERS = "containers"
     RULES = "rules"
+    LABELS = "labels"
+    ACCESS = "access"
+    AUDIT = "audit"
+    REDRIVEN = "redriven"
 
 
 # One partition of these is one partition of the input.
 TASK_ROLES = (Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.REPARTITION)
+
+# Containers run without these: the HTTP API and the commands need them, and refuse then.
+SIDE_ROLES = (Role.LABELS, Role.ACCESS, Role.AUDIT, Role.REDRIVEN)
 
 # What a topic has where a setting is not given.
 KAFKA_DEFAULTS = {
@@ -83,7 +92,7 @@ def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, 
     partitions = partitions_of(settings, existing)
     make = _Making(settings, partitions, existing)
     plans = rule_plans(settings, partitions) if stages and has_rules(settings) else []
-    forwards = [forward for plan in plans for forward in plan.forwards]
+    forwards = plans[0].forwards if plans else task_forwards(settings, partitions) if stages else ()
     names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
     letters = {"max_message_bytes": MAX_LETTER_BYTES}
     return [
@@ -97,8 +106,7 @@ def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, 
         *(make.changelog(f"{settings.changelog.topic}-{name}") for name in names),
         *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
         *(make.kept(topic, Role.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
-        _containers(settings.service, settings.replication, make.replicated),
-        _rules(settings.service, settings.replication, make.replicated),
+        *single_topics(settings),
     ]
 
 
@@ -110,13 +118,9 @@ class _Making:
     partitions: int
     existing: Mapping[str, Topic]
 
-    @property
-    def replicated(self) -> Mapping[str, str]:
-        return {"min.insync.replicas": "2"} if self.settings.replication >= 3 else {}
-
     def planned(self, name: str, role: Role, **given: str | int) -> Planned:
         own = {key.replace("_", "."): str(value) for key, value in given.items()}
-        return Planned(name, self.partitions, {**own, **self.replicated}, self.settings.replication, role)
+        return Planned(name, self.partitions, {**own, **_replicated(self.settings)}, self.settings.replication, role)
 
     def kept(self, name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
         return self.planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
@@ -142,14 +146,23 @@ class _Making:
         return self.kept(forward.topic, Role.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
 
 
-def _containers(service: str, replication: int, replicated: Mapping[str, str]) -> Planned:
-    own = presence.spec_of(service, replication)
-    return Planned(own.name, own.partitions, {**own.settings, **replicated}, replication, Role.CONTAINERS)
+def single_topics(settings: ServiceFile) -> list[Planned]:
+    """The topics that have one partition, however many the inputs have."""
+    made = {
+        Role.CONTAINERS: presence.spec_of,
+        Role.RULES: rules_topic.spec_of,
+        Role.LABELS: labels_topic,
+        Role.ACCESS: access_topic,
+        Role.AUDIT: audit_topic,
+        Role.REDRIVEN: redriven.spec_of,
+    }
+    found = [(role, of(settings.service, settings.replication)) for role, of in made.items()]
+    more = _replicated(settings)
+    return [Planned(own.name, 1, {**own.settings, **more}, own.replication, role) for role, own in found]
 
 
-def _rules(service: str, replication: int, replicated: Mapping[str, str]) -> Planned:
-    own = rules_topic.spec_of(service, replication)
-    return Planned(own.name, own.partitions, {**own.settings, **replicated}, replication, Role.RULES)
+def _replicated(settings: ServiceFile) -> Mapping[str, str]:
+    return {"min.insync.replicas": "2"} if settings.replication >= 3 else {}
 
 
 def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
@@ -249,13 +262,14 @@ def ensure(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Plan
     bootstrap = bootstrap_of(settings)
     present = [spec for spec in specs if spec.name in existing]
     absent = [spec for spec in specs if spec.name not in existing]
-    _refuse([found for spec in present for found in mismatches(spec, existing[spec.name], bootstrap)])
+    used = [spec for spec in present if spec.role not in SIDE_ROLES]
+    refuse([found for spec in used for found in mismatches(spec, existing[spec.name], bootstrap)])
     if absent and settings.topics == "create":
         log.create(absent)
-        _refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
+        refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
     elif absent:
         # Without a rules topic a service runs the rules of its folder, as all did before there was one.
-        _refuse([missing(spec, bootstrap) for spec in absent if spec.role is not Role.RULES])
+        refuse([missing(spec, bootstrap) for spec in absent if spec.role not in (Role.RULES, *SIDE_ROLES)])
     return specs
 
 
@@ -263,7 +277,7 @@ def bootstrap_of(settings: ServiceFile) -> str | None:
     return settings.log.kafka.bootstrap if settings.log.kafka else None
 
 
-def _refuse(found: Sequence[Mismatch]) -> None:
+def refuse(found: Sequence[Mismatch]) -> None:
     if not found:
         return
     first, *others = found

@@ -21,22 +21,29 @@ from typing import Any
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import Mismatch, Planned, Role, bootstrap_of, create_command
+from samovar.service.side_topics import redrive_group, sink_group
+from samovar.service.topics import SIDE_ROLES, Mismatch, Planned, Role, bootstrap_of, create_command
 
-SERVICE, PRODUCERS, READERS, AUTHORS = "service", "producers", "readers", "authors"
+SERVICE, HTTP, PRODUCERS, READERS, AUTHORS = "service", "http", "producers", "readers", "authors"
+LOOK = ("DESCRIBE", "DESCRIBE_CONFIGS")
 
 _OF_THE_SERVICE = {
-    Role.INPUT: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.ALERTS: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.LATE: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.DEAD_LETTERS: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.CHANGELOG: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.JOURNAL: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.REPARTITION: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.EMITTED: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.CONTAINERS: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
-    Role.RULES: ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    Role.INPUT: ("READ", *LOOK),
+    Role.ALERTS: ("WRITE", *LOOK),
+    Role.LATE: ("WRITE", *LOOK),
+    Role.DEAD_LETTERS: ("WRITE", *LOOK),
+    Role.CHANGELOG: ("READ", "WRITE", *LOOK),
+    Role.JOURNAL: ("READ", "WRITE", *LOOK),
+    Role.REPARTITION: ("READ", "WRITE", *LOOK),
+    Role.EMITTED: ("WRITE", *LOOK),
+    Role.CONTAINERS: ("READ", "WRITE", *LOOK),
+    Role.RULES: ("READ", *LOOK),
 }
+# `samovar serve` reads all topics of the plan, and writes these: events that are posted, letters that are put back,
+# changes of rules and lists, and what only it has.
+_HTTP_WRITES = (Role.INPUT, Role.RULES, *SIDE_ROLES)
+# Whoever publishes from the command line leaves a trace, too.
+_AUTHORS_WRITE = (Role.RULES, Role.AUDIT)
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,8 @@ class Right:
 
 
 def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
-    """For the service's containers, for those who produce its input, read its output, and publish its rules."""
-    return [*_service_rights(settings, specs), *_others_rights(specs)]
+    """For the service's containers, its HTTP API, and those who produce input, read output, or publish rules."""
+    return [*_service_rights(settings, specs), *_http_rights(settings, specs), *_others_rights(specs)]
 
 
 def _service_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
@@ -62,7 +69,9 @@ def _service_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator
     }
     for spec in specs:
         writing = ("WRITE",) if spec.name in written else ()
-        yield Right(SERVICE, "topic", spec.name, _OF_THE_SERVICE[spec.role] + writing + creating)
+        wanted = _OF_THE_SERVICE.get(spec.role, LOOK if creating else ()) + writing + creating
+        if wanted:
+            yield Right(SERVICE, "topic", spec.name, wanted)
     yield Right(SERVICE, "group", settings.service, ("READ", "DESCRIBE"))
     if settings.delivery is Delivery.EXACTLY_ONCE:
         # One id a container, named by the container's number.
@@ -70,6 +79,19 @@ def _service_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator
     else:
         # Brokers before 2.8 want it for an idempotent producer without transactions; later ones take WRITE on a topic.
         yield Right(SERVICE, "cluster", "kafka-cluster", ("IDEMPOTENT_WRITE",))
+
+
+def _http_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
+    """Of `samovar serve`. Where `run --http` starts it beside the containers, one user needs both."""
+    creating = ("CREATE",) if settings.topics == "create" else ()
+    for spec in specs:
+        writing = ("WRITE",) if spec.role in _HTTP_WRITES else ()
+        yield Right(HTTP, "topic", spec.name, ("READ", *writing, *LOOK, *creating))
+    yield Right(HTTP, "group", settings.service, ("DESCRIBE",))
+    yield Right(HTTP, "group", redrive_group(settings.service), ("READ", "DESCRIBE"))
+    yield Right(HTTP, "transactional-id", f"{redrive_group(settings.service)}-", ("WRITE", "DESCRIBE"), "prefixed")
+    for name in settings.sinks:
+        yield Right(HTTP, "group", sink_group(settings.service, name), ("READ", "DESCRIBE"))
 
 
 def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
@@ -80,8 +102,8 @@ def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
         if spec.role in (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS, Role.EMITTED):
             yield Right(READERS, "topic", spec.name, ("READ", "DESCRIBE"))
     for spec in specs:
-        if spec.role is Role.RULES:
-            yield Right(AUTHORS, "topic", spec.name, ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"))
+        if spec.role in _AUTHORS_WRITE:
+            yield Right(AUTHORS, "topic", spec.name, ("READ", "WRITE", *LOOK))
 
 
 # ---------------------------------------------------------------- showing it

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from samovar.patterns.avro_write import Encoder
 from samovar.patterns.compile import compile_rules
 from samovar.service.avro_streams import writing_of
 from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.settings_tasks import TaskSettings
 from samovar.service.settings_tasks_check import emit_topics
-from samovar.tasks.plan import InputSpec, Plan
+from samovar.service.stages import topic_of
+from samovar.tasks.plan import Forward, InputSpec, Plan
 from samovar.tasks.user_loading import load_class, version_of
 from samovar.tasks.user_spec import Emit, StoreSpec, TaskSpec
 
-
-def task_plans(settings: ServiceFile, main: Plan, inputs: Sequence[InputSpec]) -> list[Plan]:
-    """A plan for each task of the service file. `inputs` are all streams, as the main stage reads them."""
-    by_name = {spec.stream: spec for spec in inputs}
-    return [_plan(settings, name, main, by_name) for name in settings.tasks]
+FOR_TASKS = "for-tasks"  # in the names of repartition topics that all tasks share
+HOLDS_MS = 60_000  # for which an idle partition holds event time back, by a second at most; then by nothing
 
 
-def _plan(settings: ServiceFile, name: str, main: Plan, inputs: Mapping[str, InputSpec]) -> Plan:
+def task_plans(settings: ServiceFile, main: Plan, partitions: int) -> list[Plan]:
+    """A plan for each task of the service file, beside the main stage, which reads all streams."""
+    return [_plan(settings, name, main, partitions) for name in settings.tasks]
+
+
+def _plan(settings: ServiceFile, name: str, main: Plan, partitions: int) -> Plan:
     topics = replace(main.topics, changelog=f"{main.topics.changelog}-{name}", journal=f"{main.topics.journal}-{name}")
-    streams = tuple(inputs[stream] for stream in settings.tasks[name].streams)
+    inputs, task = {spec.stream: spec for spec in main.inputs}, settings.tasks[name]
+    streams = tuple(inputs[stream] for stream in task.streams)
+    if _is_forwarded(settings, task, partitions):
+        topic = partial(topic_of, settings.service, stage=FOR_TASKS)
+        streams = tuple(forwarded(each, topic(each.stream), partitions) for each in streams)
     spec = spec_of(settings, name)
     return replace(
         main, inputs=streams, program=compile_rules([]), rules=(), topics=topics, stage=name, forwards=(), task=spec
     )
+
+
+# ---------------------------------------------------------------- streams whose keys are in any partition
+
+
+def _is_forwarded(settings: ServiceFile, task: TaskSettings, partitions: int) -> bool:
+    """Whether a task's streams come through repartition topics: all of them, so that events of one key meet."""
+    return partitions > 1 and any(settings.streams[stream].repartition for stream in task.streams)
+
+
+def task_forwards(settings: ServiceFile, partitions: int) -> list[Forward]:
+    """Streams that the main stage sends on for tasks, each once, by its own key."""
+    tasks = [task for task in settings.tasks.values() if _is_forwarded(settings, task, partitions)]
+    wanted = {stream for task in tasks for stream in task.streams}
+    return [
+        Forward(
+            FOR_TASKS, name, stream.key, topic_of(settings.service, name, FOR_TASKS), partitions, HOLDS_MS, endless=True
+        )
+        for name, stream in settings.streams.items()
+        if name in wanted
+    ]
+
+
+def forwarded(spec: InputSpec, topic: str, partitions: int) -> InputSpec:
+    """A stream as it is read from a repartition topic."""
+    return replace(spec, topic=topic, source_topic=spec.topic, source_partitions=partitions)
+
+
+# ---------------------------------------------------------------- the tasks themselves
 
 
 def spec_of(settings: ServiceFile, name: str) -> TaskSpec:

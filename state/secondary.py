@@ -17,7 +17,7 @@ from samovar.state.reading import Reading
 from samovar.state.rocks_options import MB, Memory, options
 
 _TRIES = 100
-_Shape: TypeAlias = tuple[bytes, int]  # what CURRENT says, and the length of the manifest that it names
+_Shape: TypeAlias = tuple[bytes, int, int]  # what CURRENT says; which file that manifest is, and its length
 
 
 class SecondaryStore(Reading):
@@ -27,6 +27,7 @@ class SecondaryStore(Reading):
         self._memory = memory or Memory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB)
         self._own = Path(tempfile.mkdtemp(prefix="samovar-read-"))
         self._opens = 0
+        self._shape: _Shape | None = None
         try:
             super().__init__(path, self._opened(path))
         except StoreError:
@@ -34,12 +35,26 @@ class SecondaryStore(Reading):
             raise
 
     def catch_up(self) -> None:
-        """See what has been written since. Ranges that are being read keep what they began with.
+        """See what has been written since. Ranges that are being read keep what they began with."""
+        if not self.follow():
+            before, self._db = self._open(), self._opened(self.path)
+            before.close()
 
-        Opens anew: RocksDB's own catching up keeps old values of rows that were flushed to a table in the meantime.
+    def follow(self) -> bool:
+        """The same without opening anew, which takes as long as there is log to read; False where it cannot be done.
+
+        That is after a flush: RocksDB's own catching up keeps old values of rows that came to a table in the meantime.
+        Others may read while it goes on.
         """
-        before, self._db = self._open(), self._opened(self.path)
-        before.close()
+        if _shape(self.path) != self._shape:
+            return False
+        try:
+            self._open().try_catch_up_with_primary()
+        except Exception as error:
+            if _shape(self.path) != self._shape:
+                return False
+            raise explained(error, self.path, "catch up") from error
+        return _shape(self.path) == self._shape
 
     def close(self) -> None:
         super().close()
@@ -60,6 +75,7 @@ class SecondaryStore(Reading):
                     raise
                 raise explained(error, path, "open to read") from error
             if _shape(path) == before:
+                self._shape = before
                 return db
             db.close()
         hint = "Ask again when the container has less to do, or read a snapshot."
@@ -72,7 +88,8 @@ class SecondaryStore(Reading):
 def _shape(path: Path) -> _Shape:
     try:
         current = (path / "CURRENT").read_bytes()
-        return current, (path / current.decode("utf-8", "replace").strip()).stat().st_size
+        manifest = (path / current.decode("utf-8", "replace").strip()).stat()
+        return current, manifest.st_ino, manifest.st_size
     except FileNotFoundError as error:
         if any(path.glob("*.sst")) or any(path.glob("MANIFEST-*")):
             raise explained(error, path, "open to read") from error

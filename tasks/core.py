@@ -42,6 +42,7 @@ class Counts:
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
     unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
+    missed: int = 0  # records of the source that nobody forwarded while the stage was not there
     skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
     muted: int = 0  # matches of rules in shadow, or of versions that drain
     throttled: int = 0  # alerts that the storm guard kept back
@@ -58,9 +59,6 @@ class Letters:
     pairs: list[Pair] = field(default_factory=list)
     headers: list[Headers] = field(default_factory=list)
 
-    def add(self, records: Records, row: int, headers: Headers) -> None:
-        self.put((records.key(row), records.value(row)), (*headers, *carried(records.headers(row))))
-
     def put(self, pair: Pair, headers: Headers) -> None:
         pair, headers = fitted(pair, headers)
         self.pairs.append(pair)
@@ -76,6 +74,7 @@ class Outcome:
     changes: list[Change]
     position: Position
     counts: Counts
+    forwarded_bytes: int = 0
 
 
 class Core:
@@ -119,6 +118,7 @@ class Core:
             if anew:
                 self.residence.forget()
             self._feed(piece)
+        self._since.missed += self.intake.take_missed()
 
     def _feed(self, records: Records) -> None:
         self.forwarding.begin()
@@ -231,7 +231,7 @@ class Core:
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one. `more` are further rows to log, of rules that are no more."""
         topics, partition = self.plan.topics, self.partition
-        forwarded = self.forwarding.appends()
+        sent_bytes, forwarded = self.forwarding.bytes, self.forwarding.appends()
         position = self.position()
         rows, index = self.residence.changes(self.watermark)
         gone = [] if self._skips.is_over else self._skips.changes(position)
@@ -256,7 +256,7 @@ class Core:
         self.alerts, self._dead, self._late = [], Letters(), Letters()
         self.intake.entries = []
         self._dirty = False
-        return Outcome(appends, offsets, [*rows, *index], position, since)
+        return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
 
     def committed(self, outcome: Outcome) -> None:
         """What `outcome` gave is in the log and in the store now."""

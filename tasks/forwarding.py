@@ -6,6 +6,9 @@ every partition of each repartition topic, where it has news. A late or dead eve
 While a stream is idle its marks go on with the clock, at most one a second, for as long as a rule may still wait for
 its last event; then the partition says that it is silent, and holds the others back no more until it speaks again.
 That moves event time only there: this task's own rules let time pass when they themselves wait for it.
+
+A task of the user's may wait for ever. For those a silent partition still says how late it is, the more rarely the
+longer it is idle; where all are silent, that is event time.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from samovar.tasks.intake import Fed, Intake
 from samovar.tasks.plan import Forward
 
 TELL_EVERY_MS = 1_000  # of event time, while no event comes
+TELL_PART = 60  # and at most this part of the time for which none came
 ONE_KEY = b"all"
 
 
@@ -74,6 +78,7 @@ class Forwarding:
         """`written_up_to` says, of a stream and a topic, before which offset all is there already."""
         self.intake = intake
         self.partition = partition
+        self.bytes = 0  # of events that go out with the next commit
         self.outlets = [
             Outlet.of(each, told.get(each.topic), written_up_to(each.stream, each.topic)) for each in forwards
         ]
@@ -129,6 +134,7 @@ class Forwarding:
             missing = keys.count(None)
             outlet.pairs += pairs if not missing else [pair for pair in pairs if pair[0] is not None]
             unkeyed += missing
+            self.bytes += len(messages.data[messages.starts[0] : messages.ends[-1]]) if len(rows) else 0
         return unkeyed
 
     # ------------------------------------------------------------ how far the streams are
@@ -142,16 +148,25 @@ class Forwarding:
 
     def _look(self, outlet: Outlet, now_ms: int) -> None:
         stream, told = outlet.forward.stream, outlet.told
-        if told.silent and not outlet.spoke:
+        is_silent = told.silent and not outlet.spoke
+        if is_silent and not outlet.forward.endless:
             return
         raised = self.intake.idle_largest(stream, now_ms)
         if raised is None:
             outlet.base = told.largest
-            outlet.news = State(max(self.intake.largest(stream), told.largest), False)
+            if not is_silent:
+                outlet.news = State(max(self.intake.largest(stream), told.largest), False)
             return
         state = self._idle_state(outlet, raised)
-        if state.silent or state.largest >= told.largest + TELL_EVERY_MS:
+        if state.silent != is_silent or state.largest >= told.largest + self._every_ms(outlet, state):
             outlet.news = state
+
+    def _every_ms(self, outlet: Outlet, state: State) -> int:
+        """How often an idle stream tells its time."""
+        if not outlet.forward.endless:
+            return TELL_EVERY_MS
+        idle_ms = state.largest - self.intake.sources[outlet.forward.stream].stood_largest
+        return max(TELL_EVERY_MS, idle_ms // TELL_PART)
 
     def _idle_state(self, outlet: Outlet, raised: int) -> State:
         """How far an idle stream is. What was told before a restart counts, so that it does not fall behind."""
@@ -160,7 +175,8 @@ class Forwarding:
         source = self.intake.sources[outlet.forward.stream]
         largest = raised + max(outlet.base - source.stood_largest, 0)
         end = source.stood_largest + source.spec.slack_ms + outlet.forward.lasting_ms + 1
-        return State(max(min(largest, end), outlet.told.largest), largest >= end)
+        told = largest if outlet.forward.endless else min(largest, end)
+        return State(max(told, outlet.told.largest), largest >= end)
 
     # ------------------------------------------------------------ what is to be written
 
@@ -168,6 +184,7 @@ class Forwarding:
         """All since the last commit: events, then marks."""
         events = [Append(each.forward.topic, each.pairs) for each in self.outlets if each.pairs]
         marks: list[Append] = []
+        self.bytes = 0
         for outlet in self.outlets:
             outlet.pairs = []
             news = State(max(outlet.news.largest, outlet.told.largest), outlet.news.silent)

@@ -65,7 +65,9 @@ def check_against_inputs(
             raise Refused(
                 "input-replaced",
                 f"the stream `{spec.stream}` is another topic than the state of partition {partition} was made from",
-                "Point the stream to the topic it had, or start with fresh state under another service name.",
+                "Point the stream to the topic it had, or start with fresh state under another service name."
+                " If its `repartition` was changed: set that back, or give the task another name, under which it"
+                " begins with empty stores.",
                 f"state: {stored.topic} ({stored.topic_id}), now: {spec.topic} ({topics[spec.topic].id})",
             )
         begin, end = bounds[at]

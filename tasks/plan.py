@@ -54,7 +54,8 @@ class InputSpec:
 class Forward:
     """A stream's events on their way to a stage that is keyed otherwise, through a repartition topic.
 
-    Without a `field` all events have one key. `lasting_ms` is for how long after an event a rule there may wait.
+    Without a `field` all events have one key. `lasting_ms` is for how long after an event a rule there may wait. It is
+    `endless` where tasks of the user's read it: their timers may be set to any time.
     """
 
     stage: str
@@ -63,6 +64,7 @@ class Forward:
     topic: str
     partitions: int
     lasting_ms: int = 0
+    endless: bool = False
 
 
 @dataclass(frozen=True)

@@ -88,4 +88,4 @@ def together(one: Fed | None, other: Fed) -> Fed:
     released = one.ordered.released
     released.append(other.ordered.released, np.arange(len(other.ordered.released), dtype=np.int64))
     ordered = other.ordered._replace(released=released)
-    return Fed(ordered, [*one.dead, *other.dead], [*one.late, *other.late])
+    return Fed(ordered, [*one.dead, *other.dead], [*one.late, *other.late], np.concatenate((one.rows, other.rows)))

@@ -72,6 +72,13 @@ class Receiver(Intake):
     def _faults(self, source: Source, batch: Batch, _times: Int64s) -> dict[int, tuple[str, str]]:
         return wrong_types(source, batch)  # the rest was looked at before it was forwarded
 
+    def origins(self, records: Records) -> tuple[list[int], list[int]]:
+        heads = self.heads(records)
+        return heads["partition"].tolist(), heads["offset"].tolist()
+
+    def original(self, records: Records, row: int) -> Pair:
+        return records.key(row), (records.value(row) or b"")[HEAD_BYTES:]
+
     def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
         spec, value = self.by_topic[records.topic].spec, records.value(row)
         (head,) = heads_of(joined([value or b""]))
@@ -181,7 +188,9 @@ class Receiver(Intake):
     def _begin_anew(self, source: Source, mark: Mark) -> None:
         self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
         received = self.received[source.spec.stream]
-        received.parts[mark.partition] = received.at(mark.partition)._replace(since=mark.since)
+        known = received.at(mark.partition)
+        self._missed += max(mark.since - known.next, 0)
+        received.parts[mark.partition] = known._replace(since=mark.since)
 
     def _feed(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> Fed:
         if (heads["kind"][rows] == EVENT).any():
@@ -191,7 +200,7 @@ class Receiver(Intake):
         keep[taken.late] = False
         self.buffer.pending.append(taken.batch, np.flatnonzero(keep))
         late = [Late(int(taken.rows[row]), int(ms)) for row, ms in zip(taken.late, taken.late_by_ms, strict=True)]
-        return Fed(self._release(), taken.dead, late)
+        return Fed(self._release(), taken.dead, late, taken.rows)
 
     def _release(self) -> Ordered:
         """What can be released now. Where all source partitions are silent, none waits for another."""

@@ -17,7 +17,7 @@ from samovar.state.store import Change, TaskStore
 from samovar.tasks.plan import Plan
 
 WHOLE_STATES = 100_000  # up to so many are always all in memory, and need no index of deadlines
-INDEX_ROWS = 20_000  # that are looked at together while the index is being made
+INDEX_ROWS = 4_000  # that are looked at together while the index is being made
 ROWS_END = bytes([ROW[0] + 1])
 INDEX_END = bytes([DEADLINE[0] + 1])
 SIGN = 1 << 63

@@ -270,16 +270,20 @@ class Task:
         return self.plan.stage != MAIN and position.inputs.keys() != self.core.intake.sources.keys()
 
     def _own_offsets(self, position: Position | None) -> Mapping[TopicPartition, int | None]:
-        """The group's offsets that must agree with the position. That of a shared input may be another stage's; one
-        above this stage's own cannot be, and where the stage never ran it is none of its business.
+        """The group's offsets that must agree with the position. That of a shared input is that of the stage furthest
+        behind: of another one, or of those that were there while this one was not; it reads on from its own. The main
+        stage is always there. Where a stage never ran, the offset is none of its business.
         """
         stored = {} if position is None else {each.topic: each.next for each in position.inputs.values()}
         journal = TopicPartition(self.plan.topics.journal, self.partition)
         is_new = position is None and self.log.bounds([journal])[journal].end == 0
-        return {
-            at: None if at.topic in self.shared and (is_new or stored.get(at.topic, -1) >= (offset or 0)) else offset
-            for at, offset in self._committed.items()
-        }
+
+        def is_own(topic: str, offset: int) -> bool:
+            if topic not in self.shared or (self.plan.stage == MAIN and stored.get(topic, -1) < offset):
+                return True
+            return not is_new and topic not in stored
+
+        return {at: offset if is_own(at.topic, offset or 0) else None for at, offset in self._committed.items()}
 
     def _rows_of_gone_rules(self, position: Position | None) -> list[Change]:
         if position is None or dict(position.rules) == self.plan.versions:

@@ -15,6 +15,7 @@ from samovar.changelog.journal import Entry, pack_entry
 from samovar.changelog.letters import Origin, failure
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
+from samovar.changelog.redriven import carried
 from samovar.patterns.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
@@ -24,7 +25,7 @@ from samovar.tasks.plan import InputSpec, Plan
 from samovar.tasks.skipping import Skips
 from samovar.tasks.user_calls import Calls, Done, Failure
 from samovar.tasks.user_context import Phase
-from samovar.tasks.user_intake import WholeIntake
+from samovar.tasks.user_intake import WholeIntake, WholeReceiver
 from samovar.tasks.user_spec import TaskSpec
 from samovar.tasks.user_timers import reindexed_timers
 
@@ -42,7 +43,8 @@ class UserHeart:
         self.plan = plan
         self.spec = plan.task
         self.partition = partition
-        self.intake = WholeIntake(inputs, plan.fields, partition)
+        self.is_receiving = any(spec.is_forwarded for spec in inputs)
+        self.intake = (WholeReceiver if self.is_receiving else WholeIntake)(inputs, plan.fields, partition)
         if position is not None:
             self.intake.resume(position)
         _fit_indexes(store, self.spec)
@@ -69,11 +71,14 @@ class UserHeart:
     # ------------------------------------------------------------ what happens
 
     def feed(self, records: Records) -> None:
-        """Take the next records of one input."""
-        fed = self.intake.feed(records)
-        self._since.events += len(records)
-        self._put_aside(records, fed)
-        self._run(fed.ordered)
+        """Take the next records of one input. What its stores hold stays, also where it was away for a while."""
+        for piece, _ in self.intake.pieces(records):
+            fed = self.intake.feed(piece)
+            if self.spec.alone:  # else the main stage counts them
+                self._since.events += len(piece)
+            self._put_aside(piece, fed)
+            self._run(fed.ordered)
+        self._since.missed += self.intake.take_missed()
 
     def tick(self, now_ms: int) -> bool:
         """Let event time pass where inputs are idle, if anything waits for it."""
@@ -109,26 +114,26 @@ class UserHeart:
     # ------------------------------------------------------------ what is put aside
 
     def _put_aside(self, records: Records, fed: Fed) -> None:
-        where = self._origin(records.topic)
         for late in fed.late:
-            headers = where.late(int(records.offsets[late.row]), late.late_ms)
-            self._late.add(records, late.row, (*headers, self._name))
+            where, offset, pair = self.intake.letter(records, late.row)
+            redriven = carried(records.headers(late.row))
+            self._late.put(pair, (*where.late(offset, late.late_ms), self._name, *redriven))
         self._since.late += len(fed.late)
-        if self.spec.alone:
+        if self.spec.alone or self.is_receiving:
+            more = (self._name,) if self.is_receiving else ()
             for dead in fed.dead:
-                headers = where.dead(int(records.offsets[dead.row]), dead.kind, dead.message)
-                self._dead.add(records, dead.row, headers)
+                where, offset, pair = self.intake.letter(records, dead.row)
+                redriven = carried(records.headers(dead.row))
+                self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *more, *redriven))
             self._since.dead += len(fed.dead)
 
     def _put_failure_aside(self, failed: Failure) -> None:
         message, trace, event = failed.fault.message, failed.fault.trace, failed.event
         headers: Headers = failure(TASK_FAILED, message, trace)
         if event is not None:
-            headers = self._origin(event.topic).dead(event.offset, TASK_FAILED, message, trace)
+            where = Origin.of(event.topic, event.partition, event.stream)
+            headers = where.dead(event.offset, TASK_FAILED, message, trace)
         self._dead.put(failed.record, (*headers, self._name, *failed.headers))
-
-    def _origin(self, topic: str) -> Origin:
-        return Origin.of(topic, self.partition, self.intake.by_topic[topic].spec.stream)
 
     @property
     def _name(self) -> tuple[str, bytes]:

@@ -7,7 +7,7 @@ read again after a crash, as the columns are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from samovar.changelog.keytexts import key_text
 from samovar.changelog.log import Headers, Pair, Records
@@ -16,7 +16,10 @@ from samovar.changelog.redriven import carried
 from samovar.patterns.native import Batch
 from samovar.tasks.intake import Fed, Intake
 from samovar.tasks.plan import InputSpec
+from samovar.tasks.receiving import Receiver
 from samovar.tasks.user import Event
+
+Place: TypeAlias = tuple[int, int, int]  # number of the stream, partition and offset of its topic
 
 
 class Given(NamedTuple):
@@ -32,40 +35,52 @@ class WholeIntake(Intake):
 
     def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
         super().__init__(inputs, fields, partition)
-        self.kept: dict[tuple[int, int], tuple[Pair, Headers]] = {}  # by number of the stream and offset
+        self.kept: dict[Place, tuple[Pair, Headers]] = {}
+        self._kept_bytes = 0
+
+    def waiting_bytes(self) -> int:
+        return super().waiting_bytes() + self._kept_bytes
 
     def feed(self, records: Records) -> Fed:
         fed = super().feed(records)
-        aside = {each.row for each in fed.dead} | {each.row for each in fed.late}
-        number = self.by_topic[records.topic].number
-        for row, offset in enumerate(records.offsets.tolist()):
-            if row not in aside:
-                self._keep(number, offset, records, row)
+        late = {each.row for each in fed.late}
+        self._keep(records, [row for row in fed.rows.tolist() if row not in late])
         return fed
 
     def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
         super().recover(stream, records, stored)
-        number = self.sources[stream].number
-        pending = self.buffer.pending
-        waiting = set(pending.offset[pending.stream == number].tolist())
+        pending, number = self.buffer.pending, self.sources[stream].number
+        mine = pending.stream == number
+        waiting = set(zip(pending.partition[mine].tolist(), pending.offset[mine].tolist(), strict=True))
         for each in records:
-            for row, offset in enumerate(each.offsets.tolist()):
-                if offset in waiting:
-                    self._keep(number, offset, each, row)
+            places = zip(*self.origins(each), strict=True)
+            self._keep(each, [row for row, place in enumerate(places) if place in waiting])
 
-    def _keep(self, number: int, offset: int, records: Records, row: int) -> None:
-        record = records.key(row), records.value(row)
-        self.kept[number, offset] = record, carried(records.headers(row))
+    def _keep(self, records: Records, rows: Sequence[int]) -> None:
+        number, (partitions, offsets) = self.by_topic[records.topic].number, self.origins(records)
+        for row in rows:
+            record, place = self.original(records, row), (number, partitions[row], offsets[row])
+            self.kept[place] = record, carried(records.headers(row))
+            self._kept_bytes += _size(record)
 
     def events(self, released: Batch) -> Iterator[Given]:
         """Released rows as events, in their order. Each is forgotten as it is given out."""
         sources = {source.number: source for source in self.sources.values()}
         keys = {column: released.values(column) for column in {source.key_column for source in sources.values()}}
-        places = (released.time.tolist(), released.stream.tolist(), released.offset.tolist(), released.types())
-        for row, (time, number, offset, kind) in enumerate(zip(*places, strict=True)):
-            source = sources[number]
-            record, headers = self.kept.pop((number, offset))
+        places = zip(released.stream.tolist(), released.partition.tolist(), released.offset.tolist(), strict=True)
+        for row, (place, time, kind) in enumerate(zip(places, released.time.tolist(), released.types(), strict=True)):
+            source = sources[place[0]]
+            record, headers = self.kept.pop(place)
+            self._kept_bytes -= _size(record)
             text = key_text(keys[source.key_column][row]) or b""
             spec, fields = source.spec, source.decoder.whole(record[1] or b"")
-            place = spec.topic, self.partition, offset
-            yield Given(Event(spec.stream, kind, text.decode(), time, fields, *place), record, headers)
+            event = Event(spec.stream, kind, text.decode(), time, fields, spec.origin, *place[1:])
+            yield Given(event, record, headers)
+
+
+def _size(record: Pair) -> int:
+    return sum(len(part) for part in record if part is not None)
+
+
+class WholeReceiver(WholeIntake, Receiver):
+    """The same, of events that come through repartition topics."""

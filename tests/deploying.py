@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import yaml
 
 from samovar.service.metrics_list import HTTP_METRICS, METRICS, Kind, Spec
@@ -17,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 SCRAPED = {"job", "instance"}  # labels that Prometheus adds
 
-_METRIC = re.compile(r"\b(samovar_\w+)\s*(\{[^}]*\})?")
-_GROUPED = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+# What a dashboard offers to choose from: Grafana's own, and not of PromQL.
+_VALUES = re.compile(r"^label_values\((\w+), (\w+)\)$")
 
 
 @dataclass(frozen=True)
@@ -66,27 +67,50 @@ def served() -> dict[str, Spec]:
 
 
 def faults_of(query: Query) -> Iterator[str]:
-    """What a query asks for that no container serves."""
-    used = _METRIC.findall(query.text)
+    """What is wrong with a query as Prometheus reads it, and what it asks for that no container serves."""
+    try:
+        tree = list(_parts(promql_parser.parse(_VALUES.sub(r"count by (\2) (\1)", query.text))))
+    except ValueError as error:
+        yield f"{query.place}: {error}"
+        return
     labels = set(SCRAPED)
-    for name, selector in used:
-        spec = served().get(name)
-        if spec is None:
-            yield f"{query.place}: there is no metric {name}"
-            continue
-        own = {*spec.labels, *SCRAPED} | ({"le"} if name.endswith("_bucket") else set())
-        labels |= own
-        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector or ""))
-        yield from (f"{query.place}: {name} has no label {label}" for label in sorted(asked - own))
-    grouped = {label.strip() for part in _GROUPED.findall(query.text) for label in part.split(",") if label.strip()}
+    for part, in_range in tree:
+        if isinstance(part, promql_parser.VectorSelector) and part.name != "up":  # Prometheus' own
+            name = part.name or "with no name"
+            spec = served().get(name)
+            if spec is None:
+                yield f"{query.place}: there is no metric {name}"
+                continue
+            own = {*spec.labels, *SCRAPED} | ({"le"} if name.endswith("_bucket") else set())
+            labels |= own
+            asked = {matcher.name for matcher in part.matchers.matchers}
+            yield from (f"{query.place}: {part.name} has no label {label}" for label in sorted(asked - own))
+            if spec.kind is Kind.COUNTER and not in_range:
+                yield f"{query.place}: {part.name} is a counter: ask for its rate"
+    grouped = {label for part, _ in tree for label in _grouped(part)}
     yield from (f"{query.place}: no metric has the label {label}" for label in sorted(grouped - labels))
-    if query.text.count("(") != query.text.count(")"):
-        yield f"{query.place}: brackets do not match"
-    for found in _METRIC.finditer(query.text):
-        spec = served().get(found[1])
-        is_rate = query.text[: found.start()].endswith(("rate(", "increase("))
-        if spec is not None and spec.kind is Kind.COUNTER and not is_rate:
-            yield f"{query.place}: {found[1]} is a counter: ask for its rate"
+
+
+def _parts(part: Any, in_range: bool = False) -> Iterator[tuple[Any, bool]]:
+    """An expression and all that it is made of, each with whether it stands under a range such as `[5m]`."""
+    yield part, in_range
+    in_range = in_range or isinstance(part, promql_parser.MatrixSelector)
+    inner = [getattr(part, name, None) for name in ("lhs", "rhs", "expr", "param", "vector_selector")]
+    for each in [*inner, *getattr(part, "args", ())]:
+        if each is not None:
+            yield from _parts(each, in_range)
+
+
+def _grouped(part: Any) -> list[str]:
+    """The labels that `by`, `without`, `on`, `ignoring` and `group_left` name."""
+    modifier = getattr(part, "modifier", None)
+    matching = getattr(modifier, "matching", None)
+    found = (
+        getattr(modifier, "labels", None),
+        getattr(matching, "labels", None),
+        getattr(modifier, "group_labels", None),
+    )
+    return [label for labels in found for label in labels or ()]
 
 
 # ---------------------------------------------------------------- the Dockerfile

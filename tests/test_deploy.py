@@ -82,6 +82,12 @@ def test_the_image_is_built_in_stages_and_runs_as_nobody() -> None:
     assert not any(each.word == "ADD" for stage in stages() for each in stage)
 
 
+def test_the_dockerfile_has_no_findings() -> None:
+    linter = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([linter, DEPLOY / "Dockerfile"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_the_image_is_of_fixed_versions() -> None:
     installs = [each.text for stage in stages() for each in stage if "pip install" in each.text]
     assert installs
@@ -213,6 +219,10 @@ def test_a_query_for_what_is_not_there_is_found() -> None:
         "max by (rule) (samovar_lag_seconds)",
         "sum by (job) (samovar_dead_total)",
         "max (samovar_lag_seconds",
+        "rate(samovar_lag_seconds)",
+        "samovar_lag_seconds > > 1",
+        "label_values(samovar_container, jobs)",
+        "samovar_lag_seconds / on (rule) samovar_lag_events",
     ):
         assert list(faults_of(Query("here", text))), text
 

@@ -2,7 +2,8 @@
 
     .venv/bin/python docs/images/pages.py
 
-Takes about two minutes. Needs chromium (tests/browser/chromium.py installs it) and the bundled editor (`make pages`).
+Takes about three minutes. Needs Spark (`make spark`), chromium (tests/browser/chromium.py installs it) and the bundled
+editor (`make pages`).
 """
 
 from __future__ import annotations
@@ -82,6 +83,17 @@ def judge() -> None:
             ask("fraud", f"/alerts/{each['id']}/label", {"label": word, "note": ""}, "PUT")
 
 
+def change_a_list() -> None:
+    ask("fraud", "/lists/billers/add", {"items": ["biller-gas", "biller-rail"], "note": "two more, as of this month"})
+    ask("fraud", "/lists/billers/remove", {"items": ["biller-tax"], "note": ""})
+
+
+def make_views(folder: Path) -> None:
+    """On Spark, twice, so that there is a version before."""
+    for _ in range(2):
+        subprocess.run([*COMMAND, "views", "rebuild", "service.yml"], cwd=folder, check=True, capture_output=True)
+
+
 def shots(key: str, alert: str) -> Sequence[tuple[str, str, str, Sequence[str]]]:
     """The name of each picture, its service and path, and what is clicked before it is taken."""
     return (
@@ -92,8 +104,11 @@ def shots(key: str, alert: str) -> Sequence[tuple[str, str, str, Sequence[str]]]
         ("rule", "fraud", "/rules/card-testing", ()),
         ("rule-tests", "fraud", "/rules/account-takeover", ("[data-tab=tests]",)),
         ("rule-backtest", "fraud", "/rules/impossible-travel", ("[data-tab=backtest]", "#run-backtest")),
+        ("lists", "fraud", "/lists", ()),
         ("keys", "fraud", f"/keys?key={key}", ()),
         ("sessions", "sessions", "/sessions", ()),
+        ("views", "fraud", "/views", ()),
+        ("view", "fraud", "/views/top-merchants", ()),
         ("operations", "fraud", "/operations", ()),
     )
 
@@ -139,6 +154,8 @@ def main() -> None:
         for name in PORTS:
             wait_until_it_is_caught_up(name)
         judge()
+        change_a_list()
+        make_views(Path(folder, "fraud"))
         alert = alert_of("card-testing")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)

@@ -22,7 +22,7 @@ constexpr size_t AHEAD = 8;  // rows whose bytes are asked for before they are n
 struct Entry {
   const char *key, *value;
   uint32_t key_size, value_size;
-  uint64_t order;  // the first bytes in which keys differ, as a number
+  uint32_t hash;
   bool null;
   std::string_view view() const { return {key, key_size}; }
 };
@@ -31,61 +31,72 @@ struct Newest {
   std::vector<Entry> entries;
   std::vector<uint32_t> table;  // places of entries, plus one; 0 is free
   size_t mask = 0;
+  size_t common = SIZE_MAX;  // so many bytes are the same in all keys
+  struct Sorted {
+    uint64_t order;  // the first bytes in which keys differ, as a number
+    uint32_t place;
+  };
+  std::vector<Sorted> sorted;
   std::string keys, values;
   std::vector<int64_t> key_bounds, value_bounds;
   std::vector<uint8_t> null;
 
-  void grow() {
-    size_t size = std::max<size_t>(1024, table.size() * 2);
+  void reserve(size_t more) {
+    size_t size = std::max<size_t>(1024, table.size());
+    while (size < (entries.size() + more) * 2) size *= 2;
+    if (size == table.size()) return;
     table.assign(size, 0);
     mask = size - 1;
     for (size_t k = 0; k < entries.size(); k++) {
-      size_t at = samovar::hash_bytes(entries[k].key, entries[k].key_size) & mask;
+      size_t at = entries[k].hash & mask;
       while (table[at]) at = (at + 1) & mask;
       table[at] = (uint32_t)k + 1;
     }
   }
-  void add(const char* key, uint32_t key_size, const char* value, uint32_t value_size, bool gone) {
-    if ((entries.size() + 1) * 2 > table.size()) grow();
-    size_t at = samovar::hash_bytes(key, key_size) & mask;
+  static uint32_t hash(const char* key, size_t size) { return (uint32_t)samovar::hash_bytes(key, size); }
+  void add(const Entry& one) {
+    size_t at = one.hash & mask;
     for (; table[at]; at = (at + 1) & mask) {
       Entry& e = entries[table[at] - 1];
-      if (e.key_size == key_size && memcmp(e.key, key, key_size) == 0) {
-        e.value = value;
-        e.value_size = value_size;
-        e.null = gone;
+      if (e.hash == one.hash && e.view() == one.view()) {
+        e.value = one.value;
+        e.value_size = one.value_size;
+        e.null = one.null;
         return;
       }
     }
     table[at] = (uint32_t)entries.size() + 1;
-    entries.push_back(Entry{key, value, key_size, value_size, 0, gone});
-  }
-  size_t common() const {
+    entries.push_back(one);
     std::string_view first = entries[0].view();
-    size_t size = first.size();
-    for (const Entry& e : entries) {
-      size = std::min<size_t>(size, e.key_size);
-      size_t k = 0;
-      while (k < size && e.key[k] == first[k]) k++;
-      size = k;
-    }
-    return size;
+    size_t k = 0, most = std::min<size_t>(std::min<size_t>(common, one.key_size), first.size());
+    while (k < most && one.key[k] == first[k]) k++;
+    common = k;
   }
   void sort() {
-    if (entries.empty()) return;
-    size_t skip = common();
-    for (Entry& e : entries) {
-      e.order = 0;
-      for (size_t k = 0; k < 8; k++) e.order = e.order << 8 | (skip + k < e.key_size ? (uint8_t)e.key[skip + k] : 0);
+    std::vector<uint32_t>().swap(table);
+    sorted.reserve(entries.size());
+    for (const Entry& e : entries) {
+      uint64_t order = 0;
+      for (size_t k = 0; k < 8; k++) order = order << 8 | (common + k < e.key_size ? (uint8_t)e.key[common + k] : 0);
+      sorted.push_back({order, (uint32_t)sorted.size()});
     }
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-      return a.order != b.order ? a.order < b.order : a.view() < b.view();
+    std::sort(sorted.begin(), sorted.end(), [this](const Sorted& a, const Sorted& b) {
+      return a.order != b.order ? a.order < b.order : entries[a.place].view() < entries[b.place].view();
     });
+  }
+  const Entry& at(size_t k) const { return entries[sorted[k].place]; }
+  // Asks for the bytes of rows that come later: they lie anywhere.
+  void ahead(size_t k) const {
+    if (k + 2 * AHEAD < sorted.size()) __builtin_prefetch(&at(k + 2 * AHEAD));
+    if (k + AHEAD >= sorted.size()) return;
+    __builtin_prefetch(at(k + AHEAD).key);
+    __builtin_prefetch(at(k + AHEAD).value);
   }
   void pack() {
     key_bounds.assign(1, 0);
     value_bounds.assign(1, 0);
-    for (const Entry& e : entries) {
+    for (size_t k = 0; k < sorted.size(); k++) {
+      const Entry& e = at(k);
       keys.append(e.key, e.key_size);
       if (!e.null) values.append(e.value, e.value_size);
       key_bounds.push_back((int64_t)keys.size());
@@ -102,15 +113,24 @@ SAMOVAR_EXPORT size_t samovar_newest_size(const Newest* n) { return n->entries.s
 SAMOVAR_EXPORT void samovar_newest_add(Newest* n, size_t count, const char* keys, const int64_t* key_starts,
                                        const int64_t* key_ends, const char* values, const int64_t* value_starts,
                                        const int64_t* value_ends, const uint8_t* null) {
-  for (size_t k = 0; k < count; k++)
-    n->add(keys + key_starts[k], (uint32_t)(key_ends[k] - key_starts[k]), values + value_starts[k],
-           (uint32_t)(value_ends[k] - value_starts[k]), null[k] != 0);
+  n->reserve(count);
+  Entry some[2 * AHEAD];
+  for (size_t begin = 0; begin < count; begin += 2 * AHEAD) {
+    size_t end = std::min(count, begin + 2 * AHEAD);
+    for (size_t k = begin; k < end; k++) {
+      uint32_t key_size = (uint32_t)(key_ends[k] - key_starts[k]), value_size = (uint32_t)(value_ends[k] - value_starts[k]);
+      const char* key = keys + key_starts[k];
+      some[k - begin] = {key, values + value_starts[k], key_size, value_size, Newest::hash(key, key_size), null[k] != 0};
+      __builtin_prefetch(&n->table[some[k - begin].hash & n->mask]);
+    }
+    for (size_t k = begin; k < end; k++) n->add(some[k - begin]);
+  }
 }
 // Puts them in order of keys. Nothing can be added any more.
 SAMOVAR_EXPORT void samovar_newest_sort(Newest* n) { n->sort(); }
 // The first of them, once sorted: where its key and value are, and their sizes. There must be one.
 SAMOVAR_EXPORT void samovar_newest_first(const Newest* n, const char** places, int64_t* sizes) {
-  const Entry& e = n->entries[0];
+  const Entry& e = n->at(0);
   places[0] = e.key;
   places[1] = e.value;
   sizes[0] = e.key_size;
@@ -133,12 +153,9 @@ SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, c
   if (file < 0) return -errno;
   samovar::Table table(file);
   bool added = table.add({key, key_size}, value, value_size) == samovar::Table::ADDED;
-  for (size_t k = 0; added && k < n->entries.size(); k++) {
-    if (k + AHEAD < n->entries.size()) {
-      __builtin_prefetch(n->entries[k + AHEAD].key);
-      __builtin_prefetch(n->entries[k + AHEAD].value);
-    }
-    const Entry& e = n->entries[k];
+  for (size_t k = 0; added && k < n->sorted.size(); k++) {
+    n->ahead(k);
+    const Entry& e = n->at(k);
     if (!e.null || deletes) added = table.add(e.view(), e.null ? nullptr : e.value, e.value_size) == samovar::Table::ADDED;
   }
   int error = added ? table.finish() : table.error() ? table.error() : EINVAL;

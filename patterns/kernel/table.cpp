@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -17,24 +18,30 @@ constexpr int RESTARTS_EVERY = 16, BITS_A_KEY = 10, PROBES = 6;
 constexpr uint64_t MAGIC = 0x88e241b785f4cff7;
 constexpr uint32_t FORMAT = 5, EXTERNAL = 2;
 constexpr char UNCOMPRESSED = 0, CRC32C = 1;
-constexpr uint64_t DELETION = 0, VALUE = 1;  // of a row, beside its sequence number, which is 0 in such a file
+constexpr char DELETION = 0, VALUE = 1;  // of a row, beside its sequence number, which is 0 in such a file
 
-void fixed(std::string& to, uint64_t number, int bytes) {
-  for (int k = 0; k < bytes; k++) to.push_back((char)(number >> 8 * k));
-}
-void varint(std::string& to, uint64_t number) {
-  for (; number >= 128; number >>= 7) to.push_back((char)(number | 128));
-  to.push_back((char)number);
+size_t varint(char* to, uint64_t number) {
+  size_t size = 0;
+  for (; number >= 128; number >>= 7) to[size++] = (char)(number | 128);
+  to[size++] = (char)number;
+  return size;
 }
 std::string varint(uint64_t number) {
-  std::string made;
-  varint(made, number);
-  return made;
+  char made[10];
+  return {made, varint(made, number)};
 }
-std::string fixed(uint64_t number, int bytes) {
-  std::string made;
-  fixed(made, number, bytes);
-  return made;
+std::string fixed(uint64_t number, size_t bytes) { return {(const char*)&number, bytes}; }  // little-endian, as we are
+
+// How many bytes two keys begin with in common.
+size_t common(std::string_view a, std::string_view b) {
+  size_t most = std::min(a.size(), b.size()), k = 0;
+  for (uint64_t x, y; k + 8 <= most; k += 8) {
+    memcpy(&x, a.data() + k, 8);
+    memcpy(&y, b.data() + k, 8);
+    if (x != y) return k + (size_t)__builtin_ctzll(x ^ y) / 8;
+  }
+  while (k < most && a[k] == b[k]) k++;
+  return k;
 }
 
 // The hash of RocksDB's first Bloom filter, which every version reads. Its last bytes are signed.
@@ -87,34 +94,27 @@ uint32_t crc32c(const char* data, size_t size) {
 
 // ---------------------------------------------------------------- blocks
 
-void Table::Block::add(std::string_view key, std::string_view value, int interval) {
-  size_t shared = 0;
+void Table::Block::add(std::string_view key, std::string_view end, size_t shared, std::string_view value, int interval) {
   if (restarts.empty() || since == interval) {
     restarts.push_back((uint32_t)bytes.size());
-    since = 0;
-  } else {
-    size_t most = std::min(last.size(), key.size());
-    while (shared < most && last[shared] == key[shared]) shared++;
+    shared = since = 0;
   }
   since++;
-  varint(bytes, shared);
-  varint(bytes, key.size() - shared);
-  varint(bytes, value.size());
-  bytes.append(key.substr(shared));
-  bytes.append(value);
-  last.assign(key);
+  char sizes[30];
+  size_t size = varint(sizes, shared);
+  size += varint(sizes + size, key.size() + end.size() - shared);
+  size += varint(sizes + size, value.size());
+  bytes.append(sizes, size).append(key.substr(shared)).append(end).append(value);
 }
 
 std::string_view Table::Block::finish() {
   if (restarts.empty()) restarts.push_back(0);
-  for (uint32_t place : restarts) fixed(bytes, place, 4);
-  fixed(bytes, restarts.size(), 4);
-  return bytes;
+  bytes.append((const char*)restarts.data(), restarts.size() * 4);
+  return bytes += fixed(restarts.size(), 4);
 }
 
 void Table::Block::clear() {
   bytes.clear();
-  last.clear();
   restarts.clear();
   since = 0;
 }
@@ -122,15 +122,16 @@ void Table::Block::clear() {
 // ---------------------------------------------------------------- rows
 
 Table::Result Table::add(std::string_view key, const char* value, size_t size) {
-  if (rows_ && key <= std::string_view(last_)) return UNORDERED;
-  row_.assign(key);
-  fixed(row_, value ? VALUE : DELETION, 8);
-  block_.add(row_, value ? std::string_view(value, size) : std::string_view(), RESTARTS_EVERY);
+  size_t shared = common(key, last_);
+  if (rows_ && (shared == key.size() || (shared < last_.size() && (uint8_t)key[shared] < (uint8_t)last_[shared])))
+    return UNORDERED;
+  last_end_[0] = value ? VALUE : DELETION;
+  block_.add(key, {last_end_, 8}, shared, value ? std::string_view(value, size) : std::string_view(), RESTARTS_EVERY);
   last_.assign(key);
   hashes_.push_back(bloom_hash(key));
   rows_++;
   deleted_ += !value;
-  key_bytes_ += row_.size();
+  key_bytes_ += key.size() + 8;
   value_bytes_ += value ? size : 0;
   if (block_.bytes.size() >= BLOCK_BYTES) end_block();
   return error_ ? FAILED : ADDED;
@@ -138,7 +139,7 @@ Table::Result Table::add(std::string_view key, const char* value, size_t size) {
 
 void Table::end_block() {
   Place at = put(block_.finish());
-  index_.add(block_.last, varint(at.offset) + varint(at.size), 1);
+  index_.add(last_, {last_end_, 8}, 0, varint(at.offset) + varint(at.size), 1);
   blocks_++;
   block_.clear();
 }
@@ -149,7 +150,7 @@ Table::Place Table::put(std::string_view block) {
   out_.append(block);
   out_.push_back(UNCOMPRESSED);
   uint32_t crc = crc32c(out_.data() + begin, block.size() + 1);
-  fixed(out_, (uint32_t)((crc >> 15 | crc << 17) + 0xa282ead8), 4);  // a CRC of bytes that hold their CRC says little
+  out_ += fixed((uint32_t)((crc >> 15 | crc << 17) + 0xa282ead8), 4);  // a CRC of bytes that hold their CRC says little
   offset_ += block.size() + 5;
   if (out_.size() >= OUT_BYTES) flush();
   return at;
@@ -176,8 +177,7 @@ std::string Table::filter() const {
     for (int k = 0; k < PROBES; k++, h += step) line[h % 512 / 8] |= (char)(1 << h % 8);
   }
   bits.push_back(PROBES);
-  fixed(bits, lines, 4);
-  return bits;
+  return bits += fixed(lines, 4);
 }
 
 std::string Table::properties(uint64_t filter_size, uint64_t index_size) {
@@ -203,7 +203,7 @@ std::string Table::properties(uint64_t filter_size, uint64_t index_size) {
       {"rocksdb.raw.value.size", varint(value_bytes_)},
   };
   Block block;
-  for (const auto& [name, value] : found) block.add(name, value, 1);
+  for (const auto& [name, value] : found) block.add(name, {}, 0, value, 1);
   block.finish();
   return block.bytes;
 }
@@ -213,15 +213,14 @@ int Table::finish() {
   std::string bits = filter(), handles;
   Place filtered = put(bits), index = put(index_.finish()), facts = put(properties(filtered.size, index.size));
   Block meta;
-  meta.add("fullfilter.rocksdb.BuiltinBloomFilter", varint(filtered.offset) + varint(filtered.size), 1);
-  meta.add("rocksdb.properties", varint(facts.offset) + varint(facts.size), 1);
+  meta.add("fullfilter.rocksdb.BuiltinBloomFilter", {}, 0, varint(filtered.offset) + varint(filtered.size), 1);
+  meta.add("rocksdb.properties", {}, 0, varint(facts.offset) + varint(facts.size), 1);
   Place about = put(meta.finish());
   for (const Place& at : {about, index}) handles += varint(at.offset) + varint(at.size);
   handles.resize(40);
   out_.push_back(CRC32C);
   out_ += handles;
-  fixed(out_, FORMAT, 4);
-  fixed(out_, MAGIC, 8);
+  out_ += fixed(FORMAT, 4) + fixed(MAGIC, 8);
   flush();
   return error_;
 }

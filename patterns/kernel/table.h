@@ -25,10 +25,11 @@ class Table {
 
  private:
   struct Block {
-    std::string bytes, last;
+    std::string bytes;
     std::vector<uint32_t> restarts;
     int since = 0;
-    void add(std::string_view key, std::string_view value, int interval);
+    // A key is its own bytes and an end; `shared` of its own are as in the one before.
+    void add(std::string_view key, std::string_view end, size_t shared, std::string_view value, int interval);
     std::string_view finish();
     void clear();
   };
@@ -42,7 +43,8 @@ class Table {
 
   int file_, error_ = 0;
   uint64_t offset_ = 0, rows_ = 0, deleted_ = 0, blocks_ = 0, key_bytes_ = 0, value_bytes_ = 0;
-  std::string out_, row_, last_;
+  std::string out_, last_;
+  char last_end_[8] = {};
   Block block_, index_;
   std::vector<uint32_t> hashes_;
 };

@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, ViewportSize, expect, sync_playwright
 
+from samovar.service.settings import load_service
+from samovar.service.views_store import Manifest, ViewStore
 from tests.browser.chromium import ADVICE, FLAGS, find_chromium
 from tests.browser.waiting import wait_for
 
@@ -42,6 +46,13 @@ streams:
     slack: 0s
     idle: 500ms
 rules: rules
+storm: {alerts: 1000, per: 1h, rules: {noisy: {alerts: 1, per: 1h}}}
+"""
+
+VIEW = """view: spent
+title: What every card spent
+sql: select card, count(*) as purchases, sum(amount) as paid from purchase group by card
+key: card
 """
 
 RULES = {
@@ -63,6 +74,23 @@ tests:
       - "+1m purchase {card: c1, amount: 900}"
     expect:
       - {key: {card: c1}, at: "+1m"}
+""",
+    "watched": """
+rule: watched
+title: A shop that is watched
+severity: low
+match: |
+  sequence by card with maxspan=0ms
+    [purchase where merchant in $watched] as p
+lists: {watched: [m77, m78]}
+""",
+    "noisy": """
+rule: noisy
+title: Every purchase at one shop
+severity: info
+match: |
+  sequence by card with maxspan=0ms
+    [purchase where merchant == "m66"] as p
 """,
     "visit": """
 rule: visit
@@ -118,6 +146,19 @@ def address_in(words: Path) -> str | None:
     return found[0].rstrip("/") if found else None
 
 
+def publish_view(folder: Path, rows: dict[str, list[Any]]) -> None:
+    """A version of the view, as Spark would leave it."""
+    store = ViewStore(load_service(folder / "service.yml").views.store, "spent")
+    with store.writing():
+        version = store.next_version()
+        part = store.being_made(version)
+        part.mkdir()
+        pq.write_table(pa.table(rows), part / "part-0.parquet")
+        kinds = {"card": "string", "purchases": "bigint", "paid": "double"}
+        made_ms, count = 1_790_000_000_000 + version, len(rows["card"])
+        store.publish(Manifest("spent", version, "d", made_ms, "full", count, {}, {}, kinds), 3)
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("shop")
@@ -125,6 +166,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     (folder / "rules").mkdir()
     for name, text in RULES.items():
         (folder / "rules" / f"{name}.yml").write_text(text)
+    (folder / "views").mkdir()
+    (folder / "views" / "spent.yml").write_text(VIEW)
+    publish_view(folder, {"card": ["c1", "c2", "c3"], "purchases": [3, 1, 2], "paid": [10.5, 900.0, None]})
+    publish_view(folder, {"card": ["c2"], "purchases": [1], "paid": [900.0]})
     served = folder / "serve.log"
     with ExitStack() as stack:
         stack.enter_context(started(["run", "service.yml"], folder, folder / "run.log"))

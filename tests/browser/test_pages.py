@@ -22,6 +22,9 @@ PAGES = {
     "/keys": "Keys",
     "/keys?key=c100": "Key c100",
     "/sessions": "Sessions",
+    "/lists": "Lists",
+    "/views": "Views",
+    "/views/spent": "spent",
     "/operations": "Operations",
 }
 
@@ -139,6 +142,76 @@ def test_a_key_says_what_it_waits_for_and_why_a_rule_did_not_fire(page: Page, si
     page.locator("#why-rule").select_option("card-testing")
     expect(page.locator("#why")).to_contain_text("probe")
     expect(page.locator("#why tbody tr")).to_have_count(3)
+
+
+def test_a_keys_events_go_further_back(page: Page, site: Site) -> None:
+    at = site.later(60)
+    site.send("purchase", [{"card": "c250", "amount": 9, "merchant": "m1", "ts": at + n} for n in range(230)])
+    page.goto("/keys?key=c250")
+    events = page.get_by_role("region", name="Events", exact=True)
+    expect(events).to_contain_text("200 events, looked back to")
+    page.locator("#further").click()
+    expect(page.locator(".toast")).to_contain_text("30 older events found")
+    expect(events).to_contain_text("230 events")
+    expect(page.locator("#further")).to_have_count(0)
+
+
+def test_a_list_is_changed_with_its_plan_in_sight(page: Page, site: Site) -> None:
+    page.goto("/lists")
+    expect(page.get_by_role("region", name="The list watched")).to_contain_text("Rules that compare with it: watched")
+    page.locator("#add-items").click()
+    page.get_by_label("Items, one a line").last.fill("m79\n\n m80 \nm79")
+    expect(page.locator("#list-plan")).to_contain_text("2 items added, then it has 4")
+    page.get_by_label("Note").last.fill("seen on Monday")
+    page.locator("#do-list").click()
+    expect(page.locator("#items button")).to_have_text(["m77", "m78", "m79", "m80"])
+    page.locator("#items button").first.click()
+    page.locator("#remove-items").click()
+    expect(page.locator("#list-plan")).to_contain_text("1 item removed, then it has 3")
+    page.locator("#do-list").click()
+    expect(page.locator("#items button")).to_have_text(["m78", "m79", "m80"])
+    rows = page.get_by_role("region", name="Changes of the list").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.last).to_contain_text("+ m79, m80")
+    expect(rows.last).to_contain_text("seen on Monday")
+    site.send("purchase", [{"card": "c260", "amount": 3, "merchant": "m80", "ts": site.later(60)}])
+    wait_for(lambda: site.get("/alerts?key=c260&rule=watched")["alerts"], "an alert by the new item")
+
+
+def test_a_views_rows_are_picked_and_an_earlier_version_is_shown_again(page: Page) -> None:
+    page.goto("/views")
+    page.locator("main a[data-row]").first.click()
+    expect(page.locator("#rows tbody tr")).to_have_count(1)
+    page.get_by_role("tab", name="Versions").click()
+    page.get_by_role("button", name="Show this one").click()
+    page.locator("#do-back").click()
+    expect(page.locator(".toast")).to_contain_text("Readers see version 1")
+    expect(page.locator("#rows tbody tr")).to_have_count(3)
+    page.get_by_role("button", name="paid").click()
+    expect(page.locator("#rows tbody tr").first).to_contain_text("10.5")
+    page.locator("#add-condition").click()
+    page.get_by_label("Column").select_option("purchases")
+    page.get_by_label("Compare").select_option(">=")
+    page.get_by_label("Value").fill("2")
+    page.locator("#ask").click()
+    expect(page.locator("#rows tbody tr")).to_have_count(2)
+    page.get_by_role("tab", name="How it is made").click()
+    expect(page.locator(".sql")).to_contain_text("group by card")
+
+
+def test_a_storm_stands_on_the_overview_and_is_no_alert_to_judge(page: Page, site: Site) -> None:
+    at = site.later(60)
+    site.send("purchase", [{"card": "c270", "amount": 9, "merchant": "m66", "ts": at + n} for n in range(4)])
+    page.goto("/")
+    expect(page.locator(".note.bad")).to_contain_text("noisy passes its alert rate: 3 alerts were kept back")
+    page.goto("/alerts?rule=noisy")
+    row = page.locator("main tbody tr").filter(has_text="storm")
+    expect(row).to_contain_text("noisy passed 1 alert in")
+    row.locator("a[data-row]").click()
+    expect(page.locator("h1")).to_have_text("noisy passed its alert rate")
+    expect(page.get_by_role("button", name="Confirmed")).to_have_count(0)
+    page.goto("/rules")
+    expect(page.locator("main tbody tr").filter(has_text="noisy")).to_contain_text("3 kept back")
 
 
 def test_a_dead_letter_is_shown_with_its_reason_and_redriven(page: Page, site: Site) -> None:

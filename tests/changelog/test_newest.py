@@ -83,12 +83,9 @@ def test_rocksdb_reads_every_row_of_a_table(tmp_path: Path, count: int) -> None:
 @pytest.mark.parametrize("kind", ["rocks", "memory", "tables"])
 def test_what_is_taken_later_wins_and_deletes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "tables").mkdir()
-    stores = {
-        "rocks": lambda: RocksStore(tmp_path / "s"),
-        "memory": MemoryStore,
-        "tables": lambda: TableStore(tmp_path / "tables"),
-    }
-    store: TaskStore = stores[kind]()
+    store: TaskStore = MemoryStore()
+    if kind != "memory":
+        store = RocksStore(tmp_path / "s") if kind == "rocks" else TableStore(tmp_path / "tables")
     first, second = many(1, 500, deletes=False), many(2, 500)
     second += [(key, None) for key, _ in first[::3]]
     store.take(NewestTable(FIRST, newest_of(first), deletes=False))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
+from random import Random
 from typing import Any
 
-from samovar.changelog.log import Append, Bounds, Headers, Log, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Bounds, Headers, Log, Reader, TopicPartition, TopicSpec
 from samovar.changelog.partition import partition_of
 from tests.contracts.log_driving import (
     DEADLINE_S,
@@ -19,6 +21,13 @@ from tests.contracts.log_driving import (
     until,
     values,
 )
+
+
+def _assert_begins_at(reader: Reader, wanted: Mapping[TopicPartition, int]) -> None:
+    rows = read_until(reader, lambda found: {row.at for row in found} == wanted.keys())
+    for at, offset in wanted.items():
+        first = next(row for row in rows if row.at == at)
+        assert (first.offset, (first.value or b"")[:80].partition(b" x")[0]) == (offset, f"{at} {offset}".encode())
 
 
 class TopicsContract(LogParts):
@@ -121,6 +130,25 @@ class RecordsContract(LogParts):
             assert values(few) == values(rows[:3])
             assert reader.position(at) == rows[3].offset
             assert values(read_until(reader, lambda found: len(found) == 7)) == values(rows[3:])
+
+    def test_glances_go_from_place_to_place_and_never_show_what_another_looked_at(
+        self, log: Log, topic: Making
+    ) -> None:
+        """Readers may share what is behind them, one after the other: a record of an earlier place is not given."""
+        names = [topic(2), topic()]
+        places = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
+        for at in places:
+            pairs = [(b"k", f"{at} {number} {'x' * 2_000}".encode()) for number in range(300)]
+            log.append([Append(at.topic, pairs, at.partition)])
+        random = Random(3)
+        for _ in range(20):
+            wanted = {at: random.randrange(300) for at in random.sample(places, random.randint(1, 3))}
+            with closing(log.glance(wanted, random.choice([1, 5_000]))) as reader:
+                for _ in range(3):
+                    _assert_begins_at(reader, wanted)
+                    wanted = {at: random.randrange(300) for at in wanted}
+                    for at, offset in wanted.items():
+                        reader.seek(at, offset)
 
     def test_a_poll_gives_at_most_what_was_asked_for(self, log: Log, topic: Making) -> None:
         name = topic(2)

@@ -37,6 +37,7 @@ Fields: TypeAlias = dict[str, Any]
 Match: TypeAlias = dict[str, Any]
 
 DEADLINE_S = 60.0
+SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200", "transaction.timeout.ms": "3000"}
 ROWS_END = bytes([ROW[0] + 1])
 
 

@@ -19,10 +19,9 @@ from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
 from tests.faults.ending import ends_right, never_committed, processed
-from tests.faults.harness import Service, make_service, wait_until
+from tests.faults.harness import SOON, Service, make_service, wait_until
 
 BATCH = 12
-SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200", "transaction.timeout.ms": "3000"}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -179,9 +178,7 @@ def test_a_zombie_writes_nothing(
     source = world.events(7)
     service.append_pairs(world.STREAM, world.take(source, 100))
     zombie = service.start("--slot", "0", poll=BATCH, kill="flush.after:3:SIGSTOP")
-    assert zombie.process.pid is not None
-    stat = Path(f"/proc/{zombie.process.pid}/stat")
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it hangs")
+    wait_until(zombie.hangs, "it hangs")
     try:
         # The broker has acknowledged them: they are in the log, in a transaction that is open, or aborted by now.
         assert never_committed(service) > 0
@@ -190,7 +187,7 @@ def test_a_zombie_writes_nothing(
         wait_until(lambda: processed(service), "another container has taken over")
         before = service.outputs()
     finally:
-        os.kill(zombie.process.pid, signal.SIGCONT)
+        zombie.wake()
     wait_until(lambda: "starts again: " in zombie.text, "it learns that it is too late")
     wait_until(lambda: "running partitions 0" in zombie.text.split("starts again: ")[-1], "it is back")
     assert service.outputs() == before

@@ -26,6 +26,7 @@ SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}
 INPUT = 240
 MORE = 60
 PARTS = 2  # of each stage
+WRITTEN = ("told", "seen", "heaped", "heap-seen", "alerts", "rules", "task", "heaps")
 
 
 def rewind(service: Service, moment_ms: int, *options: str) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def test_a_task_goes_back_with_the_rules_on_what_it_emits(
     service = task_world.task_service(tmp_path / "s", bootstrap, client=SOON)
     services.append(service)
     source = task_world.events(8)
-    service.append_pairs("use", world.take(source, INPUT))
+    task_world.feed(service, source, INPUT)
     service.run_to_end(poll=BATCH)
     service.nobody_there()
     before = task_world.outcome(service)
@@ -161,19 +162,20 @@ def test_a_task_goes_back_with_the_rules_on_what_it_emits(
     for part in (0.7, 0.3):
         to = times[int(len(times) * part)]
         found = rewind(service, to)
-        assert Counter(each.get("stage", "") for each in found["rewound"]) == {"": PARTS, task_world.TASK: PARTS}
+        stages = ("", *task_world.TASKS_STREAMS)
+        assert Counter(each.get("stage", "") for each in found["rewound"]) == dict.fromkeys(stages, PARTS)
         assert task_world.rebuilt_digests(service) == task_world.task_digests(service) != before["task"]
+        heaps = task_world.task_digests(service, task_world.SCATTERED)
+        assert task_world.rebuilt_digests(service, task_world.SCATTERED) == heaps != before["heaps"]
         service.run_to_end(poll=BATCH)
         service.nobody_there()
         again = task_world.outcome(service)
-        assert {what: again[what] for what in ("told", "seen", "alerts", "rules", "task")} == {
-            what: before[what] for what in ("told", "seen", "alerts", "rules", "task")
-        }
+        assert {what: again[what] for what in WRITTEN} == {what: before[what] for what in WRITTEN}
     rewind(service, times[INPUT // 2])
-    service.append_pairs("use", world.take(source, MORE))
+    task_world.feed(service, source, MORE)
     task_world.last(service)
     service.run_to_end(poll=BATCH)
     services.append(task_world.straight(service, tmp_path / "straight"))
     wanted, got = task_world.outcome(services[-1]), task_world.outcome(service)
-    for what in ("told", "seen", "alerts", "rules", "task"):
+    for what in WRITTEN:
         assert got[what] == wanted[what], what

@@ -21,8 +21,8 @@ from samovar.tasks.rebuild import Until, rebuild
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.ending import left_nothing
-from tests.faults.harness import Match, Service, digest_of, wait_until
+from tests.faults.ending import left_nothing, processed
+from tests.faults.harness import SOON, Match, Service, digest_of, wait_until
 
 LARGE = """
 rule: large
@@ -161,3 +161,35 @@ def test_a_lost_store_after_changes(service: Service) -> None:
     service.run_to_end()
     assert all(len(switches(service, partition)) == 1 for partition in (0, 1))
     ends_right(service)
+
+
+def test_a_zombie_does_not_take_a_change_that_was_taken_for_it(make_kafka: Making) -> None:
+    """P3, P6 on Kafka: it hangs between the changes of its two partitions, for longer than its session lasts; all is
+    done on another machine; then it wakes up in the middle of the change and wants to commit the second half.
+    """
+    service = make_kafka(world.RULES, world.STREAMS, client=SOON)
+    source = world.events(10)
+    service.append_pairs(world.STREAM, world.take(source, 150))
+    zombie = service.start("--slot", "0", poll=25, kill="switch.before:2:SIGSTOP")
+    wait_until(lambda: processed(service), "all is processed")
+    change(service, LARGE)
+    wait_until(zombie.hangs, "it hangs in the middle of the change")
+    try:
+        assert sum(len(switches(service, each)) for each in (0, 1)) == 1
+        service.append_pairs(world.STREAM, world.take(source, 100))
+        heir = service.start("--slot", "1", poll=25, config=service.elsewhere())
+        wait_until(lambda: processed(service) and is_taken(service, 2), "another container has taken over")
+        before = service.outputs()
+    finally:
+        zombie.wake()
+    wait_until(lambda: "starts again: " in zombie.text, "it learns that it is too late")
+    wait_until(lambda: "running partitions 0" in zombie.text.split("starts again: ")[-1], "it is back")
+    assert service.outputs() == before
+    service.append_pairs(world.STREAM, world.take(source, 100))
+    wait_until(lambda: processed(service), "both go on")
+    assert [each.terminate() for each in (zombie, heir)] == [0, 0], zombie.text + heir.text
+    service.nobody_there()
+    ends_right(service)
+    assert [len(switches(service, each)) for each in (0, 1)] == [1, 1]
+    assert shown([a for a in service.alerts() if a["rule"] == "large"]) == shown(large_since(service))
+    left_nothing(service)

@@ -131,7 +131,7 @@ def test_topics_that_are_missing_or_otherwise(service: Service) -> None:
     wrong = [each for each in found if each["state"] == "fail"]
     assert [each["what"].split(":")[0] for each in wrong] == ["topic-settings"]
     made = [each for each in found if each["state"] == "warn"]
-    assert len(made) == 6
+    assert len(made) == 10
     assert all("makes it" in each["fix"] for each in made)
     service.config.write_text(service.config.read_text() + "topics: check\n")
     assert states(findings(service, 1))["topics"] == {"fail"}
@@ -236,14 +236,17 @@ def test_rights_that_are_lacking() -> None:
         Right("service", "topic", "a", ("READ", "DESCRIBE", "CREATE")),
         Right("service", "group", "s", ("READ",)),
         Right("service", "transactional-id", "s-", ("WRITE",), "prefixed"),
+        Right("http", "topic", "s-labels", ("READ", "WRITE")),
     ]
     all_of_it = {"a": frozenset({"READ", "DESCRIBE"})}
-    (found,) = doctor._missing_rights(wanted, all_of_it, frozenset({"READ"}), frozenset())
+    (found,) = doctor._missing_rights(wanted, all_of_it, {"s": frozenset({"READ"})}, frozenset())
     assert found.state == "ok"
-    (found,) = doctor._missing_rights(wanted, {"a": frozenset({"DESCRIBE"})}, frozenset(), frozenset())
+    (found,) = doctor._missing_rights(wanted, {"a": frozenset({"DESCRIBE"})}, {"s": frozenset()}, frozenset())
     assert (found.state, found.what) == ("fail", "this user lacks READ on topic a; READ on group s")
-    (found,) = doctor._missing_rights(wanted, {}, None, frozenset())  # nothing there, nothing lacking
+    (found,) = doctor._missing_rights(wanted, {}, {"s": None}, frozenset())  # nothing there, nothing lacking
     assert found.state == "ok"
+    (_, found) = doctor._missing_rights(wanted, {"s-labels": frozenset({"READ"})}, {}, frozenset())
+    assert (found.state, found.what) == ("warn", "for `samovar serve` this user lacks WRITE on topic s-labels")
 
 
 def test_replicas(service: Service) -> None:

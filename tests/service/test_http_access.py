@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -16,8 +20,10 @@ from samovar.service.access_masks import HIDDEN
 from samovar.service.http_guard import HEADERS, Rates
 from samovar.service.logs import opened
 from samovar.service.settings import load_service
+from tests.contracts.log_driving import unique
 from tests.http import Served, listening_to, served, wait_for
-from tests.oncall import Service, make, purchase, run, run_apart
+from tests.oncall import ROOT, Service, make, purchase, run, run_apart
+from tests.registry import TestRegistry, running
 
 MARKED = """
 service: s
@@ -267,6 +273,7 @@ SEEN = (
     "/rules",
     "/lists",
     f"/keys/{CARD}/events",
+    f"/keys/{CARD}/events?before=" + ",".join(f"purchase/{partition}:999" for partition in range(4)),
     f"/keys/{CARD}/why?rule=testing",
 )
 
@@ -288,6 +295,25 @@ def test_marked_fields_are_hidden_from_all_but_operators(closed: tuple[Served, d
         assert quoted["emit"]["amount"] == 6000
         letters = asked.get("/dead-letters")["letters"]
         assert [letter.get("value") for letter in letters].count(HIDDEN) == 1
+
+
+def test_whoever_sees_pseudonyms_takes_an_item_from_a_list_by_its_own(closed: tuple[Served, dict[str, str]]) -> None:
+    site, tokens = closed
+    author, operator = site.as_(tokens["author"]), site.as_(tokens["operator"])
+    match = "sequence by card with maxspan=1m\n    [purchase where card in $watched] as p"
+    text = f'rule: watching\ntitle: t\nmatch: |\n  {match}\nlists: {{watched: ["{CARD}", other]}}\n'
+    operator.post("/rules/publish", {"text": text, "shadow": True})
+    author.post("/lists/watched/add", {"items": ["third"]})
+    found = author.get("/lists/watched")
+    assert CARD not in json.dumps(found)
+    assert "third" not in json.dumps(found["changes"])
+    alias = found["items"][0]
+    assert author.post("/lists/watched/plan", {"remove": [alias]})["removed"] == 1
+    author.post("/lists/watched/remove", {"items": [alias]})
+    assert operator.get("/lists/watched")["items"] == ["other", "third"]
+    assert operator.get("/lists/watched")["changes"][0]["remove"] == [CARD]
+    viewer = site.as_(tokens["viewer"])
+    assert viewer.post("/lists/watched/plan", {"add": ["x"]}, 403)["code"] == "access-role"
 
 
 def test_a_pseudonym_leads_to_its_key(closed: tuple[Served, dict[str, str]]) -> None:
@@ -336,13 +362,58 @@ log:
     sasl.jaas.config: {CANARY}
 streams:
   purchase: {{key: card, partitions: 2, schema: {{card: string, amount: double}}, pii: [card]}}
+  avro:
+    key: card
+    format: avro
+    registry:
+      url: "http://127.0.0.1:1"
+      basic.auth.user.info: "user:{CANARY}"
+      bearer.auth.client.secret: {CANARY}
+      bearer.auth.token: {CANARY}
+      ssl.key.password: {CANARY}
+      max.retries: 1
 sinks:
   soc: {{url: "https://user:{CANARY}@127.0.0.1:1/{CANARY}", secret: {CANARY}}}
 """
 
 
-def test_a_secret_is_in_no_log_error_page_or_metric(tmp_path: Path) -> None:
+SASL = f"""
+service: {{name}}
+log:
+  kafka:
+    bootstrap: "{{kafka}}"
+    security.protocol: SASL_PLAINTEXT
+    sasl.mechanism: PLAIN
+    sasl.username: user
+    sasl.password: {CANARY}
+    debug: "security,broker,protocol"
+streams:
+  purchase: {{{{key: card, partitions: 2, schema: {{{{card: string, amount: double}}}}}}}}
+"""
+
+
+@contextmanager
+def container_with_sasl(folder: Path, kafka: str) -> Iterator[Path]:
+    """A container whose client tells all that it does with a broker that takes no password; where it says so."""
+    service, words = make(folder), folder / "said.jsonl"
+    service.config.write_text(SASL.format(name=unique("s"), kafka=kafka))
+    command = [sys.executable, "-m", "samovar.service.cli", "run", str(service.config), "--log", "json"]
+    with words.open("wb") as said, subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said) as process:
+        try:
+            yield words
+        finally:
+            process.terminate()
+
+
+def test_a_secret_is_in_no_log_error_page_or_metric(tmp_path: Path, kafka: str) -> None:
     """A canary in every secret setting, and every command and endpoint that could show one."""
+    with container_with_sasl(tmp_path / "sasl", kafka) as words:
+        _secrets_elsewhere(tmp_path)
+        wait_for(lambda: "SASL" in words.read_text() and "FAIL" in words.read_text())
+    assert CANARY not in words.read_text()
+
+
+def _secrets_elsewhere(tmp_path: Path) -> None:
     service = make(tmp_path / "s")
     service.config.write_text(SECRETS)
     told = [run("config", "show", service.config), run("config", "check", service.config)]
@@ -351,6 +422,12 @@ def test_a_secret_is_in_no_log_error_page_or_metric(tmp_path: Path) -> None:
     told += [run("config", "check", service.config), run("status", service.config), run("serve", service.config)]
     text = "".join(each.output + each.stderr for each in told)
     assert "streamz" in text
+    with running(TestRegistry(password="another")) as registry:
+        one_way_in = re.sub(r" +(?:bearer|ssl.key.password).*\n", "", SECRETS)
+        service.config.write_text(one_way_in.replace("http://127.0.0.1:1", registry.url))
+        refused = run("doctor", service.config)
+    assert "registry-refused" in refused.output
+    text += refused.output + refused.stderr
     assert CANARY not in text
     # The same sinks on a log that answers: their failures are told without where they go.
     own = f"sinks:\n  soc: {{url: 'http://user:{CANARY}@127.0.0.1:1/{CANARY}', secret: {CANARY}}}\n"

@@ -261,6 +261,22 @@ def test_a_keys_events_are_its_own_newest_first(site: Served) -> None:
     assert times == sorted(times, reverse=True)
 
 
+def test_a_keys_events_go_further_back_page_by_page(site: Served) -> None:
+    whole = site.get("/keys/c1/events")["events"]
+    pages, before = [], None
+    while before != "":
+        page = site.get("/keys/c1/events", params={"limit": 2} | ({"before": before} if before else {}))
+        pages.append(page["events"])
+        before = page["scanned"]["older"] or ""
+        assert page["scanned"]["complete"] is (before == "")
+    assert len(pages) == -(-len(whole) // 2) > 1
+    assert [event for page in pages for event in page] == whole
+    found = site.refused("/keys/c1/events?before=purchase/0", 400, "bad-mark")
+    assert "scanned.older" in found["hint"]
+    past = {"before": "none/7:3,purchase/0:0"}
+    assert site.get("/keys/c1/events", params=past)["events"] == []
+
+
 def test_why_a_rule_did_not_fire(site: Served) -> None:
     found = site.get("/keys/open/why", params={"rule": "testing"})
     assert found["matches"] == 0

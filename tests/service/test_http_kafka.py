@@ -43,7 +43,10 @@ def test_alerts_are_found_heard_and_delivered(kafka: str, tmp_path: Path) -> Non
             heard = stream.next()["data"]
         assert heard["key_text"] == "card"
         shown = site.get(f"/alerts/{heard['id']}")
-        assert [each["step"] for each in shown["timeline"] if each["step"]] == ["probe", "probe", "big"]
+        steps = [(each["step"], each["stream"], each["event"]["amount"]) for each in shown["timeline"] if each["step"]]
+        assert steps == [("probe", "purchase", 1), ("probe", "purchase", 1), ("big", "purchase", 900)]
+        assert shown["timeline_complete"]
+        assert shown["why"]["matches"] == 1
         assert site.get("/keys/card")["held"][0]["rules"]
         path = service.config.parent / "alerts.jsonl"
         wait_for(lambda: path.exists() and heard["id"] in path.read_text(), PATIENCE_S)

@@ -73,3 +73,24 @@ def test_marked_values_are_pseudonyms_in_views_too(site: Served) -> None:
     rows = site.as_(site.headers["x-viewer"]).post("/views/cards/query", {})["rows"]
     assert "c1" not in json.dumps(rows)
     assert sorted(row[1] for row in rows) == [1, 2, 3]
+
+
+def test_versions_are_listed_and_an_operator_goes_back(site: Served) -> None:
+    store = ViewStore(site.service.settings.views.store, "cards")
+    with store.writing():
+        part = store.being_made(2)
+        part.mkdir()
+        pq.write_table(pa.table(ROWS).slice(0, 1), part / "part-0.parquet")
+        store.publish(Manifest("cards", 2, "d", 5, "full", 1, {}, {}, {"card": "string"}), 3)
+    found = site.get("/views/cards")
+    assert (found["version"], [each["version"] for each in found["kept"]]) == (2, [2, 1])
+    viewer = site.as_(site.headers["x-viewer"])
+    assert viewer.post("/views/cards/rollback", {}, 403)["code"] == "access-role"
+    assert viewer.post("/views/cards/refresh", {}, 403)["code"] == "access-role"
+    assert site.post("/views/cards/rollback", {"to": 7}, 404)["code"] == "view-version"
+    assert site.post("/views/cards/rollback", {})["version"] == 1
+    assert len(site.post("/views/cards/query", {})["rows"]) == 3
+    entry = site.get("/audit")["entries"][0]
+    assert (entry["what"], entry["detail"]) == ("view rolled back", {"view": "cards", "from": 2, "to": 1})
+    assert site.post("/views/none/refresh", {}, 404)["code"] == "unknown-view"
+    assert site.get("/views/none", 404)["code"] == "unknown-view"

@@ -114,17 +114,34 @@ def test_fields_whose_names_make_one_stage_are_refused(write: Callable[..., Serv
         rule_plans(settings, 3)
 
 
-def test_a_task_cannot_read_a_stream_whose_keys_are_anywhere(write: Callable[..., ServiceFile], tmp_path: Path) -> None:
+def test_a_task_reads_streams_whose_keys_are_anywhere_through_topics_that_all_tasks_share(
+    write: Callable[..., ServiceFile], tmp_path: Path
+) -> None:
+    """All streams of such a task, so that events of a key meet; a task of other streams reads these as they are."""
     (tmp_path / "mine.py").write_text(
         "from samovar import Task\n\n\nclass Mine(Task):\n    def process(self, event, ctx):\n        pass\n"
     )
     settings = write(
-        "{a: {key: card, partitions: 3, repartition: true}}",
+        "{a: {key: card, partitions: 3, repartition: true}, b: {key: card}, c: {key: user}}",
         "session by card with gap=1m [a where true]",
-        more="tasks: {mine: {class: 'mine:Mine', streams: [a]}}\n",
+        more="tasks: {one: {class: 'mine:Mine', streams: [a]}, two: {class: 'mine:Mine', streams: [a, b]},"
+        " three: {class: 'mine:Mine', streams: [b, c]}}\n",
     )
-    with pytest.raises(Refused, match="key-mismatch"):
-        plans_of(settings, 3)
+    found = {each.stage: each for each in plans_of(settings, 3)}
+    read = {stage: [(each.topic, each.origin) for each in found[stage].inputs] for stage in settings.tasks}
+    assert read == {
+        "one": [("s-a-for-tasks", "a")],
+        "two": [("s-a-for-tasks", "a"), ("s-b-for-tasks", "b")],
+        "three": [("b", "b"), ("c", "c")],
+    }
+    sent = {each.topic: (each.field, each.endless) for each in found[""].forwards}
+    assert sent == {
+        "s-a-by-card": ("card", False),
+        "s-a-for-tasks": ("card", True),
+        "s-b-for-tasks": ("card", True),
+    }
+    assert sent.keys() <= {each.name for each in plan(settings) if each.role is Role.REPARTITION}
+    assert not any(each.forwards for each in plans_of(settings, 1))  # one partition has all keys
 
 
 # ---------------------------------------------------------------- topics
@@ -138,7 +155,8 @@ def test_the_topics_of_stages_are_planned_made_and_checked(write: Callable[..., 
     assert (own.role, own.partitions) == (Role.REPARTITION, 3)
     assert own.settings["retention.ms"] == str(3 * 86_400_000)
     assert specs["s-changelog-by-shop"].settings == specs["s-changelog"].settings
-    granted = {right.name: right.operations for right in rights(settings, list(specs.values()))}
+    needed = rights(settings, list(specs.values()))
+    granted = {right.name: right.operations for right in needed if right.who == "service"}
     assert granted["s-a-by-shop"][:2] == ("READ", "WRITE")
     with opened(settings) as log:
         assert {found.topic for found in check(log, list(specs.values()))} >= {"s-a-by-shop"}

@@ -15,15 +15,17 @@ from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Topic, TopicSpec
 from samovar.service import topics_rights
+from samovar.service.access import ensure_access
 from samovar.service.logs import opened
 from samovar.service.settings import ServiceFile, load_service
-from samovar.service.topics import Mismatch, Planned, Role, check, create_command, ensure, mismatches, plan
+from samovar.service.topics import SIDE_ROLES, Mismatch, Planned, Role, check, create_command, ensure, mismatches, plan
 from samovar.service.topics_rights import Right, rights
 
 OWN = ["f-alerts", "f-late", "f-dead-letters", "f-changelog", "f-journal"]
 OF_STAGES = (Role.REPARTITION, Role.EMITTED)  # tests/service/test_stages.py and tests/tasks/test_user_service.py
 CONTAINERS, RULES = "f-containers", "f-rules"  # one partition, however many the inputs have
-SINGLE = (Role.CONTAINERS, Role.RULES)
+SIDE = ["f-labels", "f-access", "f-audit", "f-redriven"]
+SINGLE = (Role.CONTAINERS, Role.RULES, *SIDE_ROLES)
 
 
 @pytest.fixture
@@ -62,11 +64,11 @@ def as_planned(spec: Planned, **other: Any) -> Topic:
 
 def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceFile]) -> None:
     specs = plan(load("streams: {a: {key: k, topic: tx}, b: {key: k}}"))
-    assert [spec.name for spec in specs] == ["tx", "b", *OWN, CONTAINERS, RULES]
+    assert [spec.name for spec in specs] == ["tx", "b", *OWN, CONTAINERS, RULES, *SIDE]
     assert {spec.partitions for spec in specs if spec.role not in SINGLE} == {4}
     for role in SINGLE:
         assert by_role(specs, role).partitions == 1
-        assert by_role(specs, role).settings["cleanup.policy"] == "compact"
+        assert by_role(specs, role).settings["cleanup.policy"] == ("delete" if role is Role.AUDIT else "compact")
     assert by_role(specs, Role.CHANGELOG).settings == {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": "86400000",
@@ -110,6 +112,10 @@ WRONG: list[tuple[Role, dict[str, Any], str, str]] = [
     (Role.JOURNAL, {"settings": {"retention.ms": "604800000"}}, "topic-settings", "retention.ms=-1"),
     (Role.JOURNAL, {"settings": {"retention.bytes": "1000"}}, "topic-settings", "retention.bytes=-1"),
     (Role.CHANGELOG, {"replication": 1}, "topic-replication", "write `replication: 1`"),
+    (Role.LABELS, {"settings": {"cleanup.policy": "delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (Role.ACCESS, {"settings": {"cleanup.policy": "compact,delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (Role.AUDIT, {"settings": {"cleanup.policy": "compact"}}, "topic-settings", "cleanup.policy=delete"),
+    (Role.REDRIVEN, {"replication": 1}, "topic-replication", "write `replication: 1`"),
     (Role.ALERTS, {"replication": 2}, "topic-replication", "kafka-reassign-partitions.sh"),
 ]
 
@@ -160,7 +166,7 @@ def test_a_setting_that_a_topic_does_not_have_is_kafkas_default(load: Callable[[
 def test_ensure_makes_what_is_missing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
     settings = load("streams: {a: {key: k}}")
     specs = ensure(log, settings)
-    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN, CONTAINERS, RULES}
+    assert set(log.topics([spec.name for spec in specs])) == {"a", *OWN, CONTAINERS, RULES, *SIDE}
     assert check(log, specs) == []
     assert ensure(log, settings) == specs
 
@@ -219,9 +225,23 @@ def test_a_service_without_a_rules_topic_runs_the_rules_of_its_folder(
 ) -> None:
     """As one did before there was such a topic; whoever publishes must have it made."""
     ensure(log, load("streams: {a: {key: k}}"))
-    log.delete([RULES])
-    assert ensure(log, load("streams: {a: {key: k}}\ntopics: check"))
-    assert log.topics([RULES]) == {}
+    log.delete([RULES, *SIDE])
+    settings = load("streams: {a: {key: k}}\ntopics: check")
+    assert [each.topic for each in check(log, ensure(log, settings))] == [RULES, *SIDE]
+    assert log.topics([RULES, *SIDE]) == {}
+
+
+def test_tokens_are_not_put_where_they_would_vanish(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
+    """A container runs beside a wrong topic that it has no use for; whoever needs it refuses."""
+    settings = load("streams: {a: {key: k}}")
+    log.create([TopicSpec("f-access", 1, {"cleanup.policy": "delete"})])
+    ensure(log, settings)
+    with pytest.raises(Refused) as caught:
+        ensure_access(settings, log)
+    assert (caught.value.code, "f-access (access) has cleanup.policy=delete" in caught.value.what) == (
+        "topic-settings",
+        True,
+    )
 
 
 def test_check_changes_nothing(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
@@ -234,7 +254,7 @@ def test_check_changes_nothing(load: Callable[[str], ServiceFile], log: Embedded
 
 
 def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> None:
-    settings = load(ON_KAFKA + "\ntopics: check")
+    settings = load(ON_KAFKA + "\ntopics: check\nsinks: {desk: {file: alerts.jsonl}}")
     found = {(right.who, right.resource, right.name): right for right in rights(settings, plan(settings))}
     look = ("DESCRIBE", "DESCRIBE_CONFIGS")
     assert {place: right.operations for place, right in found.items()} == {
@@ -253,20 +273,29 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
         ("readers", "topic", "f-late"): ("READ", "DESCRIBE"),
         ("readers", "topic", "f-dead-letters"): ("READ", "DESCRIBE"),
         ("authors", "topic", RULES): ("READ", "WRITE", *look),
+        ("authors", "topic", "f-audit"): ("READ", "WRITE", *look),
+        **{("http", "topic", name): ("READ", *look) for name in (*OWN, CONTAINERS)},
+        **{("http", "topic", name): ("READ", "WRITE", *look) for name in ("a", RULES, *SIDE)},
+        ("http", "group", "f"): ("DESCRIBE",),
+        ("http", "group", "f-redrive"): ("READ", "DESCRIBE"),
+        ("http", "group", "f-sink-desk"): ("READ", "DESCRIBE"),
+        ("http", "transactional-id", "f-redrive-"): ("WRITE", "DESCRIBE"),
     }
     assert found["service", "transactional-id", "f-"].pattern == "prefixed"
 
 
 def test_create_is_a_right_only_where_topics_are_made(load: Callable[[str], ServiceFile]) -> None:
-    for mode, wanted in (("create", 8), ("check", 0)):
+    for mode, wanted in (("create", 12), ("check", 0)):
         settings = load(ON_KAFKA + f"\ntopics: {mode}")
-        assert sum("CREATE" in right.operations for right in rights(settings, plan(settings))) == wanted
+        found = rights(settings, plan(settings))
+        assert sum(right.who == "service" and "CREATE" in right.operations for right in found) == wanted
+        assert sum("CREATE" in right.operations for right in found) == 2 * wanted
 
 
 def test_at_least_once_needs_no_transactions(load: Callable[[str], ServiceFile]) -> None:
     settings = load(ON_KAFKA + "\ndelivery: at_least_once")
     found = rights(settings, plan(settings))
-    assert not any(right.resource == "transactional-id" for right in found)
+    assert not any(right.who == "service" and right.resource == "transactional-id" for right in found)
     assert Right("service", "cluster", "kafka-cluster", ("IDEMPOTENT_WRITE",)) in found
 
 

@@ -13,6 +13,7 @@ import pytest
 from samovar.changelog.log import Append, TopicSpec
 from samovar.changelog.spark import Session
 from samovar.service.views import query
+from tests.http import served, wait_for
 from tests.oncall import START, Service, make, many, purchase, run, run_apart
 from tests.views import CARDS, put, views
 
@@ -67,6 +68,19 @@ def on_day(day: int, card: str = "c1") -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------- making and reading
+
+
+def test_an_operator_refreshes_a_view_over_http(spark: Session, service: Service) -> None:
+    service.process(many(60))
+    put(service, CARDS)
+    with served(service) as site:
+        job = site.post("/views/cards/refresh", {}, 202)["job"]
+        wait_for(lambda: site.get(f"/jobs/{job}")["state"] != "running")
+        done = site.get(f"/jobs/{job}")
+        assert (done["state"], done["result"]["made"]["version"], done["problem"]) == ("done", 1, None)
+        found = site.post("/views/cards/query", {"limit": 1000})["rows"]
+    assert sum(row[1] for row in found) == 60
+    assert spark.spark.range(1).count() == 1  # a session that others opened is left to them
 
 
 def test_a_view_is_made_published_and_read_by_others(spark: Session, service: Service) -> None:

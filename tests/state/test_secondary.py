@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -49,6 +50,24 @@ def test_a_reader_sees_the_newest_value_also_after_a_flush(store: RocksStore) ->
     store.compact()
     reader.catch_up()
     assert reader.get(b"a") == b"2"
+    reader.close()
+
+
+def test_following_reads_only_what_is_new_and_a_flush_means_opening_anew(store: RocksStore) -> None:
+    random = Random(5)
+    reader = SecondaryStore(store.path)
+    followed = 0
+    for step in range(200):
+        store.write([(b"%02d" % random.randrange(40), random.choice([None, b"%d" % step])) for _ in range(5)])
+        flushes = step % 23 == 22
+        if flushes:
+            random.choice([store.flush, store.compact])()
+        is_followed = reader.follow()
+        assert is_followed != flushes
+        followed += is_followed
+        reader.catch_up()
+        assert list(reader.range()) == list(store.range()), step
+    assert followed > 150
     reader.close()
 
 

@@ -11,13 +11,16 @@ const PAGES = [
   { path: "/", name: "Overview", key: "o", load: () => import("/pages/overview.js"), icon: "M4 13h4l2-7 4 12 2-5h4" },
   { path: "/alerts", name: "Alerts", key: "a", load: () => import("/pages/alerts.js"), icon: "M12 4a5 5 0 0 0-5 5v4l-2 3h14l-2-3V9a5 5 0 0 0-5-5zM10 19a2 2 0 0 0 4 0" },
   { path: "/rules", name: "Rules", key: "r", load: () => import("/pages/rules.js"), icon: "M5 6h9M5 12h6M5 18h4M15 13l2.500 2.500L22 11" },
+  { path: "/lists", name: "Lists", key: "l", load: () => import("/pages/lists.js"), icon: "M9 6h11M9 12h11M9 18h11M4.500 6h.01M4.500 12h.01M4.500 18h.01" },
   { path: "/keys", name: "Keys", key: "k", load: () => import("/pages/keys.js"), icon: "M10.500 4a6.500 6.500 0 1 0 0 13 6.500 6.500 0 0 0 0-13zM15.500 15.500 20 20" },
   { path: "/sessions", name: "Sessions", key: "s", load: () => import("/pages/sessions.js"), icon: "M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16zM12 8v4.500l3 2" },
+  { path: "/views", name: "Views", key: "v", load: () => import("/pages/views.js"), icon: "M4 5h16v14H4zM4 10h16M10 10v9" },
   { path: "/operations", name: "Operations", key: "p", load: () => import("/pages/operations.js"), icon: "M4 6h16M4 12h16M4 18h16M8 4v4M16 10v4M10 16v4" },
 ];
 const DETAILS = [
   { pattern: /^\/alerts\/([^/]+)$/, page: "/alerts", load: () => import("/pages/alert.js") },
   { pattern: /^\/rules\/([^/]+)$/, page: "/rules", load: () => import("/pages/rule.js") },
+  { pattern: /^\/views\/([^/]+)$/, page: "/views", load: () => import("/pages/view.js") },
 ];
 
 let leave = null; // how the page that is shown ends

@@ -5,7 +5,7 @@ import { timeline } from "/charts.js";
 import { h, put } from "/dom.js";
 import { clock, counted, day, moment, value, whole } from "/format.js";
 import { placeOf, values } from "/pages/alert.js";
-import { badge, card, empty, label, loading, problem, rowLink, ruleLink, severity, table, time } from "/parts.js";
+import { badge, button, card, empty, failed, label, loading, problem, rowLink, ruleLink, severity, table, time, toast } from "/parts.js";
 
 const EVENTS = 200;
 
@@ -70,8 +70,38 @@ export function mount(root, { query, go }) {
       return;
     }
     const raised = state.status === "fulfilled" ? state.value.alerts || [] : [];
-    const known = together(past.value.events, boundOf(state.value));
-    put(events, eventsPart(known, past.value.scanned || {}, raised, sessionsOf(state.value, rules.value)));
+    const bands = sessionsOf(state.value, rules.value);
+    let known = together(past.value.events, boundOf(state.value));
+    showEvents(past.value.scanned || {});
+
+    function showEvents(scanned, listed = false) {
+      put(events, eventsPart(known, scanned, raised, bands, scanned.older ? further(scanned.older) : null, listed));
+    }
+
+    // Each look reads a bounded part of the log: it may find no event, and still come further.
+    function further(older) {
+      const act = button("Further back", look, "", { id: "further" });
+      return act;
+
+      async function look() {
+        act.disabled = true;
+        act.textContent = "Looking…";
+        try {
+          const page = await get(`/keys/${part(key)}/events`, { limit: EVENTS, before: older });
+          if (over) return;
+          const open = Boolean(events.querySelector("details[open]"));
+          known = together(known, page.events);
+          showEvents(page.scanned, open);
+          const next = document.getElementById("further");
+          if (next) next.focus();
+          toast(page.events.length ? `${counted(page.events.length, "older event")} found` : "No older event in this part of the log");
+        } catch (fault) {
+          failed(fault);
+          act.disabled = false;
+          act.textContent = "Further back";
+        }
+      }
+    }
   }
 
   return () => {
@@ -107,9 +137,9 @@ function boundOf(state) {
   return partials.flatMap((each) => each.bound || []).filter((each) => each.event).map((each) => ({ ...each, type: each.event.type || each.stream }));
 }
 
-function eventsPart(events, scanned, alerts, sessions) {
+function eventsPart(events, scanned, alerts, sessions, further, listed) {
   const past = scanned.complete === false ? `looked back to ${scanned.since ? moment(scanned.since) : "the limit"}` : "";
-  if (!events.length) return card("Events", { aside: past }, empty("No event of this key was found", "Is it written as in the events? A key of two fields is card=c1,user=7."));
+  if (!events.length) return card("Events", { aside: past }, empty(further ? "No event of this key was found yet" : "No event of this key was found", "Is it written as in the events? A key of two fields is card=c1,user=7.", further));
   const types = [...new Set(events.map((each) => each.type))];
   const near = alerts.filter((each) => each.at >= events[0].time && each.at <= events.at(-1).time + 864e5);
   const bands = sessions.filter((each) => each.to >= events[0].time).map((each) => ({ ...each, to: Math.min(each.to, events.at(-1).time) }));
@@ -123,9 +153,9 @@ function eventsPart(events, scanned, alerts, sessions) {
   ];
   return card(
     "Events",
-    { aside: `${counted(events.length, "event")}${past ? `, ${past}` : ""}` },
+    { aside: [`${counted(events.length, "event")}${past ? `, ${past}` : ""}`, further] },
     timeline({ lanes, marks, bands, from: from - margin, to: to + margin, label: `Events of the key by type`, onpick: (id) => list.pick(id) }),
-    h("details", { open: events.length <= 12 }, h("summary", { class: "small muted" }, "As a list, newest first"), list.element),
+    h("details", { open: listed || events.length <= 12 }, h("summary", { class: "small muted" }, "As a list, newest first"), list.element),
   );
 }
 

@@ -76,7 +76,7 @@ function planShown(plan) {
         "dl",
         { class: "facts", id: "state-plan" },
         row("Becomes", `number ${rule.number}, `, h("code", {}, hash(rule.version)), " ", badge(rule.status, { live: "good", shadow: "warn" }[rule.status] || "")),
-        row("Partial matches", STATES[rule.state] || rule.state, rule.states && rule.state !== "new" ? ` ${counted(rule.states, "key has", "keys have")} one.` : ""),
+        row("Partial matches", STATES[rule.state] || rule.state, rule.states && rule.state !== "new" ? ` ${rule.states_whole === false ? "At least " : ""}${counted(rule.states, "key has", "keys have")} one.` : ""),
         rule.cold_start ? row("Cold start", h("span", { class: rule.cold_start.shadow_ms ? "warn-text" : null }, sentence(rule.cold_start.text))) : null,
         plan.seeds && plan.seeds.length ? row("First change", `The ${counted(plan.seeds.length, "rule")} of the rules folder are written down as number 1; from here on the folder is not read.`) : null,
         stages.new && stages.new.length ? row("New stages", stages.new.join(", ")) : null,

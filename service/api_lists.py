@@ -1,0 +1,101 @@
+"""/lists/NAME: one shared list as people look at it: its items, the rules that name it, who changed what, and a change
+before it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar.changelog.errors import Refused
+from samovar.patterns.nearest import did_you_mean
+from samovar.service import lists
+from samovar.service.access_masks import Masks
+from samovar.service.http_asking import Authoring, Body, Reading, answered
+from samovar.service.http_world import World
+from samovar.service.rulebook import read_rulebook
+
+router = APIRouter(tags=["rules"])
+
+SHOWN_CHANGES = 100
+SHOWN_ITEMS = 50  # of one change
+ListName = Annotated[str, Path(max_length=200)]
+Item = str | int | float | bool
+
+
+class ListChange(Body):
+    """What would go on a list and what from it."""
+
+    add: tuple[Item, ...] = Field((), max_length=10_000)
+    remove: tuple[Item, ...] = Field((), max_length=10_000)
+
+
+@router.get("/lists/{name}")
+def show_list(asking: Reading, name: ListName) -> Response:
+    """A shared list: items, the rules that name it, and its changes, the newest first."""
+    world, alias = asking.world, asking.masks.alias
+    items = _items(world, name)
+    changes = []
+    for change in reversed(read_rulebook(world.settings, world.log).changes):
+        record = change.lists.get(name)
+        if record is not None:
+            told = {"change": change.number, "at": change.at_ms, "author": change.author, "note": change.note}
+            counts = {"added": len(record.added), "removed": len(record.removed), "items": len(record.items)}
+            did = {"add": list(map(alias, record.added)), "remove": list(map(alias, record.removed))}
+            changes.append(told | counts | {each: shown[:SHOWN_ITEMS] for each, shown in did.items()})
+    return answered(
+        {
+            "list": name,
+            "items": [alias(item) for item in items],
+            "kind": kind_of(items),
+            "rules": rules_naming(world, name),
+            "changes": changes[:SHOWN_CHANGES],
+            "changes_total": len(changes),
+        }
+    )
+
+
+@router.post("/lists/{name}/plan")
+def plan_list(asking: Authoring, name: ListName, body: ListChange) -> Response:
+    """What a change of a list would do to the rules that name it. Nothing is written."""
+    world = asking.world
+    removed = real_items(asking.masks, _items(world, name), body.remove)
+    plan = lists.plan_lists(world.settings, world.log, name, add=body.add, remove=removed)
+    (record,) = plan.lists.values()
+    rules = [{"rule": each.rule.name, "state": each.state, "told": each.state_text()} for each in plan.rules]
+    counts = {"added": len(record.added), "removed": len(record.removed), "items": len(record.items)}
+    return answered({"list": name, "change": plan.number, **counts, "rules": rules})
+
+
+def real_items(masks: Masks, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
+    """What pseudonyms stand for, of a list's own items: whoever sees nothing else can still take one from it."""
+    if not masks.is_on:
+        return list(given)
+    known = {masks.alias(item): item for item in items}
+    return [known.get(item, item) for item in given]
+
+
+def kind_of(items: Sequence[Any]) -> str:
+    """What a form should take a new item for.
+
+    >>> kind_of([1, 2.5]), kind_of(["a", 1]), kind_of([])
+    ('number', 'text', 'text')
+    """
+    numbers = [isinstance(item, int | float) and not isinstance(item, bool) for item in items]
+    return "number" if numbers and all(numbers) else "text"
+
+
+def rules_naming(world: World, name: str) -> list[str]:
+    return sorted(rule for rule, loaded in world.shelf.get().rules.items() if name in loaded.lists)
+
+
+def _items(world: World, name: str) -> Sequence[Any]:
+    found = lists.show(world.settings, world.log)
+    if name not in found:
+        hint = did_you_mean(name, list(found)) or (f"Lists are {', '.join(found)}." if found else "No rule has a list.")
+        raise Refused("unknown-list", f"no rule has a list `{name[:80]}`", hint)
+    return found[name]

@@ -61,6 +61,9 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
 }
+JAVA = "spark.driver.extraJavaOptions"
+# For jobs that Python does: Java only schedules them, and would spend more on compiling itself well than it gains.
+SCHEDULING = {JAVA: "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"}
 ON_THIS_MACHINE = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
@@ -244,7 +247,8 @@ def _conf(name: str, master: str | None, jars: list[Path], folder: Path, setting
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J.format(file=folder / "spark.log"), "utf-8")
     wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
-    wanted |= {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}"}
+    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {wanted.get(JAVA, '')}"
+    wanted |= {JAVA: java.strip()}
     if jars:
         wanted["spark.jars"] = ",".join(map(str, jars))
     conf.setMaster(where).setAppName(name)

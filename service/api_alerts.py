@@ -68,6 +68,7 @@ def alert_data(world: World, masks: Masks, alert: Alert, label: str) -> dict[str
         "emit": shown.get("emit", {}),
         "events": event_count(match),
         "label": label,
+        "alarm": match.get("alarm"),  # storm, storm-over: a record about the rule, with no key and no events
         "position": f"{alert.partition}/{alert.offset}",
     }
 
@@ -226,6 +227,9 @@ def put_label(asking: Labelling, alert: AlertId, body: Labelled) -> Response:
 def label_alert(asking: Asking, alert: str, body: Labelled) -> dict[str, Any]:
     world = asking.world
     found, _ = one(world.index, alert)
+    if "alarm" in found.match:
+        hint = "Label the alerts that the rule raised: its precision is made of those."
+        raise Refused("alarm-label", "this is an alarm about its rule, and nothing to be right or wrong", hint)
     made = labels.Label(alert, found.rule, found.key, body.label, asking.name, int(time.time() * 1000), body.note)
     audit.record(
         world.log,

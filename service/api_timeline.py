@@ -39,7 +39,10 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
         "steps": match["steps"],
         "timeline": shown,
         "timeline_complete": len(found) == len(steps),
-        "why": None if rule is None or program is None else told_of(masks, program, match["key"], ordered),
+        # An alarm has no key and no events: there is nothing that a rule could be run over.
+        "why": None
+        if rule is None or program is None or "alarm" in match
+        else told_of(masks, program, match["key"], ordered),
         "rule_text": None if rule is None else rule.text,
         "rule_current": loaded.version(alert.rule) == match["version"],
     }

@@ -53,15 +53,23 @@ class Seen:
 
 
 def rates_of(before: Seen | None, after: Seen) -> dict[str, float]:
-    """What was counted a second; a container that began anew counts from nothing."""
+    """What was counted a second, container by container: one that began anew counts from nothing."""
     names = {"events": "events", "matches": "alerts", "late": "late", "dead": "dead"}
     if before is None or after.at_s <= before.at_s:
         return {f"{name}_per_s": 0.0 for name in names.values()}
     passed = after.at_s - before.at_s
-    return {
-        f"{name}_per_s": round(max(after.counts.get(count, 0) - before.counts.get(count, 0), 0) / passed, 2)
-        for count, name in names.items()
-    }
+    known = {_identity(each): each.counts for each in before.presences}
+    found = dict.fromkeys(names, 0)
+    for each in after.presences:
+        began = known.get(_identity(each), {})
+        if began or each.since_ms > before.status.time_ms:  # else it was away for a while, and counted all the time
+            for count in names:
+                found[count] += max(each.counts.get(count, 0) - began.get(count, 0), 0)
+    return {f"{name}_per_s": round(found[count] / passed, 2) for count, name in names.items()}
+
+
+def _identity(container: Presence) -> tuple[int, int, int]:
+    return container.slot, container.pid, container.since_ms
 
 
 class Watch:

@@ -23,6 +23,8 @@ from samovar.tasks.clock import Clock
 from samovar.tasks.collector import collector_off
 from samovar.tasks.commit_times import CommitTimes
 from samovar.tasks.core import Counts, Outcome, added
+from samovar.tasks.in_flight import InFlight
+from samovar.tasks.intake import Intake
 from samovar.tasks.notes import Note
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.renewal import Never, Renewal
@@ -32,7 +34,8 @@ POLL_RECORDS = 50_000
 POLLS = 3  # a commit at most, while so much comes, where many of its events change the same rows
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
-PENDING_MOST = 200_000  # events that wait before inputs that are ahead are paused
+PENDING_MOST = 200_000  # events of a task that wait before inputs that are ahead are paused
+PENDING_BYTES = 64 << 20  # and what these may take; beyond it there is at most what one cycle takes in
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
 MEMORY_ROWS = 20_000  # changed by one commit, after which it is looked at too
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
@@ -87,6 +90,7 @@ class Container:
         self._polls = POLLS
         self.commit_times = CommitTimes()
         self._paused: set[TopicPartition] = set()
+        self._in_flight = InFlight()
         self._asked_at_s = 0.0
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
@@ -287,6 +291,7 @@ class Container:
         began_s = time.monotonic()
         last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
         self.commit_times.add(time.monotonic() - began_s)
+        self._in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
         for task, outcome in zip(dirty, outcomes, strict=True):
             task.committed(outcome, last[task.changelog.at])
             task.snapshot_if_due()
@@ -326,15 +331,29 @@ class Container:
     def _keep_together(self, member: Member) -> None:
         """Inputs that are ahead wait for the ones behind, so that what must be held stays small."""
         running = self._running()
-        waiting = [task.core.intake for task in running if len(task.core.intake.buffer.pending) > PENDING_MOST]
-        if not waiting and not self._paused:
+        waiting = [task.core.intake for task in running if _holds_much(task.core.intake)]
+        sources = self._sources() if self._in_flight.bytes > PENDING_BYTES and not self._is_taken() else set()
+        if not waiting and not sources and not self._paused:
             return
         ahead = {at for intake in waiting for at in intake.ahead()} & {at for task in running for at in task.inputs}
+        ahead |= sources
         if ahead - self._paused:
             member.pause(ahead - self._paused)
         if self._paused - ahead:
             member.resume(self._paused - ahead)
         self._paused = ahead
+
+    def _sources(self) -> set[TopicPartition]:
+        """The inputs of which later stages get events."""
+        topics = {spec.source_topic for plan in self.plans.values() for spec in plan.inputs}
+        return {at for task in self._running() for at in task.inputs if at.topic in topics}
+
+    def _is_taken(self) -> bool:
+        """Whether the later stages here have taken what was forwarded."""
+        found: dict[TopicPartition, int | None] = {}
+        for task in self.tasks.values():
+            found |= task.positions() if task.life is Life.RUNNING else dict.fromkeys(task.inputs)
+        return self._in_flight.is_taken(found)
 
     def _restore_some(self, member: Member, task: Task) -> None:
         if task.life is Life.CLOSED:
@@ -488,9 +507,14 @@ class Container:
                 self._close_task(self.tasks.pop(place))
         finally:
             self._paused.clear()
+            self._in_flight.clear()
             self._owned.clear()
             if member is not None:
                 (member.leave if self._leaves else member.close)()
+
+
+def _holds_much(intake: Intake) -> bool:
+    return len(intake.buffer.pending) > PENDING_MOST or intake.waiting_bytes() > PENDING_BYTES
 
 
 def topics_read(plans: Sequence[Plan]) -> object:

@@ -74,6 +74,7 @@ class Outcome:
     changes: list[Change]
     position: Position
     counts: Counts
+    forwarded_bytes: int = 0
 
 
 class Core:
@@ -230,7 +231,7 @@ class Core:
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one. `more` are further rows to log, of rules that are no more."""
         topics, partition = self.plan.topics, self.partition
-        forwarded = self.forwarding.appends()
+        sent_bytes, forwarded = self.forwarding.bytes, self.forwarding.appends()
         position = self.position()
         rows, index = self.residence.changes(self.watermark)
         gone = [] if self._skips.is_over else self._skips.changes(position)
@@ -255,7 +256,7 @@ class Core:
         self.alerts, self._dead, self._late = [], Letters(), Letters()
         self.intake.entries = []
         self._dirty = False
-        return Outcome(appends, offsets, [*rows, *index], position, since)
+        return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
 
     def committed(self, outcome: Outcome) -> None:
         """What `outcome` gave is in the log and in the store now."""

@@ -78,6 +78,7 @@ class Forwarding:
         """`written_up_to` says, of a stream and a topic, before which offset all is there already."""
         self.intake = intake
         self.partition = partition
+        self.bytes = 0  # of events that go out with the next commit
         self.outlets = [
             Outlet.of(each, told.get(each.topic), written_up_to(each.stream, each.topic)) for each in forwards
         ]
@@ -133,6 +134,7 @@ class Forwarding:
             missing = keys.count(None)
             outlet.pairs += pairs if not missing else [pair for pair in pairs if pair[0] is not None]
             unkeyed += missing
+            self.bytes += len(messages.data[messages.starts[0] : messages.ends[-1]]) if len(rows) else 0
         return unkeyed
 
     # ------------------------------------------------------------ how far the streams are
@@ -182,6 +184,7 @@ class Forwarding:
         """All since the last commit: events, then marks."""
         events = [Append(each.forward.topic, each.pairs) for each in self.outlets if each.pairs]
         marks: list[Append] = []
+        self.bytes = 0
         for outlet in self.outlets:
             outlet.pairs = []
             news = State(max(outlet.news.largest, outlet.told.largest), outlet.news.silent)

@@ -28,6 +28,8 @@ from samovar.tasks.unknown_schemas import edges_of, needed, turned, unknown_at, 
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 MARK_RECORDS = 5_000  # between two marks: what a restart may read too much
+LOOKED_AT = 10_000  # events that wait, to find out what all of them take
+ROW_BYTES = 24  # of an event, and about as much for each of its values beside its text
 KIND_WORDS = {
     NIL: "null",
     BOOL: "true or false",
@@ -418,6 +420,15 @@ class Intake:
         sources = self.sources.values()
         ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > self.watermark]
         return {TopicPartition(topic, self.partition) for topic in ahead}
+
+    def waiting_bytes(self) -> int:
+        """What the events take that wait for event time; where they are many, reckoned from some of them."""
+        pending = self.buffer.pending
+        rows = len(pending)
+        some = slice(None, None, 1 + rows // LOOKED_AT)
+        columns = [pending.column(each)[some] for each in range(pending.columns)]
+        texts = sum(int(each["size"][each["tag"] >= TEXT].sum()) for each in columns)
+        return rows * ROW_BYTES * (1 + pending.columns) + texts * (1 + rows // LOOKED_AT)
 
     def waits_before(self, watermark: int) -> bool:
         """Whether an event waits that this watermark would release."""

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from samovar.changelog.log import Pair
 from samovar.changelog.record import STORM, newer
+from samovar.patterns.words import counted, duration_words
 from samovar.state.store import Change, Readable
 
 FORMAT = 1
@@ -94,7 +95,8 @@ class Guard:
         count.kept_back, count.quiet = count.kept_back + 1, False
         if count.since_ms is None:
             count.since_ms = window_ms
-            text = f"{rule} passed {most:,} alerts in {per_ms:,} ms: the others are kept back and counted"
+            passed = f"{rule} passed {counted(most, 'alert')} in {duration_words(per_ms)}"
+            text = f"{passed}: the others are kept back and counted"
             found.append(alarm(alert, "storm", count.since_ms, text, limit, 0))
         return found
 

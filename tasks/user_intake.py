@@ -36,6 +36,10 @@ class WholeIntake(Intake):
     def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
         super().__init__(inputs, fields, partition)
         self.kept: dict[Place, tuple[Pair, Headers]] = {}
+        self._kept_bytes = 0
+
+    def waiting_bytes(self) -> int:
+        return super().waiting_bytes() + self._kept_bytes
 
     def feed(self, records: Records) -> Fed:
         fed = super().feed(records)
@@ -55,8 +59,9 @@ class WholeIntake(Intake):
     def _keep(self, records: Records, rows: Sequence[int]) -> None:
         number, (partitions, offsets) = self.by_topic[records.topic].number, self.origins(records)
         for row in rows:
-            kept = self.original(records, row), carried(records.headers(row))
-            self.kept[number, partitions[row], offsets[row]] = kept
+            record, place = self.original(records, row), (number, partitions[row], offsets[row])
+            self.kept[place] = record, carried(records.headers(row))
+            self._kept_bytes += _size(record)
 
     def events(self, released: Batch) -> Iterator[Given]:
         """Released rows as events, in their order. Each is forgotten as it is given out."""
@@ -66,10 +71,15 @@ class WholeIntake(Intake):
         for row, (place, time, kind) in enumerate(zip(places, released.time.tolist(), released.types(), strict=True)):
             source = sources[place[0]]
             record, headers = self.kept.pop(place)
+            self._kept_bytes -= _size(record)
             text = key_text(keys[source.key_column][row]) or b""
             spec, fields = source.spec, source.decoder.whole(record[1] or b"")
             event = Event(spec.stream, kind, text.decode(), time, fields, spec.origin, *place[1:])
             yield Given(event, record, headers)
+
+
+def _size(record: Pair) -> int:
+    return sum(len(part) for part in record if part is not None)
 
 
 class WholeReceiver(WholeIntake, Receiver):

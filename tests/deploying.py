@@ -76,11 +76,12 @@ def faults_of(query: Query) -> Iterator[str]:
     labels = set(SCRAPED)
     for part, in_range in tree:
         if isinstance(part, promql_parser.VectorSelector) and part.name != "up":  # Prometheus' own
-            spec = served().get(part.name)
+            name = part.name or "with no name"
+            spec = served().get(name)
             if spec is None:
-                yield f"{query.place}: there is no metric {part.name}"
+                yield f"{query.place}: there is no metric {name}"
                 continue
-            own = {*spec.labels, *SCRAPED} | ({"le"} if part.name.endswith("_bucket") else set())
+            own = {*spec.labels, *SCRAPED} | ({"le"} if name.endswith("_bucket") else set())
             labels |= own
             asked = {matcher.name for matcher in part.matchers.matchers}
             yield from (f"{query.place}: {part.name} has no label {label}" for label in sorted(asked - own))

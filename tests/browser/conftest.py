@@ -46,6 +46,7 @@ streams:
     slack: 0s
     idle: 500ms
 rules: rules
+storm: {alerts: 1000, per: 1h, rules: {noisy: {alerts: 1, per: 1h}}}
 """
 
 VIEW = """view: spent
@@ -82,6 +83,14 @@ match: |
   sequence by card with maxspan=0ms
     [purchase where merchant in $watched] as p
 lists: {watched: [m77, m78]}
+""",
+    "noisy": """
+rule: noisy
+title: Every purchase at one shop
+severity: info
+match: |
+  sequence by card with maxspan=0ms
+    [purchase where merchant == "m66"] as p
 """,
     "visit": """
 rule: visit

@@ -199,6 +199,21 @@ def test_a_views_rows_are_picked_and_an_earlier_version_is_shown_again(page: Pag
     expect(page.locator(".sql")).to_contain_text("group by card")
 
 
+def test_a_storm_stands_on_the_overview_and_is_no_alert_to_judge(page: Page, site: Site) -> None:
+    at = site.later(60)
+    site.send("purchase", [{"card": "c270", "amount": 9, "merchant": "m66", "ts": at + n} for n in range(4)])
+    page.goto("/")
+    expect(page.locator(".note.bad")).to_contain_text("noisy passes its alert rate: 3 alerts were kept back")
+    page.goto("/alerts?rule=noisy")
+    row = page.locator("main tbody tr").filter(has_text="storm")
+    expect(row).to_contain_text("noisy passed 1 alert in")
+    row.locator("a[data-row]").click()
+    expect(page.locator("h1")).to_have_text("noisy passed its alert rate")
+    expect(page.get_by_role("button", name="Confirmed")).to_have_count(0)
+    page.goto("/rules")
+    expect(page.locator("main tbody tr").filter(has_text="noisy")).to_contain_text("3 kept back")
+
+
 def test_a_dead_letter_is_shown_with_its_reason_and_redriven(page: Page, site: Site) -> None:
     settings = load_service(site.folder / "service.yml")
     with opened_log(settings) as log:

@@ -84,7 +84,8 @@ class Running:
 class Conditions:
     """What a container meets: `kill` is as SAMOVAR_KILL; the rest is the most records of a batch, the most bytes that
     a file may grow to, the seconds after which trouble with the log is told, and the seconds for which the outcome of
-    a commit is waited for; 0: as usual. A restore stands still while the folder `held` has a file of its partition.
+    a commit, or a log that comes back, is waited for; 0: as usual. A restore stands still while the folder `held` has
+    a file of its partition.
     """
 
     kill: str = ""
@@ -118,6 +119,7 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
     if conditions.held is not None:
         hold_restores(conditions.held)
     if conditions.commit_s:
+        container.LONGEST_WAIT_S = conditions.commit_s
         kafka_member.OFFSETS_S = kafka_member.COMMIT_S = kafka_member.ABORT_S = conditions.commit_s
     if conditions.file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (conditions.file_bytes, conditions.file_bytes))

@@ -67,13 +67,14 @@ def never_committed(service: Service) -> int:
         reader.assign([KafkaPlace(topic, each, 0) for each in range(service.partitions)])
         ended, found = set[int](), 0
         while len(ended) < service.partitions:
-            for message in reader.consume(1_000, ASK_S):
-                error = message.error()
-                if error is None:
-                    found += 1
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ended.add(message.partition() or 0)
+            message = reader.poll(ASK_S)  # `consume` would wait for as many as it is asked for
+            assert message is not None, f"{topic} is not read to its end within {ASK_S} s"
+            error = message.error()
+            if error is None:
+                found += 1
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(message.partition() or 0)
     finally:
         reader.close()
     return found - len(service.changelog())

@@ -100,6 +100,22 @@ def test_a_list_is_looked_at_changed_and_tells_who_did_it(site: Served) -> None:
     assert [each["what"] for each in site.get("/audit")["entries"]][:2] == ["lists", "lists"]
 
 
+def test_an_alarm_of_the_storm_guard_is_shown_and_not_labelled(tmp_path: Path) -> None:
+    service = make(tmp_path / "s")
+    service.config.write_text(service.config.read_text() + "storm: {alerts: 1, per: 1h}\n")
+    (tmp_path / "s" / "rules" / "dear.yml").write_text(DEAR)
+    service.process([purchase("rich", second, 9000) for second in range(4)])
+    service.settle()
+    with served(service) as site:
+        site.caught_up()
+        alarm, alert = site.get("/alerts?rule=dear")["alerts"]
+        assert (alarm["alarm"], alarm["key"], alert["alarm"]) == ("storm", {}, None)
+        assert alarm["message"] == "dear passed 1 alert in 1 hour: the others are kept back and counted"
+        found = site.get(f"/alerts/{alarm['id']}")
+        assert (found["timeline"], found["why"], found["rule_text"]) == ([], None, DEAR)
+        assert site.put(f"/alerts/{alarm['id']}/label", {"label": "confirmed"}, 409)["code"] == "alarm-label"
+
+
 def test_a_backtest_is_a_job_that_tells_how_far_it_is(site: Served) -> None:
     text = DEAR.replace("5000", "800")
     begun = site.post("/rules/backtest", {"text": text, "from": START, "to": START + 3_600_000}, 202)

@@ -17,8 +17,10 @@ from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.presence import InputReport, Presence, RestoreReport, Seen, TaskReport
+from samovar.service.http_watch import Seen as Look
+from samovar.service.http_watch import rates_of
 from samovar.service.running import container_of
-from samovar.service.status import containers_of
+from samovar.service.status import ContainerStatus, ServiceStatus, containers_of
 from samovar.service.status_show import seconds_text
 from samovar.tasks.clock import SystemClock
 from samovar.tasks.container import Container
@@ -263,3 +265,23 @@ def test_the_tasks_of_all_stages_show(service: Service) -> None:
     assert found["lag"] == 0
     found = status(service, 1)  # and when nothing runs
     assert {(task["stage"], task["life"]) for task in found["tasks"]} == {("", "stopped"), ("by-country", "stopped")}
+
+
+def test_rates_are_of_what_each_container_counted_since_the_look_before() -> None:
+    """One that is back, or that took another's slot, brings no old counts into a second."""
+
+    def look(at_s: float, *present: Presence) -> Look:
+        containers = tuple(ContainerStatus(each.slot, "running", Seen(each, NOW)) for each in present)
+        return Look(at_s, ServiceStatus("s", NOW + int(at_s * 1000), containers, ()), {})
+
+    old = replace(HERE, since_ms=NOW - 60_000, counts={"events": 90_000})
+    more = replace(old, counts={"events": 90_050})
+    fresh = replace(HERE, since_ms=NOW + 1_000, counts={"events": 30})
+
+    def rate(before: Look, after: Look) -> float:
+        return rates_of(before, after)["events_per_s"]
+
+    assert rate(look(0, old), look(5, more)) == 10
+    assert rate(look(0), look(5, more)) == 0
+    assert rate(look(0, old), look(5, fresh)) == 6
+    assert rate(look(0, fresh), look(5, old)) == 0

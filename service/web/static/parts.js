@@ -38,6 +38,11 @@ export const labelText = (label) => LABELS[label] || label;
 
 export const label = (name) => h("span", { class: ["label", `label-${name || "open"}`] }, labelText(name || "open"));
 
+// An alarm is a record about a rule, not a key: nobody judges it.
+const ALARMS = { storm: ["storm", "bad"], "storm-over": ["storm is over", "good"] };
+
+export const standing = (alert) => (alert.alarm ? badge(...(ALARMS[alert.alarm] || [alert.alarm, "warn"])) : label(alert.label));
+
 export const badge = (text, kind = "") => h("span", { class: ["badge", kind] }, text);
 
 export const time = (ms, kind = "moment") =>

@@ -4,7 +4,7 @@ import { get, part } from "/api.js";
 import { timeline } from "/charts.js";
 import { h, put } from "/dom.js";
 import { clock, counted, hash, keyNames, moment, span, value } from "/format.js";
-import { badge, card, empty, keyLink, label, loading, problem, ruleLink, severity, table, time } from "/parts.js";
+import { badge, card, empty, keyLink, label, loading, problem, ruleLink, severity, standing, table, time } from "/parts.js";
 import { labelButtons } from "/pages/alerts.js";
 
 export function mount(root, { name }) {
@@ -26,7 +26,34 @@ export function mount(root, { name }) {
   };
 }
 
+// An alarm has no key and no events: it says what the storm guard does with its rule.
+function drawAlarm(root, alert) {
+  put(
+    root,
+    h("p", { class: "crumb" }, h("a", { href: "/alerts" }, "Alerts"), " / ", alert.rule),
+    h("div", { class: "page-head" }, h("h1", {}, alert.alarm === "storm" ? `${alert.rule} passed its alert rate` : `The storm of ${alert.rule} is over`), standing(alert)),
+    h("p", { class: "message" }, alert.message || ""),
+    card(
+      "What the storm guard did",
+      { class: "alarm" },
+      h(
+        "dl",
+        { class: "facts" },
+        h("dt", {}, "Rule"), h("dd", {}, ruleLink(alert.rule)),
+        h("dt", {}, "Limit"), h("dd", {}, `${counted(alert.emit.alerts, "alert")} in ${span(alert.emit.per_ms)}, in each partition`),
+        h("dt", {}, "Since"), h("dd", {}, time(alert.start)),
+        h("dt", {}, "Kept back"), h("dd", {}, alert.alarm === "storm" ? "counted on the pages Overview and Rules while it lasts" : counted(alert.emit.kept_back, "alert")),
+      ),
+      h("p", { class: "note" }, "What was kept back is in no list and no sink, but its events are all in the log. Is the rule's condition too wide? Try it on recent traffic, or backtest it."),
+    ),
+  );
+}
+
 function draw(root, alert, reload) {
+  if (alert.alarm) {
+    drawAlarm(root, alert);
+    return;
+  }
   document.title = `${alert.rule} · ${alert.key_text}`;
   const events = alert.timeline || [];
   const rows = eventTable(events, stepNames(alert), Object.keys(alert.key || {}));

@@ -3,7 +3,7 @@
 import { get, put as send, query as queryOf } from "/api.js";
 import { h, put } from "/dom.js";
 import { counted, day, percent, whole } from "/format.js";
-import { button, empty, failed, keyLink, label, labelText, loading, problem, rowLink, ruleLink, select, severity, table, tableRow, time, toast } from "/parts.js";
+import { button, empty, failed, keyLink, labelText, loading, problem, rowLink, ruleLink, select, severity, standing, table, tableRow, time, toast } from "/parts.js";
 import { alertNews, may } from "/store.js";
 
 const PAGE = 50;
@@ -105,8 +105,8 @@ export function mount(root, { query, go }) {
     return [
       { head: "Event time", class: "tight num", cell: (each) => [time(each.at, "clock"), h("div", { class: "faint small" }, day(each.at))] },
       { head: "What", class: "grow", cell: (each) => [h("div", { class: "inline" }, rowLink(`/alerts/${each.id}`, each.rule), severity(each.severity)), h("span", { class: "one-line muted", title: each.message || each.title }, each.message || each.title)] },
-      { head: "Key", class: "tight", cell: (each) => keyLink(each.key_text) },
-      { head: "Status", class: "tight", cell: (each) => label(each.label) },
+      { head: "Key", class: "tight", cell: (each) => (each.alarm ? h("span", { class: "faint" }, "the rule") : keyLink(each.key_text)) },
+      { head: "Status", class: "tight", cell: standing },
     ];
   }
 

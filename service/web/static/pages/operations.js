@@ -4,7 +4,7 @@ import { get, post } from "/api.js";
 import { bars } from "/charts.js";
 import { h, put } from "/dom.js";
 import { ago, bytes, counted, moment, percent, seconds, short, span, value, whole } from "/format.js";
-import { restoreBar, tasksOf } from "/pages/overview.js";
+import { behind, restoreBar, tasksOf } from "/pages/overview.js";
 import { badge, button, card, dialog, empty, failed, loading, problem, stat, table, tabs, time, toast } from "/parts.js";
 import { known, may, statusNews } from "/store.js";
 
@@ -45,7 +45,7 @@ export function mount(root) {
     put(
       figures,
       stat("Containers", [whole(status.containers.filter((each) => each.state === "running").length), h("small", {}, ` of ${status.containers.length}`)], status.containers.map((each) => each.host).filter(Boolean)[0] || "none told of itself"),
-      stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? `${seconds(status.behind_s)} behind` : "caught up"),
+      stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? behind(status.behind_s) : "caught up"),
       stat("Slowest", slow ? (slow.stage ? `${slow.stage}/${slow.partition}` : `partition ${slow.partition}`) : "–", slow && slow.input ? `held by ${slow.input.join("/")}` : "nothing holds event time back", "text"),
       stat("Late", short(counts.late || 0), "events since start", counts.late ? "warn" : ""),
       stat("Dead", short(counts.dead || 0), "events since start", counts.dead ? "warn" : ""),

@@ -4,7 +4,7 @@ import { get } from "/api.js";
 import { bars, lineChart, timeBars } from "/charts.js";
 import { h, put } from "/dom.js";
 import { bytes, counted, percent, seconds, short, span, whole } from "/format.js";
-import { badge, card, empty, keyLink, loading, problem, rowLink, severity, stat, table, time } from "/parts.js";
+import { badge, card, empty, keyLink, loading, problem, rowLink, severity, standing, stat, table, time } from "/parts.js";
 import { alertNews, known, statusNews } from "/store.js";
 
 const HISTORY_MS = 4000;
@@ -90,7 +90,7 @@ function statsOf(status) {
   const held = status.held_by && status.held_by.input;
   return [
     stat("Throughput", [short(rates.events_per_s), h("small", {}, " events/s")], `${short(counts.events)} since start`),
-    stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? `${seconds(status.behind_s)} behind` : "caught up", status.lag > 10000 ? "warn" : ""),
+    stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? behind(status.behind_s) : "caught up", status.lag > 10000 ? "warn" : ""),
     stat("Watermark", status.watermark === null ? "–" : [time(status.watermark, "clock")], status.watermark === null ? "no event yet" : `${seconds(status.watermark_age_s)} old${held ? `, by ${held.join("/")}` : ""}`),
     stat("Alerts", [short((rates.alerts_per_s || 0) * 60), h("small", {}, " a minute")], `${short(counts.matches)} since start`),
     stat("Tasks", [whole(running), h("small", {}, ` of ${whole(status.tasks.length)} run`)], restoring.length ? restoreText(restoring) : counted(status.containers.filter((each) => each.state === "running").length, "container"), running < status.tasks.length ? "warn" : ""),
@@ -98,11 +98,13 @@ function statsOf(status) {
   ];
 }
 
+export const behind = (value) => (value < 1 ? "less than a second behind" : `${seconds(value)} behind`);
+
 function restoreText(tasks) {
   const done = tasks.reduce((sum, task) => sum + task.restore.done, 0);
   const todo = tasks.reduce((sum, task) => sum + task.restore.todo, 0);
   const left = Math.max(...tasks.map((task) => task.restore.left_s || 0));
-  return `restoring: ${percent(todo ? done / todo : 0)}, ${seconds(left)} left`;
+  return `${percent(todo ? done / todo : 0)}${left ? `, ${seconds(left)} left` : " restored"}`;
 }
 
 function chartsOf(history, counts) {
@@ -130,7 +132,7 @@ function alertsOf(alerts) {
       { head: "Raised", class: "tight", cell: (each) => time(each.logged || each.at, "ago") },
       { head: "Severity", class: "tight", cell: (each) => severity(each.severity) },
       { head: "Rule", class: "tight", cell: (each) => rowLink(`/alerts/${each.id}`, each.rule) },
-      { head: "Key", class: "tight", cell: (each) => keyLink(each.key_text) },
+      { head: "Key", class: "tight", cell: (each) => (each.alarm ? standing(each) : keyLink(each.key_text)) },
       { head: "What", class: "grow", cell: (each) => h("span", { class: "one-line" }, each.message || each.title) },
     ],
     alerts,
@@ -164,7 +166,7 @@ export function restoreBar(restore) {
     "span",
     { class: "progress" },
     h("progress", { max: "1", value: part, "aria-label": "restored" }),
-    h("span", { class: "num" }, `${percent(part)} · ${restore.per_s ? `${short(restore.per_s)}/s` : "–"} · ${restore.left_s === null ? "" : `${span(restore.left_s * 1000)} left`}`),
+    h("span", { class: "num" }, [percent(part), restore.per_s ? `${short(restore.per_s)}/s` : null, restore.left_s ? `${span(restore.left_s * 1000)} left` : null].filter(Boolean).join(" · ")),
   );
 }
 

@@ -21,7 +21,9 @@ def answers_with(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 class AlertShown(BaseModel):
-    """An alert. `position` is its partition and offset in the alerts topic."""
+    """An alert. `position` is its partition and offset in the alerts topic; `alarm` is null but of records about a rule
+    that passed its alert rate.
+    """
 
     id: str
     rule: str
@@ -38,6 +40,7 @@ class AlertShown(BaseModel):
     emit: dict[str, Any]
     events: int
     label: LabelName
+    alarm: str | None
     position: str
 
 

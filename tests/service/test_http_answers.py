@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from samovar.service import http_answers as answers
+from samovar.service.http_serving import bound
 from tests.http import Served, served, wait_for
 from tests.oncall import RULES, catch_up, make, many, purchase
 
@@ -52,6 +55,26 @@ def test_answers_are_as_they_are_described(site: Served) -> None:
     is_as(answers.Planned, planned)
     is_as(answers.RuleChanged, site.post("/rules/testing/disable", {"note": "no"}))
     is_as(answers.Written, site.post("/streams/purchase/events", purchase("posted", 90, 3)))
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Else a body waits for the acknowledgement of its headers, 40 ms."""
+
+    async def is_undelayed() -> bool:
+        seen: asyncio.Queue[int] = asyncio.Queue()
+
+        async def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.put_nowait(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bound("127.0.0.1", 0) as listening:
+            async with await asyncio.start_server(accepted, sock=listening):
+                _, writer = await asyncio.open_connection(*listening.getsockname())
+                found = await seen.get()
+                writer.close()
+        return found != 0
+
+    assert asyncio.run(is_undelayed())
 
 
 def test_the_document_has_them(site: Served) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -71,7 +70,7 @@ def test_what_cannot_be_asked_is_a_problem(site: Served) -> None:
 
 def test_marked_values_are_pseudonyms_in_views_too(site: Served) -> None:
     rows = site.as_(site.headers["x-viewer"]).post("/views/cards/query", {})["rows"]
-    assert "c1" not in json.dumps(rows)
+    assert not {"c1", "c2"} & {value for row in rows for value in row}  # its letters may be in a pseudonym by chance
     assert sorted(row[1] for row in rows) == [1, 2, 3]
 
 

@@ -13,7 +13,7 @@ from samovar.changelog.kafka_read import NOBODY, Stream
 from samovar.changelog.kafka_settings import GLANCING, Settings
 from samovar.changelog.log import Glance, Records, TopicPartition
 
-KEPT_MOST = 8  # clients that wait for work
+KEPT_MOST = 12  # clients that wait for work
 KEPT_S = 60.0  # a broker closes connections that are idle for longer; ours are gone before
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,7 +23,7 @@ from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.changelog.partition import partition_of
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.service.avro_streams import avro_of
-from samovar.service.http_rows import NEAR, rounds, rows_at, rows_of
+from samovar.service.http_rows import NEAR, parts_of, rounds, rows_at, rows_of
 from samovar.service.reading import unpacked
 from samovar.service.settings_models import ServiceFile, Stream
 
@@ -33,6 +34,7 @@ POLL_S = 0.05
 PATIENCE_S = 3.0
 NEAR_MS = 60_000  # in the log, before and after
 NEAR_RECORDS = 5_000  # about a place, at most
+READERS = 2  # of one question
 KNOWN = 5_000  # events that are remembered: a place in the log never holds another one
 FRESH_S = 1.0
 
@@ -70,6 +72,10 @@ class Events:
     _known: OrderedDict[Place, Event] = field(default_factory=OrderedDict)
     _seen: dict[str, tuple[float, Mapping[TopicPartition, Bounds]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2 * READERS, "events"))
+
+    def close(self) -> None:
+        self._pool.shutdown()
 
     # ------------------------------------------------------------ by place
 
@@ -89,6 +95,19 @@ class Events:
         return found
 
     def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
+        """Places far from each other are a fetch each: a few readers share them."""
+        first, *others = parts_of(wanted, READERS)
+        waiting = [self._pool.submit(self._read_part, part) for part in others]
+        found = self._read_part(first)
+        for each in waiting:
+            found |= each.result()
+        with self._lock:
+            self._known |= found
+            while len(self._known) > KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+    def _read_part(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
         found: dict[Place, Event] = {}
         with closing(self.log.glance({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
             deadline = time.monotonic() + PATIENCE_S
@@ -99,10 +118,6 @@ class Events:
                     at = TopicPartition(records.topic, records.partition)
                     for event in self.read(records, rows_at(records, wanted[at])):
                         found[*at, event.offset] = event
-        with self._lock:
-            self._known |= found
-            while len(self._known) > KNOWN:
-                self._known.popitem(last=False)
         return found
 
     def _present(self, wanted: Mapping[TopicPartition, list[int]]) -> dict[TopicPartition, list[int]]:
@@ -144,14 +159,13 @@ class Events:
         key, found = text.decode("utf-8", "replace"), []
         for name, stream in self.settings.streams.items():
             others = [path for path in fields if path != stream.key and may_have(stream, path)]
-            offsets = {event.partition: event.offset for event in matched if event.stream == name}
-            ends = {TopicPartition(stream.topic, partition): offset for partition, offset in offsets.items()}
-            places = self._bounds(stream.topic, ends)
+            known = _spans((event.partition, event.offset) for event in matched if event.stream == name)
+            places = self._bounds(stream.topic, {TopicPartition(stream.topic, each): known[each][1] for each in known})
             if not others and not stream.repartition and places:
                 home = partition_of(text, len(places))
                 places = {at: bounds for at, bounds in places.items() if at.partition == home}
             ranges = {
-                at: self._about(at, bounds, offsets.get(at.partition), first, last) for at, bounds in places.items()
+                at: self._about(at, bounds, known.get(at.partition), first, last) for at, bounds in places.items()
             }
             for records in self.window(ranges):
                 rows = rows_of(records, text, by_value=bool(others))
@@ -159,14 +173,16 @@ class Events:
         return found
 
     def _about(
-        self, at: TopicPartition, bounds: tuple[int, int], known: int | None, first: int, last: int
+        self, at: TopicPartition, bounds: Bounds, known: tuple[int, int] | None, first: int, last: int
     ) -> tuple[int, int]:
-        """Offsets between two log times; where those are too many, those about a known one."""
-        begin, end = self.log.offset_at(at, first), self.log.offset_at(at, last)
-        if end - begin > NEAR_RECORDS:
-            middle = begin if known is None else known
-            begin, end = max(begin, middle - NEAR_RECORDS // 2), min(end, middle + NEAR_RECORDS // 2)
-        return max(begin, bounds[0]), min(end, bounds[1])
+        """Offsets about those that are known; where none is, of a time in the log, which takes asking for."""
+        if known is None:
+            begin, end = self.log.offset_at(at, first), self.log.offset_at(at, last)
+            end = min(end, begin + NEAR_RECORDS)
+        else:
+            room = max(NEAR_RECORDS - (known[1] - known[0]), NEAR_RECORDS // 2) // 2
+            begin, end = max(known[0] - room, known[1] - NEAR_RECORDS + room), known[1] + room
+        return max(begin, bounds.begin), min(end, bounds.end)
 
     # ------------------------------------------------------------ records
 
@@ -220,6 +236,15 @@ class Events:
             text = self._decoders[name].json(value)
             return unpacked(text) if isinstance(text, str) else None
         return unpacked(value.decode("utf-8", "replace"))
+
+
+def _spans(places: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """The first and the last offset of each partition."""
+    found: dict[int, tuple[int, int]] = {}
+    for partition, offset in places:
+        low, high = found.get(partition, (offset, offset))
+        found[partition] = min(low, offset), max(high, offset)
+    return found
 
 
 def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], deadline: float) -> Iterator[Records]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from samovar.changelog.log import Records, TopicPartition
 from samovar.patterns.native import Messages
 
+_Key = TypeVar("_Key")
 NEAR = 300  # offsets that are no further apart than this are read in one go
 
 
@@ -58,6 +60,22 @@ def containing(messages: Messages, text: bytes) -> NDArray[np.int64]:
     rows = np.searchsorted(messages.starts, np.array(places, np.int64), side="right") - 1
     inside = [row >= 0 and place + len(text) <= messages.ends[row] for row, place in zip(rows, places, strict=True)]
     return np.unique(rows[np.array(inside, bool)])
+
+
+def parts_of(wanted: Mapping[_Key, Sequence[int]], most: int) -> list[dict[_Key, Sequence[int]]]:
+    """Offsets shared out among at most so many, neighbours together; at least one part.
+
+    >>> parts_of({"a": [1, 2, 900, 5_000, 5_001, 9_000]}, 3)
+    [{'a': [1, 2, 900]}, {'a': [5000, 5001, 9000]}]
+    """
+    parts: list[dict[_Key, Sequence[int]]] = [{} for _ in range(most)]
+    for at, offsets in wanted.items():
+        ranges = clusters(offsets)
+        each = max(-(-len(ranges) // most), 1)
+        for number in range(0, len(ranges), each):
+            low, high = ranges[number][0], ranges[min(number + each, len(ranges)) - 1][1]
+            parts[number // each][at] = [offset for offset in offsets if low <= offset < high]
+    return [part for part in parts if part] or [{}]
 
 
 def rounds(wanted: Mapping[TopicPartition, Sequence[int]]) -> Iterator[dict[TopicPartition, tuple[int, int]]]:

@@ -72,6 +72,7 @@ class World:
         self.watch.close()
         self.follower.close()
         self.shelf.close()
+        self.events.close()
         self.stores.close()
         self.index.close()
 

@@ -47,7 +47,7 @@ def by_connector(session: Session, log: Log, address: str, topic: str, folder: P
         reader = reader.option(f"kafka.{name}", str(value))
     records = reader.option("endingOffsets", json.dumps({topic: ends})).load()
     made = records.select("partition", "offset", "timestamp", "key", "value").mapInArrow(
-        _Tables(str(folder), changelogs),  # it is called as a function is
+        _Tables(str(folder), changelogs),
         "records long",
     )
     session.run("connector", made.collect)

@@ -62,6 +62,8 @@ SETTINGS = {
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
 }
 JAVA = "spark.driver.extraJavaOptions"
+# For jobs that Python does: Java only schedules them, and would spend more on compiling itself well than it gains.
+SCHEDULING = {JAVA: "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"}
 ON_THIS_MACHINE = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,

@@ -105,7 +105,7 @@ def _run_on_spark(
 ) -> Backtest:
     from dataclasses import replace
 
-    from samovar.changelog.spark import starting
+    from samovar.changelog.spark import SCHEDULING, starting
     from samovar.service.backtest_spark import engine_on
     from samovar.service.backtesting import backtest
     from samovar.service.logs import opened
@@ -115,7 +115,7 @@ def _run_on_spark(
     settings = load_service(config)
     with (
         Showing(sys.stderr, as_json=quiet) as showing,
-        starting("samovar rules backtest", master, say=showing.say) as start,
+        starting("samovar rules backtest", master, settings=SCHEDULING, say=showing.say) as start,
         opened(settings) as log,
     ):
         asked = replace(asked, run=engine_on(start.ready, showing))

@@ -16,7 +16,7 @@ of one partition; a state is whole in one task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from samovar.service.stores import Site, site_of
 
 if TYPE_CHECKING:
     from samovar.changelog.spark_source import SparkSession
+    from samovar.service.frames_rules import Known
 
 NAME = "samovar"
 OPTIONS = ("config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", "path")
@@ -124,25 +125,25 @@ def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
         return _frame(site_of(settings, log), wanted)
 
 
-def frame_in(site: Site, options: Mapping[str, str]) -> Frame:
-    """The same for who has the service at hand already."""
-    return _frame(site, wanted_of(options))
+def frame_in(site: Site, options: Mapping[str, str], known: Mapping[str, Known]) -> Frame:
+    """The same for who has the service and its rules at hand already."""
+    return _frame(site, wanted_of(options), known)
 
 
-def _frame(site: Site, wanted: Wanted) -> Frame:
+def _frame(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None) -> Frame:
     from samovar.service import frames_events, frames_states  # noqa: PLC0415 - they know the rest of this module
 
     if wanted.source == "changelog":
         return frames_states.frame_of(site, wanted)
     if wanted.stream is not None:
         if wanted.stream not in site.settings.streams:
-            known = list(site.settings.streams)
-            hint = did_you_mean(wanted.stream, known) or f"Streams are {', '.join(known)}."
+            streams = list(site.settings.streams)
+            hint = did_you_mean(wanted.stream, streams) or f"Streams are {', '.join(streams)}."
             raise Refused("frame-option", f"the service has no stream `{wanted.stream}`", hint)
         return frames_events.inputs(site, wanted)
-    makers = {
-        "alerts": frames_events.alerts,
-        "sessions": frames_events.sessions,
+    makers: Mapping[str, Callable[[Site, Wanted], Frame]] = {
+        "alerts": partial(frames_events.alerts, known=known),
+        "sessions": partial(frames_events.sessions, known=known),
         "dead-letters": frames_events.dead_letters,
         "late": frames_events.late,
         "labels": frames_events.labels,

@@ -207,14 +207,14 @@ ALERT = [
 ]
 
 
-def alerts(site: Site, wanted: Wanted) -> RecordFrame:
+def alerts(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None) -> RecordFrame:
     """All alerts, or those of one rule: only then `emit` can have columns of its own."""
-    return _alert_frame(site, wanted, known_rules(site), with_duration=False)
+    return _alert_frame(site, wanted, known_rules(site) if known is None else known, with_duration=False)
 
 
-def sessions(site: Site, wanted: Wanted) -> RecordFrame:
+def sessions(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None) -> RecordFrame:
     """The alerts of rules that find sessions."""
-    known = known_rules(site)
+    known = known_rules(site) if known is None else known
     frame = _alert_frame(site, wanted, known, with_duration=True)
     versions = frozenset(version for version, rule in known.items() if rule.is_session)
     return frame if frame.only is not None else replace(frame, only=("version", versions))

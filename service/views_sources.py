@@ -60,7 +60,8 @@ class Sources(Mapping[str, Source]):
 
     def __init__(self, settings: ServiceFile, log: Log) -> None:
         self._site = site_of(settings, log)
-        self._all = sources_of(self._site.settings, emits_of(known_rules(self._site)))
+        self._known = known_rules(self._site)
+        self._all = sources_of(self._site.settings, emits_of(self._known))
         self._frames: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Source:
@@ -75,7 +76,8 @@ class Sources(Mapping[str, Source]):
     def frame(self, name: str) -> Any:
         """What `spark.read.format("samovar")` would read now."""
         if name not in self._frames:
-            self._frames[name] = frame_in(self._site, {"config": str(self._site.settings.path), **self[name].options})
+            options = {"config": str(self._site.settings.path), **self[name].options}
+            self._frames[name] = frame_in(self._site, options, self._known)
         return self._frames[name]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.spark import JAVA, Session, starting
+from samovar.changelog.spark import SCHEDULING, Session, starting
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def spark() -> Iterator[Session]:
     root = str(Path(__file__).resolve().parent.parent)
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    settings |= {JAVA: "-XX:TieredStopAtLevel=1"}  # small jobs: most of Java's time would go into compiling them well
+    settings |= SCHEDULING  # small jobs: most of Java's time would go into compiling them well
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", paths)  # executors import what tests give them
         with starting("samovar tests", "local[2]", kafka=True, settings=settings) as start:

@@ -133,7 +133,7 @@ def test_sessions_are_the_alerts_of_session_rules(service: Service) -> None:
 
 
 def test_alerts_of_one_rule_emit_real_columns(service: Service) -> None:
-    """A version that emits another type is read too: what two of them disagree about is text."""
+    """With the types that the rule gives them, and never a wrong one: what does not fit is null, or text."""
     for source in ("alerts/visits", "sessions/visits"):
         frame = frame_of({"config": str(service.config), "source": source})
         kinds = {each.name: str(each.type) for each in frame.schema.field("emit").type}

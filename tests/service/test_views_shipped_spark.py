@@ -25,12 +25,13 @@ def served(name: str, folder: Path, events: list[Event]) -> Service:
     """An example's service in a folder of its own, which has processed these events."""
     shutil.copytree(ROOT / "examples" / name, folder)
     service = Service(folder / "service.yml")
+    streams = service.settings.streams  # read from the file, every time
     by_stream: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        by_stream[sources_of(event["type"], service.settings.streams)[0]].append(event)
+        by_stream[sources_of(event["type"], streams)[0]].append(event)
     with service.container(), service.log() as log:
         for stream, some in by_stream.items():
-            spec = service.settings.streams[stream]
+            spec = streams[stream]
             pairs = [(str(event[spec.key]).encode(), json.dumps(event).encode()) for event in some]
             log.append([Append(spec.topic, pairs)])
     service.settle()

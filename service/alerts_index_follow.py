@@ -42,6 +42,7 @@ class Follower:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.position: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self.skipped = 0  # records of the alerts topic that are no alerts
         self.trouble: str | None = None
         self.is_caught_up = False
@@ -53,6 +54,18 @@ class Follower:
     def close(self) -> None:
         self._ending.set()
         self._thread.join(CLOSE_S)
+
+    @property
+    def now(self) -> dict[int, int]:
+        """Where live alerts begin for one who comes new: while old ones are still being read, behind those."""
+        return {number: max(after, self._ends.get(number, 0)) for number, after in self.position.items()}
+
+    def wait_begun(self, timeout_s: float) -> bool:
+        """Whether it knows where the alerts begin, or will within this time."""
+        if self.position:
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self.position), timeout_s)
 
     def wait_for(self, at: TopicPartition, offset: int, timeout_s: float) -> bool:
         """Whether the index has all of the alerts before an offset, or will within this time."""
@@ -81,6 +94,8 @@ class Follower:
         starts, ends = self._starts(topics)
         if not starts:
             return
+        topic = self._settings.alerts.topic
+        self._ends = {at.partition: end for at, end in ends.items() if at.topic == topic}
         self._index.begin(topics, {at: start for at, start in starts.items() if at.topic not in self._others})
         reader = self._log.reader(starts)
         positions = dict(starts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response, StreamingResponse
@@ -18,6 +19,15 @@ from samovar.service.alerts_index import Alert
 from samovar.service.alerts_index_query import Search, counts, label_of, one, precisions, search, values
 from samovar.service.api_live import Wish, listen, read_position
 from samovar.service.api_timeline import timeline
+from samovar.service.http_answers import (
+    AlertCounts,
+    AlertsPage,
+    AlertWhole,
+    LabelMade,
+    LabelName,
+    Precisions,
+    answers_with,
+)
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
 from samovar.service.http_world import World
 
@@ -25,11 +35,11 @@ router = APIRouter(prefix="/alerts", tags=["alerts"])
 
 HOUR_MS = 3_600_000
 LIVE_TEXTS = 2_000
+BEGUN_S = 10.0  # for the first look at the alerts, just after the process began
 Ms = Annotated[int, Query(ge=LEAST_MS, le=MOST_MS)]
 Word = Annotated[str, Query(max_length=500)]
 RuleNames = Annotated[list[str] | None, Query(alias="rule", max_length=50)]
 AlertId = Annotated[str, Path(max_length=100)]
-LabelName = Literal["open", "confirmed", "false_alarm"]
 
 
 # ---------------------------------------------------------------- an alert as JSON
@@ -82,7 +92,7 @@ def real_key(world: World, masks: Masks, text: str) -> str:
 # ---------------------------------------------------------------- search
 
 
-@router.get("")
+@router.get("", responses=answers_with(AlertsPage))
 def find(
     asking: Reading,
     rule: RuleNames = None,
@@ -98,18 +108,18 @@ def find(
     wanted = None if key is None else real_key(world, masks, key)
     found = search(world.index, Search(rule or (), wanted, label, from_ms, to_ms, limit, after))
     alerts = [alert_data(world, masks, alert, name) for alert, name in found.alerts]
-    told = {"alerts": alerts, "next": found.next, "total": found.total, "total_is_exact": found.is_exact}
-    return answered(told)
+    more = {"next": found.next, "total": found.total, "total_is_exact": found.is_exact}
+    return answered({"alerts": alerts, **more})
 
 
-@router.get("/precision")
+@router.get("/precision", responses=answers_with(Precisions))
 def precision(asking: Reading) -> Response:
     """By rule: how alerts were labelled, and how precise the rule is by that."""
     found = precisions(asking.world.index)
     return answered({"rules": [{"rule": rule, **found[rule]} for rule in sorted(found)]})
 
 
-@router.get("/counts")
+@router.get("/counts", responses=answers_with(AlertCounts))
 def over_time(
     asking: Reading,
     rule: RuleNames = None,
@@ -157,11 +167,15 @@ async def live(
 ) -> StreamingResponse:
     """Alerts as they come, as server-sent events. Going on with `Last-Event-ID` (or `from`) misses nothing."""
     world, masks = asking.world, asking.masks
+    follower = world.follower
+    if not follower.position and not await asyncio.to_thread(follower.wait_begun, BEGUN_S):
+        hint = "Ask again in a moment; `samovar doctor` says whether the log can be reached."
+        raise Refused("log-unavailable", "the alerts cannot be read yet", hint, follower.trouble or "")
     given = last_event_id or start
-    position = read_position(given, len(world.follower.position)) if given else None
+    position = read_position(given, len(follower.position)) if given else None
     wanted = None if key is None else real_key(world, masks, key)
     wish = Wish(position, rule or (), wanted, lambda alert: live_text(world, masks, alert))
-    stream = listen(world.hub, world.index, lambda: world.follower.position, wish)
+    stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)
@@ -186,15 +200,15 @@ async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 # ---------------------------------------------------------------- one alert
 
 
-@router.get("/{alert}")
+@router.get("/{alert}", responses=answers_with(AlertWhole))
 def show(asking: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
     """One alert with its events, the key's other events around it, and why it was raised."""
     world, masks = asking.world, asking.masks
     found, label = one(world.index, alert)
-    told = alert_data(world, masks, found, label)
+    own = alert_data(world, masks, found, label)
     known = label_of(world.index, alert)
     more = timeline(world, masks, found, around)
-    return answered({**told, **more, "labels": [] if known is None else [known]})
+    return answered({**own, **more, "labels": [] if known is None else [known]})
 
 
 class Labelled(Body):
@@ -204,7 +218,7 @@ class Labelled(Body):
     note: str = Field("", max_length=labels.MAX_NOTE)
 
 
-@router.put("/{alert}/label")
+@router.put("/{alert}/label", responses=answers_with(LabelMade))
 def put_label(asking: Labelling, alert: AlertId, body: Labelled) -> Response:
     """Say whether an alert was right. The newest label counts."""
     return answered(label_alert(asking, alert, body))

@@ -15,6 +15,7 @@ from samovar.patterns.follow import key_candidates
 from samovar.patterns.syntax import Rule, Session
 from samovar.service.alerts_index_query import Search, search
 from samovar.service.api_alerts import alert_data, real_key
+from samovar.service.http_answers import KeyEvents, KeyShown, answers_with
 from samovar.service.http_asking import Asking, Reading, answered
 from samovar.service.http_events import Event
 from samovar.service.http_forward import answered_here, gathered
@@ -70,7 +71,7 @@ def session_rule(world: World, name: str | None) -> str:
     return found
 
 
-@router.get("/keys/{key}")
+@router.get("/keys/{key}", responses=answers_with(KeyShown))
 def show(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
     """What is held of a key: partial matches and what each waits for, sessions, history; and its newest alerts."""
     world, masks = asking.world, asking.masks
@@ -128,7 +129,7 @@ def held_key(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
 # ---------------------------------------------------------------- events, and why
 
 
-@router.get("/keys/{key}/events")
+@router.get("/keys/{key}/events", responses=answers_with(KeyEvents))
 def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
     """The key's newest events, as far back as a bounded look through its partition goes.
 

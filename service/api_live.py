@@ -129,8 +129,8 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
         place = dict(begun if wish.start is None else wish.start)
         yield _event("hello", {"position": position_text(place)}, position_text(place))
         if wish.start is not None:
-            gap = await asyncio.to_thread(_gap, index, wish.start)
             missed = await asyncio.to_thread(lambda: list(since(index, wish.start or {}, begun)))
+            gap = await asyncio.to_thread(_gap, index, wish.start)  # afterwards: what is let go of meanwhile is told
             if gap or len(missed) > MISSED_MOST:
                 yield _event("gap", {"skipped": gap + max(len(missed) - MISSED_MOST, 0)}, None)
             for alert in missed[-MISSED_MOST:]:

@@ -20,6 +20,7 @@ from samovar.service.api_lists import real_items
 from samovar.service.api_rules import RuleName, RuleTextBody, refuse_bad
 from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
+from samovar.service.http_answers import Planned, RuleChanged, answers_with
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http_jobs import OnProgress
 from samovar.service.http_world import World
@@ -73,14 +74,14 @@ class Backtesting(RuleTextBody):
 # ---------------------------------------------------------------- changes
 
 
-@router.post("/rules/plan")
+@router.post("/rules/plan", responses=answers_with(Planned))
 def plan(asking: Authoring, body: Publishing) -> Response:
     """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
     found = _planned(asking, body)
     return answered({"plan": found.to_json(), "digest": digest_of(found)})
 
 
-@router.post("/rules/publish")
+@router.post("/rules/publish", responses=answers_with(RuleChanged))
 def publish(asking: Authoring, body: Publishing) -> Response:
     """Publish a rule. Containers take it between two batches, without a restart."""
     found = _planned(asking, body)
@@ -118,10 +119,10 @@ def _changed(world: World, entry: RuleEntry) -> Response:
 
 def entry_data(entry: RuleEntry) -> dict[str, Any]:
     told = entry.to_json()
-    return {"rule": told.pop("name"), **told, "at": told.pop("at_ms")}
+    return {"rule": told.pop("name"), "at": told.pop("at_ms"), **told}
 
 
-@router.post("/rules/{rule}/disable")
+@router.post("/rules/{rule}/disable", responses=answers_with(RuleChanged))
 def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
     """A rule runs no more, until it is enabled."""
     world = asking.world
@@ -129,7 +130,7 @@ def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
     return _changed(world, entry)
 
 
-@router.post("/rules/{rule}/enable")
+@router.post("/rules/{rule}/enable", responses=answers_with(RuleChanged))
 def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
     world = asking.world
@@ -137,7 +138,7 @@ def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
     return _changed(world, entry)
 
 
-@router.post("/rules/{rule}/rollback")
+@router.post("/rules/{rule}/rollback", responses=answers_with(RuleChanged))
 def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
     world = asking.world

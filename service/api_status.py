@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from samovar.changelog.errors import Refused
+from samovar.service.http_answers import CaughtUp, Live, Ready, Status, answers_with
 from samovar.service.http_asking import Reading, answered, world_of
 from samovar.service.http_metrics import exposition
 from samovar.service.http_watch import LOOK_EVERY_S, Seen
@@ -23,20 +24,20 @@ router = APIRouter(tags=["status"])
 # ---------------------------------------------------------------- probes: no token, nothing told but yes or no
 
 
-@probes.get("/live")
+@probes.get("/live", responses=answers_with(Live))
 def live() -> Response:
     """The process answers. It does so during a restore, too."""
     return answered({"live": True})
 
 
-@probes.get("/ready")
+@probes.get("/ready", responses=answers_with(Ready))
 def ready(request: Request) -> Response:
     """The process answers, the log answers it, and containers are in the group."""
     why = _not_ready(world_of(request))
     return answered({"ready": why is None, "why": why}, 200 if why is None else 503)
 
 
-@probes.get("/caught-up")
+@probes.get("/caught-up", responses=answers_with(CaughtUp))
 def caught_up(request: Request) -> Response:
     """All tasks run, and no record waits for long."""
     world = world_of(request)
@@ -66,7 +67,7 @@ def _not_ready(world: World) -> str | None:
 # ---------------------------------------------------------------- status
 
 
-@router.get("/status")
+@router.get("/status", responses=answers_with(Status))
 def status(asking: Reading) -> Response:
     """Containers, tasks, lag, event time, restores."""
     world = asking.world

@@ -15,6 +15,7 @@ from samovar.patterns.nearest import did_you_mean
 from samovar.service import audit
 from samovar.service.dlq import Summary, Wanted, letters_of
 from samovar.service.dlq_redrive import alone, plan_redrive, redrive
+from samovar.service.http_answers import Written, answers_with
 from samovar.service.http_asking import Body, Ingesting, Operating, Reading, answered
 from samovar.service.http_ingest import ingest
 from samovar.service.http_world import World
@@ -69,6 +70,7 @@ def newest(asking: Reading, stream: StreamName, limit: Limit = 50) -> Response:
 
 @router.post(
     "/streams/{stream}/events",
+    responses=answers_with(Written),
     openapi_extra={
         "requestBody": {
             "required": True,

@@ -162,10 +162,13 @@ def _lacking(who: str, wanted: Sequence[Right], granted: Mapping[str, _Granted])
 
 def topics(settings: ServiceFile, log: Log, specs: Sequence[Planned]) -> Iterator[Finding]:
     found = check(log, specs, bootstrap_of(settings))
+    made = [each for each in found if each.code == "topic-missing" and settings.topics == "create"]
     for each in found:
-        made = each.code == "topic-missing" and settings.topics == "create"
-        fix = "nothing: `samovar run` makes it at its start" if made else each.fix
-        yield Finding("topics", WARN if made else FAIL, f"{each.code}: {each.what}", fix)
+        if each not in made:
+            yield Finding("topics", FAIL, f"{each.code}: {each.what}", each.fix)
+    if made:
+        names = ", ".join(each.topic for each in made)
+        yield fine("topics", f"{counted(len(made), 'topic')} not there yet, which `samovar run` makes: {names}")
     if not found:
         parts = counted(specs[0].partitions, "partition")
         yield fine("topics", f"all {len(specs)} are as they should be, {parts} each input")

@@ -52,11 +52,12 @@ def _library(name: str) -> str:
 
 
 def java() -> Finding:
-    """Only trials and Spark need it, so that its absence is worth no warning."""
+    """Only trials and Spark need it, so that its absence is worth no warning; one that is there and of no use is."""
     try:
         found = find_java()
     except Refused as error:
-        return fine("java", f"{error.what}; only `samovar kafka` and Spark need it, {OLDEST_JAVA} or later")
+        whom = f"{error.what}; only `samovar kafka` and Spark need it, {OLDEST_JAVA} or later"
+        return fine("java", whom) if error.code == "java-missing" else Finding("java", WARN, whom, error.hint)
     return fine("java", f"{found.version}, {found.path}")
 
 
@@ -97,9 +98,13 @@ def state(settings: ServiceFile) -> Iterator[Finding]:
 
 def _folder(about: str, folder: Path) -> Iterator[Finding]:
     there = nearest(folder)
+    if is_read_only(there):
+        fix = f"mount it for writing, or put the {about} elsewhere"
+        yield Finding(about, FAIL, f"{there} is on a file system that is mounted read-only", fix)
+        return
     if not os.access(there, os.W_OK | os.X_OK):
-        fix = f"give this user the right to write it, or run as its owner: chown {_user()} {there}"
-        yield Finding(about, FAIL, f"{there} cannot be written by {_user()}", fix)
+        fix = f"give this user the right to write it, or run as its owner: chown {os.geteuid()} {there}"
+        yield Finding(about, FAIL, f"{there} cannot be written by user {os.geteuid()}", fix)
         return
     owner = there.stat().st_uid
     if folder.exists() and owner not in (os.geteuid(), 0) and os.geteuid() == 0:
@@ -112,8 +117,8 @@ def _folder(about: str, folder: Path) -> Iterator[Finding]:
         yield fine(about, f"{folder}, writable" + (f", {kind}" if kind else ""))
 
 
-def _user() -> str:
-    return f"user {os.geteuid()}"
+def is_read_only(there: Path) -> bool:
+    return bool(os.statvfs(there).f_flag & os.ST_RDONLY)
 
 
 def nearest(path: Path) -> Path:

@@ -50,6 +50,10 @@ class Rulebook:
     lists: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
     effects: Effects | None = field(default=None, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process, as Spark's, go what was published and not the way to the log."""
+        return _received, (self.changes, self.entries, dict(self.lists))
+
     @property
     def change(self) -> int:
         """The number of the last change; 0 where nothing was published."""
@@ -71,6 +75,10 @@ class Rulebook:
         """Where an entry of a rule came in: partition to the offset of each stream. None while it did not, anywhere."""
         found = next((entry for entry in self.history(name) if entry.number == number), None)
         return None if found is None or self.effects is None else self.effects.of(found) or None
+
+
+def _received(changes: tuple[Change, ...], entries: tuple[RuleEntry, ...], lists: dict[str, Any]) -> Rulebook:
+    return Rulebook(changes, entries, MappingProxyType(lists))
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO
 
 from samovar import __version__
+from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.service.placement import refuse_misplaced
 from samovar.service.plans import input_of, plan_of, plans_of
@@ -46,12 +49,28 @@ def container_of(
     settings: ServiceFile, log: Log, slot: int, tell: Callable[[str], None], clock: Clock | None = None
 ) -> Container:
     """A container of the service; its topics are made or checked first."""
+    refuse_unwritable(settings.state)
     settings = with_rulebook(settings, log)
     partitions = ensure(log, settings)[0].partitions
     plans = plans_of(settings, partitions)
     refuse_misplaced(log, settings, plans, partitions)
     watch = RuleWatch(log, settings, plans, partitions, tell)
     return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch)
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """A folder of the state that cannot be made, or not be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Refused(
+            "state-unwritable",
+            f"the state folder {folder} cannot be written: {error.strerror}",
+            "Give this user the right to write it, mount it for writing, or set `state` to another folder: `samovar"
+            " doctor` says what is wrong with it. Nothing is lost: state is restored from its changelog.",
+        ) from error
 
 
 def run_here(

@@ -53,7 +53,7 @@ def ask(service: str, path: str, body: Any = None, method: str | None = None) ->
     sent = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Origin": address}
     asked = urllib.request.Request(f"{address}/api/v1{path}", sent, headers, method=method)  # noqa: S310 # this machine
-    with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 # this machine
+    with urllib.request.urlopen(asked, timeout=120) as answer:  # noqa: S310 # this machine
         return json.load(answer)
 
 

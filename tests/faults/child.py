@@ -84,8 +84,8 @@ class Running:
 class Conditions:
     """What a container meets: `kill` is as SAMOVAR_KILL; the rest is the most records of a batch, the most bytes that
     a file may grow to, the seconds after which trouble with the log is told, and the seconds for which the outcome of
-    a commit, or a log that comes back, is waited for; 0: as usual. A restore stands still while the folder `held` has a file
-    of its partition.
+    a commit, or a log that comes back, is waited for; 0: as usual. A restore stands still while the folder `held` has
+    a file of its partition.
     """
 
     kill: str = ""

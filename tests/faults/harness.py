@@ -38,11 +38,12 @@ Match: TypeAlias = dict[str, Any]
 
 DEADLINE_S = 60.0
 SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200", "transaction.timeout.ms": "3000"}
+LOOK_S = 0.005
 ROWS_END = bytes([ROW[0] + 1])
 
 
-def wait_until(holds: Callable[[], bool], what: str, each: Callable[[], object] = lambda: None) -> None:
-    """Until it is so; a minute without it fails the test."""
+def wait_until(holds: Callable[[], bool], what: str, each: Callable[[], object] = lambda: time.sleep(LOOK_S)) -> None:
+    """Until it is so; a minute without it fails the test. Between two looks whoever is waited for has the processor."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:.0f} s: {what}"

@@ -224,6 +224,11 @@ def test_a_flipped_bit_in_a_snapshot_passes_it_over(make_here: Making) -> None:
     ends_right(service)
 
 
+def test_a_state_folder_that_cannot_be_made_is_refused_with_what_to_do(make_here: Making) -> None:
+    service = make_here(world.RULES, world.STREAMS, state="service.yml/state")
+    service.refused("state-unwritable", "set `state` to another folder", "Nothing is lost")
+
+
 def test_a_file_that_may_not_grow_is_refused_and_nothing_is_lost(service: Service) -> None:
     """P1, P3: whether the store or the log cannot grow, the next start goes on from the last commit."""
     service.append_pairs(world.STREAM, world.take(world.events(3), 1_500))

@@ -22,7 +22,7 @@ from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.spark_jobs import Part, shipped, stage
 from samovar.service.stores import Site, digest_of, plan_for, position_of, site_of
 from samovar.state.rocks import RocksStore
-from tests.oncall import Service, is_equal, make, many, purchase, refused, restored, run, wipe
+from tests.oncall import RULES, Service, is_equal, make, many, purchase, refused, restored, run, wipe
 
 
 @pytest.fixture
@@ -38,6 +38,9 @@ def digests_in(found: dict[str, Any]) -> dict[int, str]:
 def test_p2_spark_and_the_local_engine_make_the_same(spark: Session, service: Service, source: str) -> None:
     """P2: by digest, and byte by byte against the changelog (`verify`); the service then goes on."""
     service.process(many(100))
+    rule = service.config.parent / "other.yml"  # published, as rules are: what an executor gets knows of it
+    rule.write_text(RULES["testing"].replace("maxspan=10m", "maxspan=9m"))
+    assert run("rules", "publish", service.config, rule, "--yes").exit_code == 0
     service.process(many(60, start_s=400))
     before = service.digests()
     wipe(service)

@@ -19,6 +19,7 @@ from samovar.service.backtest_fold import Fold, Found, Tally, run_fold
 from samovar.service.backtesting import Engine
 from samovar.service.logs import opened
 from samovar.service.settings_models import ServiceFile
+from samovar.service.spark_jobs import refuse_away
 
 CHUNK = 20_000  # matches that are packed together
 
@@ -45,6 +46,7 @@ def engine_on(session: Callable[[], Session], on_progress: OnProgress) -> Engine
     def run(
         settings: ServiceFile, _log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
     ) -> Iterator[Found]:
+        refuse_away(settings, session())
         total = sum(fold.records for fold in folds)
         parts = [Part(settings, fold) for fold in folds]
         for made in spread(session(), "backtest", parts, do_fold, on_progress, total):

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from samovar.changelog.errors import Refused
 from samovar.changelog.record import POSITION, formats_of
 from samovar.changelog.restore import Restore, following_of
+from samovar.changelog.spark import Session
 from samovar.changelog.spark_progress import Ticker
 from samovar.changelog.staged import Manifest, Staged, attempt, finish, place_of
 from samovar.service.logs import opened
@@ -54,6 +56,16 @@ def arrived(service: Shipped, stage: str) -> Iterator[Site]:
     with opened(settings) as log:
         plans = service.plans or tuple(plans_of(settings, service.partitions))
         yield Site(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
+
+
+def refuse_away(settings: ServiceFile, session: Session) -> None:
+    """An executor elsewhere would find no embedded log, and make an empty one."""
+    if settings.log.embedded is not None and not session.is_local:
+        raise Refused(
+            "engine-unfit",
+            "the embedded log is a file of this machine, which executors elsewhere cannot read",
+            "Leave `--master` out: Spark then runs here.",
+        )
 
 
 # ---------------------------------------------------------------- staging

@@ -24,7 +24,7 @@ from samovar.changelog.spark_tasks import spread
 from samovar.changelog.staged import Staged, look, place_of, verify
 from samovar.service.restore_plan import STAGING, Asked, Planned
 from samovar.service.restoring import Built, OnProgress, alone, refuse_running, replay
-from samovar.service.spark_jobs import Part, shipped, stage
+from samovar.service.spark_jobs import Part, refuse_away, shipped, stage
 from samovar.service.stores import Site, look_at
 from samovar.state.folders import PART, tidy
 from samovar.state.rocks import RocksStore
@@ -58,12 +58,7 @@ def refuse_unreachable(site: Site, session: Session, staging: Path | None) -> No
             "Add `--staging PATH`, a folder that all machines reach, and then run `samovar restore CONFIG --ingest"
             " PATH` on the node.",
         )
-    if site.settings.log.embedded is not None:
-        raise Refused(
-            "engine-unfit",
-            "the embedded log is a file of this machine, which executors elsewhere cannot read",
-            "Leave `--master` out: Spark then runs here.",
-        )
+    refuse_away(site.settings, session)
 
 
 # ---------------------------------------------------------------- engines

@@ -33,9 +33,9 @@ def _plan(settings: ServiceFile, name: str, main: Plan, partitions: int) -> Plan
         topic = partial(topic_of, settings.service, stage=FOR_TASKS)
         streams = tuple(forwarded(each, topic(each.stream), partitions) for each in streams)
     spec = spec_of(settings, name)
-    return replace(
-        main, inputs=streams, program=compile_rules([]), rules=(), topics=topics, stage=name, forwards=(), task=spec
-    )
+    # Published rules are none of its business.
+    own = replace(main, inputs=streams, program=compile_rules([]), rules=(), forwards=(), book=None, storm={})
+    return replace(own, topics=topics, stage=name, task=spec)
 
 
 # ---------------------------------------------------------------- streams whose keys are in any partition

@@ -29,6 +29,7 @@ from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules
 from samovar.service.settings_models import ServiceFile
+from samovar.service.spark_jobs import refuse_away
 from samovar.service.topics import partitions_of
 from samovar.service.views_files import View, bad_sql
 from samovar.service.views_sources import (
@@ -65,6 +66,7 @@ class Maker:
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 
     def __post_init__(self) -> None:
+        refuse_away(self.settings, self.session)
         self.settings = with_rulebook(self.settings, self.log)  # the rules that run, not those of the files
 
     @cached_property

@@ -12,11 +12,13 @@ from samovar.changelog.record import key_prefix
 from samovar.changelog.spark import Session
 from samovar.state.rocks import RocksStore
 from tests.oncall import Service, key_of, make, many, run
+from tests.views import CARDS, put
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
     made = make(tmp_path / "s")
+    (tmp_path / "s" / "views").mkdir()
     made.process(many(100))
     return made
 
@@ -58,3 +60,11 @@ def test_only_where_the_stores_are(service: Service, monkeypatch: pytest.MonkeyP
     assert "engine-unfit" in done.stderr
     done = run("restore", service.config, "--engine", "spark")
     assert (done.exit_code, "staging-needed" in done.stderr) == (2, True)
+    put(service, CARDS)
+    for command in (
+        ["restore", service.config, "--engine", "spark", "--staging", service.config.parent / "staging"],
+        ["rules", "backtest", service.config.parent / "rules" / "testing.yml", service.config, "--engine", "spark"],
+        ["views", "rebuild", service.config],
+    ):
+        done = run(*command)  # the embedded log is a file of this machine
+        assert (done.exit_code, "engine-unfit: the embedded log" in done.stderr) == (2, True), done.output

@@ -16,6 +16,7 @@ from samovar.changelog.forwarded import Mark, heads_of, marks_of
 from samovar.changelog.log import Append
 from samovar.patterns.native import joined
 from samovar.service.metrics_list import COUNTS
+from samovar.service.publishing import plan_publish, publish
 from samovar.tasks.task import Life
 from tests.faults.harness import Service, wait_until
 from tests.faults.stage import Stage, Staging
@@ -187,6 +188,26 @@ def test_a_task_on_placed_streams_that_was_away_reads_what_it_missed(stage: Stag
     pass_ms(here, 600 * S)
     pass_ms(here, 600 * S)
     assert seen(service) == [["a", 0, 0], ["a", 0, 1], ["a", 0, 2]]
+    here.close()
+    assert rebuilt_digests(service, TASK) == task_digests(service, TASK)
+
+
+@pytest.mark.parametrize("wipe", [False, True], ids=["kept", "lost"])
+def test_tasks_go_on_beside_rules_that_are_published(here: Stage, wipe: bool) -> None:
+    """P1: while they run, and when they start again with rules that were published meanwhile."""
+    service, text = here.service, RULES["visit"].replace("gap=1s", "gap=2s")
+    for number in range(4):
+        for partition in (0, 1):
+            for stream in "ab":
+                service.events(stream, [event(number * 10 * S)], partition)
+        settle(here)
+        if number == 1:
+            publish(service.settings, service.log, plan_publish(service.settings, service.log, text), "test", "")
+            here.container.renewal.look()
+            wait_until(lambda: "rules of change" in "".join(here.said), "the change is taken", here.container.cycle)
+        here.crash(wipe=wipe)
+    settle(here)
+    assert len(seen(service)) == 4 * 3  # the last ones wait for event time
     here.close()
     assert rebuilt_digests(service, TASK) == task_digests(service, TASK)
 

@@ -49,7 +49,7 @@ export function mount(root) {
       stat("Slowest", slow ? (slow.stage ? `${slow.stage}/${slow.partition}` : `partition ${slow.partition}`) : "–", slow && slow.input ? `held by ${slow.input.join("/")}` : "nothing holds event time back", "text"),
       stat("Late", short(counts.late || 0), "events since start", counts.late ? "warn" : ""),
       stat("Dead", short(counts.dead || 0), "events since start", counts.dead ? "warn" : ""),
-      stat("Dropped", short(counts.dropped || 0), "partial matches since start", counts.dropped ? "warn" : ""),
+      stat("Dropped", short(counts.dropped || 0), "partials since start", counts.dropped ? "warn" : ""),
     );
   }
 

@@ -98,7 +98,7 @@ function statsOf(status) {
   ];
 }
 
-export const behind = (value) => (value < 1 ? "less than a second behind" : `${seconds(value)} behind`);
+export const behind = (value) => (value < 1 ? "under 1 s behind" : `${seconds(value)} behind`);
 
 function restoreText(tasks) {
   const done = tasks.reduce((sum, task) => sum + task.restore.done, 0);

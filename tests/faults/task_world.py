@@ -42,22 +42,19 @@ class Totals(Task):
         totals.put(event.key, total)
         ctx.store("lately").put(event.key, {"at": event.time, "offset": event.offset})
         ctx.timer(event.key, event.time + 20_000)
-        self.tell(ctx, event.key, {"card": event.key, "ts": event.time, "total": total, "what": "event"})
+        ctx.emit("told", event.key, {"card": event.key, "ts": event.time, "total": total, "what": "event"})
         if event["amount"] == 13:
             raise ValueError("unlucky")
 
     def on_timer(self, name: str, ctx: Context) -> None:
         totals = ctx.store("totals")
-        self.tell(ctx, name, {"card": name, "ts": ctx.now, "total": totals.get(name), "what": "quiet"})
+        ctx.emit("told", name, {"card": name, "ts": ctx.now, "total": totals.get(name), "what": "quiet"})
         totals.delete(name)
 
     def window(self, ctx: Context) -> None:
         lately = sorted(key for key, _ in ctx.store("lately").range())
         if lately:
-            ctx.emit(ctx.params.get("seen", "seen"), lately[0], {"cards": lately, "ts": ctx.now})
-
-    def tell(self, ctx: Context, card: str, what: dict[str, object]) -> None:
-        ctx.emit(ctx.params.get("to", "told"), card, what)
+            ctx.emit("seen", lately[0], {"cards": lately, "ts": ctx.now})
 '''
 RULES = {
     "quiet": """
@@ -91,9 +88,9 @@ TASKS = {
 HEAPS = {
     SCATTERED: {
         **TASKS[TASK],
+        "class": "heaps:Totals",
         "streams": ["heap"],
         "emits": ["heaped", "heap-seen"],
-        "params": {"to": "heaped", "seen": "heap-seen"},
     }
 }
 
@@ -102,6 +99,8 @@ def task_service(folder: Path, bootstrap: str | None = None, **more: Any) -> Ser
     streams, tasks = {**STREAMS, **HEAP}, {**TASKS, **HEAPS}
     service = make_service(folder, RULES, streams, bootstrap=bootstrap, tasks=tasks, **more)
     (folder / "totals.py").write_text(CODE)
+    own = CODE.replace('emit("told"', 'emit("heaped"').replace('emit("seen"', 'emit("heap-seen"')
+    (folder / "heaps.py").write_text(own)
     return service
 
 

@@ -62,7 +62,7 @@ WRITING: Conf = {
     "acks": "all",
     "partitioner": "murmur2_random",  # as Java's producers; librdkafka's own default is another one
     "compression.type": "lz4",
-    "linger.ms": 1,
+    "linger.ms": 0.2,
     "message.max.bytes": 8 << 20,  # what a record may have is for its topic to say
     "queue.buffering.max.messages": 400_000,
     "queue.buffering.max.kbytes": 128 << 10,

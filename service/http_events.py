@@ -232,7 +232,7 @@ class Events:
             return None
         if stream.format == "avro":
             if name not in self._decoders:
-                self._decoders[name] = avro_of(stream).decoder((), stream.time, stream.type or "")
+                self._decoders[name] = avro_of(stream).decoder((), stream.time, stream.type)
             text = self._decoders[name].json(value)
             return unpacked(text) if isinstance(text, str) else None
         return unpacked(value.decode("utf-8", "replace"))

@@ -367,10 +367,10 @@ def test_follow_shows_what_comes(config: Path, clocked: EmbeddedLog) -> None:
 def test_topics_check_finds_and_then_does_not(config: Path, produce: Callable[..., Result]) -> None:
     done = run("topics", "check", config)
     assert done.exit_code == 1
-    assert done.stdout.count("topic-missing: ") == 9
+    assert done.stdout.count("topic-missing: ") == 13
     produce(purchase("c1"))
     done = run("topics", "check", config, "--json")
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"ok": True, "topics": 9, "mismatches": []})
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"ok": True, "topics": 13, "mismatches": []})
 
 
 def test_topics_plan_asks_nobody(config: Path) -> None:

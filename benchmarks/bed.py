@@ -25,8 +25,6 @@ READ_ROWS = 20_000
 KEPT = {"retention.ms": "-1"}  # the events' times are long past
 # As Kafka comes: members that start together get their partitions together, and nobody begins with those of another.
 BROKER = {"group.initial.rebalance.delay.ms": "3000"}
-# As Kafka's own scripts start it, with both of Java's compilers: a broker that runs for days is not one of a test.
-JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def prepared(say: Say) -> Iterator[Bed]:
     """A broker on a free port, in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="samovar-bench-"))
     try:
-        started = broker.start(folder / "kafka", free_port(broker.HOST), say, BROKER, JAVA)
+        started = broker.start(folder / "kafka", free_port(broker.HOST), say, BROKER)
         log = KafkaLog({"bootstrap.servers": started.address})
         yield Bed(folder, started.address, log)
         log.close()

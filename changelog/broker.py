@@ -106,13 +106,7 @@ class Broker:
 # ---------------------------------------------------------------- start, status, stop
 
 
-def start(
-    folder: Path,
-    port: int,
-    say: Say,
-    extra: Mapping[str, str] | None = None,
-    java_options: Sequence[str] = JAVA_OPTIONS,
-) -> Broker:
+def start(folder: Path, port: int, say: Say, extra: Mapping[str, str] | None = None) -> Broker:
     """Start a broker and wait until it answers. One that runs already in this folder is left as it is."""
     folder = folder.absolute()
     with locked(folder):
@@ -123,7 +117,7 @@ def start(
         refuse_taken(port)
         jars = kafka_jars(java, say)
         say(f"starting Kafka {VERSION} on {HOST}:{port}")
-        process = launch(folder, port, java, java_options, jars, extra or {})
+        process = launch(folder, port, java, jars, extra or {})
         wait_until_answers(folder, process)
         return seen(folder, process, answers=True, started=True)
 
@@ -178,15 +172,13 @@ def locked(folder: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- the process
 
 
-def launch(
-    folder: Path, port: int, java: Java, options: Sequence[str], jars: Sequence[Path], extra: Mapping[str, str]
-) -> Process:
+def launch(folder: Path, port: int, java: Java, jars: Sequence[Path], extra: Mapping[str, str]) -> Process:
     cluster = cluster_of(folder)
     write_properties(folder, port, extra)
     archive = cache_folder() / f"java-{java.version}.jsa"
     classpath = ["-cp", os.pathsep.join(map(str, jars))]
     sharing = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
-    command = [java.path, *options, *LOG_OPTIONS]
+    command = [java.path, *JAVA_OPTIONS, *LOG_OPTIONS]
     formatting = [*command, *sharing, *classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
     format_data([*formatting, "-t", cluster, "-c", str(folder / "server.properties")])
     # Without an archive of its classes the broker writes one when it ends; `stop` puts it where the next one finds it.

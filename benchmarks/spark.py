@@ -76,10 +76,10 @@ class Given:
 # ---------------------------------------------------------------- what is restored
 
 
-def with_changelog(at: Bed, records: int) -> Samovar:
+def with_changelog(at: Bed, name: str, records: int) -> Samovar:
     """A service whose changelog has so many records, five to each key, the newest as the service left them."""
     keys = max(records // A_KEY, 1)
-    side = processed(at, f"spark-{records}", distinct(keys))
+    side = processed(at, f"spark-{name}", distinct(keys))
     for partition in range(PARTITIONS):
         place = TopicPartition(side.changelog, partition)
         begin, end = at.log.bounds([place])[place]
@@ -137,7 +137,7 @@ def _live_digests(site: Site) -> Iterator[str]:
 
 
 def restore(given: Given) -> Iterable[Figure]:
-    side = with_changelog(given.bed, given.records)
+    side = with_changelog(given.bed, "restore", given.records)
     asked = Asked(source="changelog")
     first = timed(side, asked, given.session)
     again = timed(side, asked, given.session)
@@ -164,7 +164,7 @@ def sizes(given: Given) -> Iterable[Figure]:
     """Both engines over changelogs of several sizes; `--plot` draws it."""
     drawn: dict[str, list[tuple[float, float]]] = {"Spark": [], "local engine": []}
     for size in given.sizes:
-        side = with_changelog(given.bed, int(size * MILLION))
+        side = with_changelog(given.bed, f"size-{size:g}", int(size * MILLION))
         if size == given.sizes[0]:
             timed(side, Asked(source="changelog"), given.session)  # starts Python's workers
         for name, session in (("Spark", given.session), ("local engine", None)):

@@ -43,7 +43,7 @@ class Newest:
     def __init__(self) -> None:
         self.handle: int = _library().samovar_newest_new()
         finalize(self, _library().samovar_newest_free, self.handle)
-        self._held: list[Records] = []  # the kernel points into them
+        self._held: list[Any] = []  # bytes that the kernel points into
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -52,10 +52,10 @@ class Newest:
     def add(self, records: Records, count: int) -> None:
         """Take the first `count` of the records; all have keys."""
         keys, values = records.keys, records.values
-        self._held.append(records)
         self.bytes += int(keys.ends[count - 1] - keys.starts[0] + values.ends[count - 1] - values.starts[0])
         columns = (keys.data, keys.starts, keys.ends, values.data, values.starts, values.ends, records.null)
         places = [np.ascontiguousarray(column) for column in columns]
+        self._held += (places[0], places[3])
         _library().samovar_newest_add(self.handle, count, *(place.ctypes.data for place in places))
 
     def sort(self) -> None:

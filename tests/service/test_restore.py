@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from samovar.changelog import ahead, restore
 from samovar.changelog.log import Append
 from samovar.service import restore_show, restoring
 from samovar.service.restore_plan import Planned
@@ -20,6 +21,7 @@ from tests.oncall import (
     is_equal,
     make,
     many,
+    purchase,
     refused,
     restored,
     run,
@@ -49,6 +51,21 @@ def test_p2_a_lost_store_comes_back_the_same(service: Service, source: str | Non
     assert all(each["equal"] for each in found["verify"])
     service.process(many(60, start_s=800))
     assert is_equal(service)
+
+
+@pytest.mark.parametrize("table_rows", [restore.TABLE_ROWS, 0], ids=["rows", "files"])
+def test_p2_a_changelog_in_many_parts(service: Service, table_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later parts win over earlier ones and delete what is gone, whether they come as rows or as table files."""
+    monkeypatch.setattr(ahead, "PART_ROWS", 5)
+    monkeypatch.setattr(ahead, "READ_RECORDS", 4)
+    monkeypatch.setattr(restore, "TABLE_ROWS", table_rows)
+    for number in range(3):
+        service.process(many(60, start_s=number * 3_000))
+    service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over
+    before = service.digests()
+    wipe(service)
+    restored(service, "--from", "changelog", "--verify")
+    assert service.digests() == before
 
 
 def test_it_says_first_what_it_will_do_and_ends_with_digests(service: Service) -> None:

@@ -14,8 +14,9 @@ from samovar.changelog.embedded_locks import folder_of, live_slots
 from samovar.changelog.errors import LogUnavailable
 from tests.contracts.log_driving import unique
 from tests.faults import world
+from tests.faults.child import Running
 from tests.faults.comparing import same_alerts, told_by_oracle
-from tests.faults.harness import Service
+from tests.faults.harness import Service, wait_until
 
 ASK_S = 30.0
 ENDED_S = 1.5  # until a broker has told all partitions of a commit; one that was left open would last longer
@@ -29,6 +30,13 @@ def processed(service: Service) -> bool:
         return service.committed() == service.written()
     except LogUnavailable:  # a transaction is pending: of one that hangs
         return False
+
+
+def comes_back(zombie: Running, service: Service, before: object) -> None:
+    """P6: one that was away for too long learns so, and writes nothing; then it works again."""
+    wait_until(lambda: "starts again: " in zombie.text, "it learns that it is too late")
+    wait_until(lambda: "running partitions 0" in zombie.text.split("starts again: ")[-1], "it is back")
+    assert service.outputs() == before
 
 
 def ends_right(service: Service, make_twin: Callable[[Service], Service]) -> None:

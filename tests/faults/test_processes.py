@@ -18,7 +18,7 @@ from samovar.service.processes import RESTARTS_MOST
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.ending import ends_right, never_committed, processed
+from tests.faults.ending import comes_back, ends_right, never_committed, processed
 from tests.faults.harness import SOON, Service, make_service, wait_until
 
 BATCH = 12
@@ -188,9 +188,7 @@ def test_a_zombie_writes_nothing(
         before = service.outputs()
     finally:
         zombie.wake()
-    wait_until(lambda: "starts again: " in zombie.text, "it learns that it is too late")
-    wait_until(lambda: "running partitions 0" in zombie.text.split("starts again: ")[-1], "it is back")
-    assert service.outputs() == before
+    comes_back(zombie, service, before)
     service.append_pairs(world.STREAM, world.take(source, 200))
     wait_until(lambda: processed(service), "both go on")
     assert [each.terminate() for each in (zombie, heir)] == [0, 0], zombie.text + heir.text

@@ -21,7 +21,7 @@ from samovar.tasks.rebuild import Until, rebuild
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
-from tests.faults.ending import left_nothing, processed
+from tests.faults.ending import comes_back, left_nothing, processed
 from tests.faults.harness import SOON, Match, Service, digest_of, wait_until
 
 LARGE = """
@@ -182,9 +182,7 @@ def test_a_zombie_does_not_take_a_change_that_was_taken_for_it(make_kafka: Makin
         before = service.outputs()
     finally:
         zombie.wake()
-    wait_until(lambda: "starts again: " in zombie.text, "it learns that it is too late")
-    wait_until(lambda: "running partitions 0" in zombie.text.split("starts again: ")[-1], "it is back")
-    assert service.outputs() == before
+    comes_back(zombie, service, before)
     service.append_pairs(world.STREAM, world.take(source, 100))
     wait_until(lambda: processed(service), "both go on")
     assert [each.terminate() for each in (zombie, heir)] == [0, 0], zombie.text + heir.text

@@ -26,9 +26,8 @@ from samovar.tasks.clock import Clock
 from samovar.tasks.collector import collector_off
 from samovar.tasks.commit_times import CommitTimes
 from samovar.tasks.core import Counts, Outcome, added
-from samovar.tasks.in_flight import InFlight
-from samovar.tasks.intake import Intake
 from samovar.tasks.notes import Note
+from samovar.tasks.pausing import Pausing
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.renewal import Never, Renewal
 from samovar.tasks.task import Life, RulesBehind, Task, Upkeep
@@ -38,8 +37,6 @@ POLLS = 3  # a commit at most, while so much comes, where many of its events cha
 POLL_S = 0.1
 AHEAD_RECORDS = 10_000  # of a batch, up to which the next one is fed while it is being committed
 RESTORE_POLL_S = 0.05
-PENDING_MOST = 200_000  # events of a task that wait before inputs that are ahead are paused
-PENDING_BYTES = 64 << 20  # and what these may take; beyond it there is at most what one cycle takes in
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
 MEMORY_ROWS = 20_000  # changed by one commit, after which it is looked at too
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
@@ -104,8 +101,7 @@ class Container:
         self.commit_times = CommitTimes()
         self._sent: Sent | None = None  # and not yet known to be in the log
         self._head_start = HeadStart()
-        self._paused: set[TopicPartition] = set()
-        self._in_flight = InFlight()
+        self._pausing = Pausing()
         self._asked_at_s = 0.0
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
@@ -200,7 +196,7 @@ class Container:
             whole += taken
         self._tick(member)
         self._commit(member, whole)
-        self._keep_together(member)
+        self._pausing.look(member, self.plans.values(), self.tasks.values())
         self._index_some()
         for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
             self._restore_some(member, task)
@@ -305,7 +301,7 @@ class Container:
 
     def _tick(self, member: Member) -> None:
         for task in self._running():
-            task.tick({at for at in task.inputs if member.at_end(at) and at not in self._paused})
+            task.tick({at for at in task.inputs if member.at_end(at) and at not in self._pausing.paused})
 
     def _commit(self, member: Member, taken: int = 0) -> None:
         """Everything that the tasks have, as one transaction; then each store (P3), at once or in the next cycle."""
@@ -341,7 +337,7 @@ class Container:
         last = sent.underway.ends()
         self.commit_times.add(sent.underway.took_s)
         self._head_start.committed(sent.underway.took_s)
-        self._in_flight.sent(sum(outcome.forwarded_bytes for outcome in sent.outcomes), last)
+        self._pausing.in_flight.sent(sum(outcome.forwarded_bytes for outcome in sent.outcomes), last)
         for task, outcome in zip(sent.tasks, sent.outcomes, strict=True):
             task.committed(outcome, last[task.changelog.at])
             task.snapshot_if_due()
@@ -368,33 +364,6 @@ class Container:
                 break
             self.tasks[place].core.let_go()
             sizes[place] = 0
-
-    def _keep_together(self, member: Member) -> None:
-        """Inputs that are ahead wait for the ones behind, so that what must be held stays small."""
-        running = self._running()
-        waiting = [task.core.intake for task in running if _holds_much(task.core.intake)]
-        sources = self._sources() if self._in_flight.bytes > PENDING_BYTES and not self._is_taken() else set()
-        if not waiting and not sources and not self._paused:
-            return
-        ahead = {at for intake in waiting for at in intake.ahead()} & {at for task in running for at in task.inputs}
-        ahead |= sources
-        if ahead - self._paused:
-            member.pause(ahead - self._paused)
-        if self._paused - ahead:
-            member.resume(self._paused - ahead)
-        self._paused = ahead
-
-    def _sources(self) -> set[TopicPartition]:
-        """The inputs of which later stages get events."""
-        topics = {spec.source_topic for plan in self.plans.values() for spec in plan.inputs}
-        return {at for task in self._running() for at in task.inputs if at.topic in topics}
-
-    def _is_taken(self) -> bool:
-        """Whether the later stages here have taken what was forwarded."""
-        found: dict[TopicPartition, int | None] = {}
-        for task in self.tasks.values():
-            found |= task.positions() if task.life is Life.RUNNING else dict.fromkeys(task.inputs)
-        return self._in_flight.is_taken(found)
 
     def _restore_some(self, member: Member, task: Task) -> None:
         if task.life is Life.CLOSED:
@@ -485,7 +454,7 @@ class Container:
         self._owned -= set(partitions)
         for place in [place for place in self.tasks if place[1] in gone]:
             self._close_task(self.tasks.pop(place))
-        self._paused = {at for at in self._paused if at.partition not in gone}
+        self._pausing.gone(gone)
 
     def _close_task(self, task: Task) -> None:
         if task.life is Life.RUNNING:
@@ -552,15 +521,10 @@ class Container:
             for place in list(self.tasks):
                 self._close_task(self.tasks.pop(place))
         finally:
-            self._paused.clear()
-            self._in_flight.clear()
+            self._pausing.clear()
             self._owned.clear()
             if member is not None:
                 (member.leave if self._leaves else member.close)()
-
-
-def _holds_much(intake: Intake) -> bool:
-    return len(intake.buffer.pending) > PENDING_MOST or intake.waiting_bytes() > PENDING_BYTES
 
 
 def topics_read(plans: Sequence[Plan]) -> object:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from mmap import mmap
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from weakref import finalize
 
 import numpy as np
@@ -169,11 +169,23 @@ def array_at(address: int | None, size: int, dtype: np.dtype[Any], owner: object
     """A read-only view of the kernel's memory that keeps its owner alive."""
     if not address or size == 0:
         return np.empty(0, dtype)
-    block: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
-    block.owner = owner
-    view: NDArray[Any] = np.frombuffer(block, dtype)
-    view.flags.writeable = False
-    return view
+    return np.asarray(Memory(address, size, dtype, owner))
+
+
+class Memory:
+    """Memory of the kernel, by numpy's array interface: of ctypes' arrays every size is a type of its own."""
+
+    __slots__ = ("__array_interface__", "owner")
+    names: ClassVar[dict[np.dtype[Any], tuple[str, list[Any]]]] = {}
+
+    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: object) -> None:
+        if dtype not in self.names:
+            self.names[dtype] = dtype.str, dtype.descr
+        name, fields = self.names[dtype]
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3, "data": (address, True), "shape": (size,), "typestr": name, "descr": fields
+        }  # fmt: skip
 
 
 def values_of(column: NDArray[Any]) -> list[Any]:

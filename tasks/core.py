@@ -220,9 +220,11 @@ class Core:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether it may go on with further records while what `outcome` gave is on its way: it reads no store."""
-        residence = self.residence
-        return residence.whole and residence.index is Index.NONE and not residence.is_forgotten
+        """Whether it may go on with further records while what `outcome` gave is on its way: it reads no store, and
+        points into no record.
+        """
+        has_all = self.residence.whole and self.residence.index is Index.NONE
+        return has_all and self._skips.is_over and not self.forwarding.outlets
 
     @property
     def indexing(self) -> bool:

@@ -53,7 +53,7 @@ def event(at_ms: int, user: int, n: int) -> bytes:
 def at_work(
     make: Making, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Service, Container]]:
-    monkeypatch.setattr("samovar.tasks.container.PENDING_BYTES", BOUND)
+    monkeypatch.setattr("samovar.tasks.pausing.PENDING_BYTES", BOUND)
     monkeypatch.setattr("samovar.tasks.container.POLLS", 1)
     monkeypatch.setattr("samovar.changelog.embedded_read.BYTES_A_POLL", A_CYCLE // 2)
     is_task = request.param == "task"  # then rules hold little: they read no text

@@ -1,0 +1,64 @@
+"""Inputs that are ahead wait for the ones behind, so that what a container must hold stays small."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from samovar.changelog.log import Member, TopicPartition
+from samovar.tasks.in_flight import InFlight
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import Plan
+from samovar.tasks.task import Life, Task
+
+PENDING_MOST = 200_000  # events of a task that wait before inputs that are ahead are paused
+PENDING_BYTES = 64 << 20  # and what these may take; beyond it there is at most what one cycle takes in
+
+
+@dataclass
+class Pausing:
+    """The source of truth for which inputs are paused."""
+
+    paused: set[TopicPartition] = field(default_factory=set)
+    in_flight: InFlight = field(default_factory=InFlight)
+
+    def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[Task]) -> None:
+        """Pause and resume, after what the tasks hold by now."""
+        running = [task for task in tasks if task.life is Life.RUNNING]
+        waiting = [task.core.intake for task in running if _holds_much(task.core.intake)]
+        is_much = self.in_flight.bytes > PENDING_BYTES and not self._is_taken(tasks)
+        sources = _sources(plans, running) if is_much else set()
+        if not waiting and not sources and not self.paused:
+            return
+        ahead = {at for intake in waiting for at in intake.ahead()} & {at for task in running for at in task.inputs}
+        ahead |= sources
+        if ahead - self.paused:
+            member.pause(ahead - self.paused)
+        if self.paused - ahead:
+            member.resume(self.paused - ahead)
+        self.paused = ahead
+
+    def _is_taken(self, tasks: Iterable[Task]) -> bool:
+        """Whether the later stages here have taken what was forwarded."""
+        found: dict[TopicPartition, int | None] = {}
+        for task in tasks:
+            found |= task.positions() if task.life is Life.RUNNING else dict.fromkeys(task.inputs)
+        return self.in_flight.is_taken(found)
+
+    def gone(self, partitions: Collection[int]) -> None:
+        """They belong to another, or to nobody."""
+        self.paused = {at for at in self.paused if at.partition not in partitions}
+
+    def clear(self) -> None:
+        self.paused.clear()
+        self.in_flight.clear()
+
+
+def _sources(plans: Iterable[Plan], running: Iterable[Task]) -> set[TopicPartition]:
+    """The inputs of which later stages get events."""
+    topics = {spec.source_topic for plan in plans for spec in plan.inputs}
+    return {at for task in running for at in task.inputs if at.topic in topics}
+
+
+def _holds_much(intake: Intake) -> bool:
+    return len(intake.buffer.pending) > PENDING_MOST or intake.waiting_bytes() > PENDING_BYTES

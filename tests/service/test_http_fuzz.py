@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from schemathesis import GenerationMode
 
 from tests.http import Served
 from tests.lived import ABROAD, VISITS, lived
-from tests.oncall import RULES
+from tests.oncall import RULES, many
 
 REQUESTS = int(os.environ.get("SAMOVAR_FUZZ_REQUESTS", "200"))
 ANSWER_S = 60
@@ -28,15 +29,20 @@ NAMES = {  # what stands in paths, questions and bodies, so that what is behind 
     "rule": ["testing", "countries", "visits", "abroad"],
     "key": ["c1", "c2", '["c3"]', "card=c4"],
     "stream": ["purchase"],
-    "text": [ABROAD, VISITS, *RULES.values()],
+    "text": [ABROAD, VISITS, *RULES.values(), RULES["testing"].replace("runs=2..", "runs=3..")],
     "field": ["duration_ms", "paid"],
     "column": ["card", "purchases", "paid"],
     "order": ["card", "purchases", "paid"],
     "to": ["purchase"],
+    "add": ["GB", "IT"],
+    "remove": ["FR"],
+    "items": ["FR", "GB", "IT"],
 }
 LISTS, VIEWS = ["far"], ["cards"]
-UNREACHED = {  # nothing to be found behind a made-up name, or only once
+UNREACHED = {  # these alone may never be answered with what was asked for
     "POST /views/{name}/refresh",  # would start Spark
+    "GET /ready",  # nobody turns the container of the test
+    "GET /caught-up",
     "GET /jobs/{job}",
     "DELETE /jobs/{job}",
 }
@@ -52,16 +58,15 @@ def test_no_request_is_a_fault(site: tuple[Served, dict[str, str]]) -> None:
     operator, tokens = site
     document = operator.client.get("/api/v1/openapi.json").json()
     alerts = [each["id"] for each in operator.get("/alerts?limit=5")["alerts"]]
-    _name(document, NAMES | {"alert": alerts, "token": [tokens["viewer"]]})
     base = str(operator.client.base_url).rstrip("/")
-    found: Any = schemathesis.openapi.from_dict(document).get_all_operations()
-    operations = [each.ok() for each in found]
+    named = _named(document, NAMES | {"alert": alerts, "token": [tokens["viewer"]]})
+    operations = list(zip(_operations(document), _operations(named), strict=True))
     share = max(REQUESTS // len(operations), 2)
     seen: dict[str, Counter[int]] = defaultdict(Counter)
     with requests.Session() as session:
-        for operation in operations:
+        for operation, known in operations:
             counted = seen[f"{operation.method.upper()} {operation.path.removeprefix('/api/v1')}"]
-            _fuzz(session, operation, base, share, list(tokens.values()), counted)
+            _fuzz(session, operation, known, base, share, list(tokens.values()), counted)
     total = sum(seen.values(), Counter())
     assert total.total() >= min(REQUESTS, share * len(operations)) * 0.8, total
     assert total[200] > 0
@@ -71,42 +76,51 @@ def test_no_request_is_a_fault(site: tuple[Served, dict[str, str]]) -> None:
     assert operator.get("/live") == {"live": True}
 
 
-def _name(document: dict[str, Any], names: dict[str, list[Any]]) -> None:
-    """Beside any text at all, a name that is there."""
-    for path, methods in document["paths"].items():
+def _operations(document: dict[str, Any]) -> list[Any]:
+    found: Any = schemathesis.openapi.from_dict(document).get_all_operations()
+    return [each.ok() for each in found]
+
+
+def _named(document: dict[str, Any], names: dict[str, list[Any]]) -> dict[str, Any]:
+    """The document with names that are there, in the place of any text at all."""
+    found = deepcopy(document)
+    for path, methods in found["paths"].items():
         own = names | {"name": LISTS if path.startswith("/api/v1/lists") else VIEWS}
-        for operation in methods.values():
-            if path.endswith("/refresh"):
-                continue
+        for operation in methods.values() if not path.endswith("/refresh") else ():
             for parameter in operation.get("parameters", ()):
-                _widen(parameter, "schema", own.get(parameter["name"]))
-    for schema in document["components"]["schemas"].values():
+                _narrow(parameter, "schema", own.get(parameter["name"]))
+    events = found["paths"]["/api/v1/streams/{stream}/events"]["post"]["requestBody"]["content"]
+    events["application/json"]["schema"] = {"enum": many(5)}
+    bodies = found["components"]["schemas"]
+    for schema in bodies.values():
         if schema.get("additionalProperties") is False:  # a body
             for name in schema["properties"]:
-                _widen(schema["properties"], name, names.get(name))
+                _narrow(schema["properties"], name, names.get(name))
+    bodies["RollingBack"]["properties"]["to"] = {"enum": [1, 2, None]}
+    return found
 
 
-def _widen(holder: dict[str, Any], name: str, known: list[Any] | None) -> None:
+def _narrow(holder: dict[str, Any], name: str, known: list[Any] | None) -> None:
     schema = holder[name]
     if known and schema.get("type") == "array":
-        _widen(schema, "items", known)
-    elif known and (
-        schema.get("type") == "string" or any(each.get("type") == "string" for each in schema.get("anyOf", ()))
-    ):
-        holder[name] = {"anyOf": [{"enum": known}, schema]}
+        _narrow(schema, "items", known)
+    elif known and any(each.get("type") == "string" for each in (schema, *schema.get("anyOf", ()))):
+        holder[name] = {"enum": known}
 
 
 def _fuzz(
-    session: requests.Session, operation: Any, base: str, share: int, tokens: list[str], seen: Counter[int]
+    session: requests.Session, operation: Any, known: Any, base: str, share: int, tokens: list[str], seen: Counter[int]
 ) -> None:
-    """As the document allows it, and as it does not; mostly by one who may do all."""
+    """As the document allows it, by name and by any text, and as it does not; mostly by one who may do all."""
+    named = known.as_strategy(generation_mode=GenerationMode.POSITIVE)
     allowed = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
     other = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
     operator = tokens[-1]
 
     @settings(max_examples=share, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(
-        case=st.one_of(allowed, allowed, other), token=st.sampled_from([operator, operator, operator, *tokens, None])
+        case=st.one_of(named, named, allowed, other),
+        token=st.sampled_from([operator, operator, operator, *tokens, None]),
     )
     def ask(case: Any, token: str | None) -> None:
         given_ = case.as_transport_kwargs(base_url=base)

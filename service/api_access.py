@@ -11,12 +11,14 @@ from pydantic import Field
 from samovar import __version__
 from samovar.changelog.errors import Refused
 from samovar.service.access import Who
+from samovar.service.http_answers import answers_with
+from samovar.service.http_answers_state import Me
 from samovar.service.http_asking import COOKIE, Body, answered, who_asks, world_of
 
 router = APIRouter(tags=["access"])
 
 
-@router.get("/me")
+@router.get("/me", responses=answers_with(Me))
 def me(request: Request) -> Response:
     """Who asks, and what they may. Without a token that is known the role is null."""
     return answered(_told(request, who_asks(request)))
@@ -26,7 +28,7 @@ class Login(Body):
     token: str = Field(max_length=500)
 
 
-@router.post("/session")
+@router.post("/session", responses=answers_with(Me))
 def log_in(request: Request, body: Login) -> Response:
     """For pages: the token as a cookie that no script can read and no other site can send."""
     token = body.token.strip()

@@ -28,6 +28,7 @@ from samovar.service.http_answers import (
     Precisions,
     answers_with,
 )
+from samovar.service.http_answers_state import Spread
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
 from samovar.service.http_world import World
 
@@ -133,7 +134,7 @@ def over_time(
     return answered(counts(asking.world.index, min(start, end), max(start, end), buckets, rule or ()))
 
 
-@router.get("/values")
+@router.get("/values", responses=answers_with(Spread))
 def spread(
     asking: Reading,
     rule: Word,

@@ -16,6 +16,7 @@ from samovar.patterns.syntax import Rule, Session
 from samovar.service.alerts_index_query import Search, search
 from samovar.service.api_alerts import alert_data, real_key
 from samovar.service.http_answers import KeyEvents, KeyShown, answers_with
+from samovar.service.http_answers_state import KeysPage, KeyWhy, SessionsPage
 from samovar.service.http_asking import Asking, Reading, answered
 from samovar.service.http_events import Event
 from samovar.service.http_forward import answered_here, gathered
@@ -34,7 +35,7 @@ Limit = Annotated[int, Query(ge=1, le=1_000)]
 Before = Annotated[str | None, Query(min_length=1, max_length=10_000, description="`scanned.older` of a page before")]
 
 
-@router.get("/keys")
+@router.get("/keys", responses=answers_with(KeysPage))
 def scan(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Keys that have state, of one rule or of all, over all nodes."""
     if rule is not None:
@@ -44,7 +45,7 @@ def scan(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response
     return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
 
 
-@router.get("/sessions")
+@router.get("/sessions", responses=answers_with(SessionsPage))
 def sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
     name = session_rule(asking.world, rule)
@@ -142,7 +143,7 @@ def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = N
     return answered({"events": shown, "scanned": scanned.data()})
 
 
-@router.get("/keys/{key}/why")
+@router.get("/keys/{key}/why", responses=answers_with(KeyWhy))
 def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
     """Why a rule did or did not fire for a key, event by event."""
     world, masks = asking.world, asking.masks

@@ -15,6 +15,8 @@ from samovar.changelog.errors import Refused
 from samovar.patterns.nearest import did_you_mean
 from samovar.service import lists
 from samovar.service.access_masks import Masks
+from samovar.service.http_answers import answers_with
+from samovar.service.http_answers_rules import ListPlanned, ListShown
 from samovar.service.http_asking import Authoring, Body, Reading, answered
 from samovar.service.http_world import World
 from samovar.service.rulebook import read_rulebook
@@ -34,7 +36,7 @@ class ListChange(Body):
     remove: tuple[Item, ...] = Field((), max_length=10_000)
 
 
-@router.get("/lists/{name}")
+@router.get("/lists/{name}", responses=answers_with(ListShown))
 def show_list(asking: Reading, name: ListName) -> Response:
     """A shared list: items, the rules that name it, and its changes, the newest first."""
     world, alias = asking.world, asking.masks.alias
@@ -59,7 +61,7 @@ def show_list(asking: Reading, name: ListName) -> Response:
     )
 
 
-@router.post("/lists/{name}/plan")
+@router.post("/lists/{name}/plan", responses=answers_with(ListPlanned))
 def plan_list(asking: Authoring, name: ListName, body: ListChange) -> Response:
     """What a change of a list would do to the rules that name it. Nothing is written."""
     world = asking.world

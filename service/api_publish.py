@@ -21,6 +21,7 @@ from samovar.service.api_rules import RuleName, RuleTextBody, refuse_bad
 from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
 from samovar.service.http_answers import Planned, RuleChanged, answers_with
+from samovar.service.http_answers_rules import JobBegun, JobShown, ListChanged, ListsShown, RuleDiff, RuleHistory
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http_jobs import OnProgress
 from samovar.service.http_world import World
@@ -149,7 +150,7 @@ def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
 # ---------------------------------------------------------------- what was
 
 
-@router.get("/rules/{rule}/history")
+@router.get("/rules/{rule}/history", responses=answers_with(RuleHistory))
 def history(asking: Reading, rule: RuleName) -> Response:
     """All numbers of a rule, the newest first, and where each took effect."""
     world = asking.world
@@ -165,7 +166,7 @@ def history(asking: Reading, rule: RuleName) -> Response:
     return answered({"entries": entries})
 
 
-@router.get("/rules/{rule}/diff")
+@router.get("/rules/{rule}/diff", responses=answers_with(RuleDiff))
 def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
     """Two numbers of a rule, line by line."""
     return answered({"diff": publishing.diff(asking.world.settings, asking.world.log, rule, a, b)})
@@ -174,7 +175,7 @@ def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 # ---------------------------------------------------------------- lists
 
 
-@router.get("/lists")
+@router.get("/lists", responses=answers_with(ListsShown))
 def show_lists(asking: Reading) -> Response:
     """Shared lists as they are now."""
     found = lists.show(asking.world.settings, asking.world.log)
@@ -182,7 +183,7 @@ def show_lists(asking: Reading) -> Response:
     return answered({"lists": {name: [alias(item) for item in items] for name, items in found.items()}})
 
 
-@router.post("/lists/{name}/add")
+@router.post("/lists/{name}/add", responses=answers_with(ListChanged))
 def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
     """Put items on a list, without publishing rules anew."""
     world = asking.world
@@ -190,7 +191,7 @@ def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
     return answered({"list": name, "items": len(found)})
 
 
-@router.post("/lists/{name}/remove")
+@router.post("/lists/{name}/remove", responses=answers_with(ListChanged))
 def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
     """Take items from a list."""
     world = asking.world
@@ -202,7 +203,7 @@ def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
 # ---------------------------------------------------------------- backtests, and jobs
 
 
-@router.post("/rules/backtest", status_code=202)
+@router.post("/rules/backtest", status_code=202, responses=answers_with(JobBegun, 202))
 def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
     world, masks = asking.world, asking.masks
@@ -227,7 +228,7 @@ def masked_backtest(masks: Masks, found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "rules": rules, "notes": [*found["notes"], "examples are hidden: they may hold marked values"]}
 
 
-@router.get("/jobs/{job}")
+@router.get("/jobs/{job}", responses=answers_with(JobShown))
 def job(asking: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
     """How far a job is, and its result."""
     found = asking.world.jobs.get(job)
@@ -236,7 +237,7 @@ def job(asking: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
     return answered(found.data())
 
 
-@router.delete("/jobs/{job}")
+@router.delete("/jobs/{job}", responses=answers_with(JobShown))
 def cancel(asking: Authoring, job: Annotated[str, Path(max_length=64)]) -> Response:
     """Cancel a job: one's own, or as an operator anybody's."""
     found = asking.world.jobs.get(job)

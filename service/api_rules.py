@@ -23,6 +23,8 @@ from samovar.patterns.ruletest import run_tests
 from samovar.patterns.syntax import Rule
 from samovar.patterns.version import version_of
 from samovar.service.alerts_index_query import precisions
+from samovar.service.http_answers import answers_with
+from samovar.service.http_answers_rules import Checked, Completions, Explained, RulesShown, RuleWhole, Tested, Tried
 from samovar.service.http_asking import Authoring, Body, Reading, answered
 from samovar.service.http_ingest import BadEvents
 from samovar.service.http_trying import try_rule
@@ -55,7 +57,7 @@ class Trying(RuleTextBody):
 # ---------------------------------------------------------------- the rules of the service
 
 
-@router.get("/rules")
+@router.get("/rules", responses=answers_with(RulesShown))
 def rules(asking: Reading) -> Response:
     """All rules with their versions, and how precise they are by their labels."""
     world = asking.world
@@ -99,7 +101,7 @@ def _published(entry: RuleEntry | None) -> dict[str, Any]:
     return told | {"author": entry.author, "note": entry.note, "at": entry.at_ms}
 
 
-@router.get("/rules/{rule}")
+@router.get("/rules/{rule}", responses=answers_with(RuleWhole))
 def rule(asking: Reading, rule: RuleName) -> Response:
     """One rule with its text."""
     world = asking.world
@@ -115,7 +117,11 @@ def _lists(rule: Rule) -> dict[str, Any]:
     return {name: list(items) for name, items in rule.lists.items()}
 
 
-@router.get("/rules/{rule}/svg")
+@router.get(
+    "/rules/{rule}/svg",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+)
 def svg(asking: Reading, rule: RuleName) -> Response:
     """A rule's automaton, drawn."""
     return Response(draw_svg(asking.world.shelf.rule(rule)), media_type="image/svg+xml")
@@ -172,7 +178,7 @@ def refuse_bad(world: World, text: str) -> tuple[Rule, list[Finding]]:
     return found, findings
 
 
-@router.post("/rules/check")
+@router.post("/rules/check", responses=answers_with(Checked))
 def check(asking: Reading, body: RuleTextBody) -> Response:
     """Every error of a rule's text and every finding of the lint, and what the rule costs."""
     found, findings = checked(asking.world, body.text)
@@ -187,7 +193,7 @@ def check(asking: Reading, body: RuleTextBody) -> Response:
     )
 
 
-@router.post("/rules/test")
+@router.post("/rules/test", responses=answers_with(Tested))
 def test(asking: Authoring, body: RuleTextBody) -> Response:
     """Run the tests inside a rule's text."""
     found, findings = checked(asking.world, body.text)
@@ -198,14 +204,14 @@ def test(asking: Authoring, body: RuleTextBody) -> Response:
     return answered(told | {"ok": found is not None, "tests": [json_of_result(each) for each in results]})
 
 
-@router.post("/rules/explain")
+@router.post("/rules/explain", responses=answers_with(Explained))
 def explain(asking: Reading, body: RuleTextBody) -> Response:
     """A rule in plain English, drawn, and what it costs."""
     found, _ = refuse_bad(asking.world, body.text)
     return answered(document(found) | {"svg": draw_svg(found)})
 
 
-@router.post("/rules/try")
+@router.post("/rules/try", responses=answers_with(Tried))
 def try_it(asking: Authoring, body: Trying) -> Response:
     """Run a rule over recent events, and show what it would have raised. Nothing is published."""
     found, _ = refuse_bad(asking.world, body.text)
@@ -215,7 +221,7 @@ def try_it(asking: Authoring, body: Trying) -> Response:
 # ---------------------------------------------------------------- completion
 
 
-@router.get("/completions")
+@router.get("/completions", responses=answers_with(Completions))
 def completions(asking: Reading) -> Response:
     """What can stand in a rule: fields by event type, functions, parameters and lists."""
     settings = asking.world.settings

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from samovar.changelog.errors import Refused
 from samovar.service.http_answers import CaughtUp, Live, Ready, Status, answers_with
+from samovar.service.http_answers_state import Restores, RulesCounted, Samples, Snapshots
 from samovar.service.http_asking import Reading, answered, world_of
 from samovar.service.http_metrics import exposition
 from samovar.service.http_watch import LOOK_EVERY_S, Seen
@@ -30,14 +31,14 @@ def live() -> Response:
     return answered({"live": True})
 
 
-@probes.get("/ready", responses=answers_with(Ready))
+@probes.get("/ready", responses=answers_with(Ready, 200, 503))
 def ready(request: Request) -> Response:
     """The process answers, the log answers it, and containers are in the group."""
     why = _not_ready(world_of(request))
     return answered({"ready": why is None, "why": why}, 200 if why is None else 503)
 
 
-@probes.get("/caught-up", responses=answers_with(CaughtUp))
+@probes.get("/caught-up", responses=answers_with(CaughtUp, 200, 503))
 def caught_up(request: Request) -> Response:
     """All tasks run, and no record waits for long."""
     world = world_of(request)
@@ -84,14 +85,14 @@ def status(asking: Reading) -> Response:
     return answered(found | more | {"trouble": world.watch.trouble})
 
 
-@router.get("/status/history")
+@router.get("/status/history", responses=answers_with(Samples))
 def history(asking: Reading, minutes: Annotated[float, Query(gt=0, le=30)] = 15) -> Response:
     """The looks of the last minutes, as this process took them."""
     samples = asking.world.watch.samples(minutes)
     return answered({"every_ms": int(LOOK_EVERY_S * 1000), "samples": samples})
 
 
-@router.get("/status/rules")
+@router.get("/status/rules", responses=answers_with(RulesCounted))
 def rules(asking: Reading) -> Response:
     """What each rule did since the containers started."""
     return answered({"rules": rule_counts(asking.world.watch.latest)})
@@ -113,7 +114,7 @@ def rule_counts(seen: Seen) -> list[dict[str, Any]]:
     return [found[name] for name in sorted(found)]
 
 
-@router.get("/status/restores")
+@router.get("/status/restores", responses=answers_with(Restores))
 def restores(asking: Reading) -> Response:
     """Tasks that restore, and how far they are."""
     tasks = [task for task in asking.world.watch.latest.status.tasks if task.restore is not None]
@@ -125,7 +126,7 @@ def _restore(task: TaskStatus) -> dict[str, Any]:
     return {**{name: told[name] for name in ("stage", "partition", "container")}, **told["restore"]}
 
 
-@router.get("/snapshots")
+@router.get("/snapshots", responses=answers_with(Snapshots))
 def snapshots(asking: Reading) -> Response:
     """Snapshots on this node."""
     site = asking.world.shelf.site()
@@ -151,7 +152,9 @@ def _snapshots(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+)
 def metrics(asking: Reading) -> Response:
     """For Prometheus."""
     return Response(exposition(asking.world), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -16,6 +16,7 @@ from samovar.service import audit
 from samovar.service.dlq import Summary, Wanted, letters_of
 from samovar.service.dlq_redrive import alone, plan_redrive, redrive
 from samovar.service.http_answers import Written, answers_with
+from samovar.service.http_answers_state import AuditTrail, EventsShown, LatePage, LettersPage, Redriven, StreamsShown
 from samovar.service.http_asking import Body, Ingesting, Operating, Reading, answered
 from samovar.service.http_ingest import ingest
 from samovar.service.http_world import World
@@ -37,7 +38,7 @@ def stream_of(world: World, name: str) -> Stream:
     return streams[name]
 
 
-@router.get("/streams")
+@router.get("/streams", responses=answers_with(StreamsShown))
 def streams(asking: Reading) -> Response:
     """The inputs of the service."""
     settings = asking.world.settings
@@ -59,7 +60,7 @@ def streams(asking: Reading) -> Response:
     return answered({"streams": found})
 
 
-@router.get("/streams/{stream}/events")
+@router.get("/streams/{stream}/events", responses=answers_with(EventsShown))
 def newest(asking: Reading, stream: StreamName, limit: Limit = 50) -> Response:
     """The newest events of a stream."""
     stream_of(asking.world, stream)
@@ -94,7 +95,7 @@ async def post_events(asking: Ingesting, stream: StreamName, request: Request) -
 # ---------------------------------------------------------------- dead letters and late events
 
 
-@router.get("/dead-letters")
+@router.get("/dead-letters", responses=answers_with(LettersPage))
 def dead_letters(
     asking: Reading,
     reason: Annotated[list[str] | None, Query(max_length=50)] = None,
@@ -119,7 +120,7 @@ class Redriving(Body):
     dry_run: bool = True
 
 
-@router.post("/dead-letters/redrive")
+@router.post("/dead-letters/redrive", responses=answers_with(Redriven))
 def redrive_letters(asking: Operating, body: Redriving) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
     world = asking.world
@@ -148,7 +149,7 @@ def _letter(text: str) -> Place:
     return Place(int(partition), int(offset))
 
 
-@router.get("/late")
+@router.get("/late", responses=answers_with(LatePage))
 def late(asking: Reading, limit: Limit = 50) -> Response:
     """Events that came behind event time and were put aside, newest first."""
     world, masks = asking.world, asking.masks
@@ -178,16 +179,18 @@ def _origin(record: Record) -> tuple[str, dict[str, str]]:
 def _late(record: Record) -> dict[str, Any]:
     topic, told = _origin(record)
     by = told.get("samovar.late.ms", "")
-    origin = {"topic": topic, "partition": told.get(PREFIX + "partition"), "offset": told.get(PREFIX + "offset")}
+    partition, offset = told.get(PREFIX + "partition", ""), told.get(PREFIX + "offset", "")
+    is_known = bool(topic) and partition.isdecimal() and offset.isdecimal()
+    origin = {"topic": topic, "partition": int(partition), "offset": int(offset)} if is_known else None
     head = {"partition": record.at.partition, "offset": record.offset, "time": record.time_ms, "stream": topic}
-    head |= {"late_ms": int(by) if by.lstrip("-").isdecimal() else None, "from": origin if topic else None}
+    head |= {"late_ms": int(by) if by.lstrip("-").isdecimal() else None, "from": origin}
     return head | field("key", record.key, unpack=False) | field("value", record.value, unpack=True)
 
 
 # ---------------------------------------------------------------- who changed what
 
 
-@router.get("/audit")
+@router.get("/audit", responses=answers_with(AuditTrail))
 def trail(asking: Operating, limit: Limit = 50) -> Response:
     """Who changed what, newest first."""
     return answered(

@@ -16,6 +16,8 @@ from pydantic import Field
 from samovar.changelog.errors import Refused
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.access_masks import Masks
+from samovar.service.http_answers import answers_with
+from samovar.service.http_answers_state import ViewRows, ViewsShown
 from samovar.service.http_asking import Body, Reading, answered
 from samovar.service.views import Listed, list_views, path_of, plain, show
 
@@ -49,13 +51,13 @@ class Query(Body):
     limit: int = Field(100, ge=1, le=ROWS_MOST)
 
 
-@router.get("/views")
+@router.get("/views", responses=answers_with(ViewsShown))
 def views(asking: Reading) -> Response:
     """All views, and what is published of each."""
     return answered({"views": [told(each) for each in list_views(asking.world.settings)]})
 
 
-@router.post("/views/{name}/query")
+@router.post("/views/{name}/query", responses=answers_with(ViewRows))
 def query(asking: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
     settings = asking.world.settings

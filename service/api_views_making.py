@@ -15,6 +15,9 @@ from pydantic import Field
 from samovar.changelog.errors import Refused
 from samovar.service import audit
 from samovar.service.api_views import told
+from samovar.service.http_answers import answers_with
+from samovar.service.http_answers_rules import JobBegun
+from samovar.service.http_answers_state import ViewRolledBack, ViewWhole
 from samovar.service.http_asking import Body, Operating, Reading, answered
 from samovar.service.http_jobs import OnProgress
 from samovar.service.http_world import World
@@ -37,7 +40,7 @@ class Making(Body):
     anew: bool = False
 
 
-@router.get("/views/{name}")
+@router.get("/views/{name}", responses=answers_with(ViewWhole))
 def view(asking: Reading, name: ViewName) -> Response:
     """A view, and every version of it that is kept, the newest first."""
     settings = asking.world.settings
@@ -51,7 +54,7 @@ def view(asking: Reading, name: ViewName) -> Response:
     return answered({**told(found), "kept": versions})
 
 
-@router.post("/views/{name}/rollback")
+@router.post("/views/{name}/rollback", responses=answers_with(ViewRolledBack))
 def rollback(asking: Operating, name: ViewName, body: RollingBackView) -> Response:
     """Show an earlier version again; without `to`, the one before. Nothing is deleted."""
     world = asking.world
@@ -62,7 +65,7 @@ def rollback(asking: Operating, name: ViewName, body: RollingBackView) -> Respon
     return answered({"view": name, "version": made.version, "rows": made.rows, "made": made.made_ms})
 
 
-@router.post("/views/{name}/refresh", status_code=202)
+@router.post("/views/{name}/refresh", status_code=202, responses=answers_with(JobBegun, 202))
 def refresh(asking: Operating, name: ViewName, body: Making) -> Response:
     """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
     world = asking.world

@@ -200,16 +200,25 @@ def history(
     config: Config,
     name: Annotated[str | None, typer.Argument(metavar="RULE", show_default=False)] = None,
     *,
+    text: Annotated[
+        int | None, typer.Option("--text", metavar="N", min=1, help="Only the text of this number, to edit it.")
+    ] = None,
     json: Json = False,
 ) -> None:
     with told():
         from samovar.service.logs import opened
         from samovar.service.publish_commands import history_json, history_text
+        from samovar.service.publishing import text_of
         from samovar.service.settings import load_service
 
+        if text is not None and (name is None or json):
+            raise typer.BadParameter("it goes with a RULE, and without --json", param_hint="--text")
         settings = load_service(config)
         with opened(settings) as log:
-            print((history_json if json else history_text)(settings, log, name))
+            if name is not None and text is not None:
+                print(text_of(settings, log, name, text), end="")
+            else:
+                print((history_json if json else history_text)(settings, log, name))
 
 
 def diff(

@@ -1,5 +1,7 @@
-"""What the main questions are answered with, for the OpenAPI document: answers are not looked at a second time, and
-tests/service/test_http_answers.py holds that they are as is said here. Times are epoch milliseconds.
+"""What questions about alerts, keys and the service are answered with, for the OpenAPI document.
+
+Answers are not looked at a second time: tests/service/test_http_answers.py holds that they are as is said here, and in
+http_answers_rules.py and http_answers_state.py. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ LabelName = Literal["open", "confirmed", "false_alarm"]
 Place = tuple[str, int, int]
 
 
-def answers_with(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """For a route: its answer is this."""
-    return {200: {"model": model}}
+def answers_with(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route: its answer is this, with 200 where nothing else is said."""
+    return {status: {"model": model} for status in statuses or (200,)}
 
 
 # ---------------------------------------------------------------- alerts

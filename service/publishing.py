@@ -158,14 +158,19 @@ def rollback(
 
 def diff(settings: ServiceFile, log: Log, name: str, a: int, b: int) -> str:
     """Two numbers of a rule, line by line; empty where their texts are the same."""
+    before, after = (text_of(settings, log, name, number) for number in (a, b))
+    return diff_of(before, after, name, str(a), str(b))
+
+
+def text_of(settings: ServiceFile, log: Log, name: str, number: int) -> str:
+    """A rule as it was published under a number."""
     book = seeded(settings, read_rulebook(settings, log))
     _known(book, name)
     texts = {each.number: each.text for each in book.history(name)}
-    for number in (a, b):
-        if number not in texts:
-            hint = f"`samovar rules history` shows them: {', '.join(map(str, texts))}."
-            raise Refused("unknown-number", f"the rule {name} has no number {number}", hint)
-    return diff_of(texts[a], texts[b], name, str(a), str(b))
+    if number not in texts:
+        hint = f"`samovar rules history` shows them: {', '.join(map(str, texts))}."
+        raise Refused("unknown-number", f"the rule {name} has no number {number}", hint)
+    return texts[number]
 
 
 # ---------------------------------------------------------------- looking

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from samovar.changelog.cursors import Cursor
@@ -253,7 +253,7 @@ def tasks_of(
     now_ms: int,
 ) -> list[TaskStatus]:
     told = {
-        (task.stage, task.partition): (each.slot, task)
+        (task.stage, task.partition): (each.slot, replace(task, life="silent") if each.state == "silent" else task)
         for each in containers
         if each.presence is not None and each.state in ("running", "silent")
         for task in each.presence.tasks

@@ -5,7 +5,8 @@ A document is run from top to bottom in a folder of its own, which already holds
     <!-- file: NAME -->      the block that follows is written to NAME
     ```yaml                  with `rule:` at its head: the rule loads, and the tests in it pass
     ```python                run, one snippet after the other, with the names of those before it
-    ```console               `$ samovar ...` is run and prints what stands below it; `$ echo $?` prints its exit code
+    ```console               `$ samovar ...` is run and prints what stands below it; `$ echo $?` prints its exit code;
+                             `$ SAMOVAR_STATE=x samovar ...` has this in its environment
 
 In what a command prints, `...` stands for any text. Blocks of other languages are only shown.
 """
@@ -13,13 +14,16 @@ In what a command prints, `...` stands for any text. Blocks of other languages a
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -83,9 +87,12 @@ def run_console(block: Block) -> None:
         if command == "echo $?":
             printed = f"{code}\n"
         else:
-            program, *arguments = shlex.split(command)
+            words = shlex.split(command)
+            environment = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, words))
+            program, *arguments = words[len(environment) :]
             assert program == "samovar", f"{block.place}: only samovar is run in a console block, not `{command}`"
-            printed, code = run_command(arguments)
+            with patch.dict(os.environ, environment):
+                printed, code = run_command(arguments)
         assert agrees(shown, printed), f"{block.place}: {command}\n--- shown\n{shown}--- printed\n{printed}"
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from samovar.changelog import presence
+from samovar.changelog.presence import Presence, RestoreReport, TaskReport
+from samovar.tasks.clock import SetClock
 from tests.browser.conftest import COMMAND, ROOT, RULES, SERVICE, Site, address_in, opened, started
 from tests.browser.waiting import wait_for
+from tests.oncall import Service
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +69,47 @@ def test_a_page_says_that_no_container_runs(browser: Browser, guarded: tuple[Sit
         page.get_by_label("Token").fill(token)
         page.get_by_role("button", name="Log in").click()
         expect(page.locator("#health-chip")).to_have_text("No container runs")
+
+
+def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded: tuple[Site, str]) -> None:
+    """A container is in the group, and tells of itself what the test says."""
+    site, token = guarded
+    service = Service(site.folder / "service.yml")
+    with service.container(), service.log() as log, opened(browser, site, "light") as (page, _):
+
+        def tell(tasks: Sequence[TaskReport]) -> None:
+            service.clock.pass_ms(int(time.time() * 1000) - service.clock.wall_ms())
+            now_ms = service.clock.wall_ms()
+            presence.tell(log, "shop", Presence(0, "h", 7, now_ms - 60_000, "1.2", now_ms, tasks, {"events": 3}))
+
+        def restoring(done: int) -> None:
+            tell(
+                [
+                    TaskReport("", 0, "running"),
+                    TaskReport("", 1, "restoring", restore=RestoreReport(done, 400_000, 50_000.0)),
+                ]
+            )
+
+        restoring(100_000)
+        page.goto("/operations")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("#health-chip")).to_have_text("Restoring 1 of 2 tasks")
+        page.locator("[data-tab=restore]").click()
+        row = page.get_by_role("table", name="Restores").locator("tbody tr")
+        expect(row).to_contain_text("100,000 of 400,000")
+        expect(row).to_contain_text("25 %")
+        expect(row).to_contain_text("6 s left")
+        restoring(300_000)
+        expect(row.locator("progress")).to_have_js_property("value", 0.75)
+        expect(row).to_contain_text("2 s left")
+        tell([TaskReport("", partition, "running") for partition in (0, 1)])
+        expect(page.get_by_text("Nothing is being restored")).to_be_visible()
+        expect(page.locator("#health-chip")).to_have_text("Running")
+        service.clock = SetClock(service.clock.wall_ms() - 60_000)
+        with service.log() as log_of_then:
+            presence.tell(log_of_then, "shop", Presence(0, "h", 7, 0, "1.2", 0, [TaskReport("", 0, "running")], {}))
+        expect(page.locator("#health-chip")).to_have_text("A container is silent")
 
 
 def test_a_page_says_when_the_service_does_not_answer_and_goes_on_when_it_does(browser: Browser, site: Site) -> None:

@@ -210,6 +210,9 @@ def test_disable_enable_rollback_and_their_history(service: Service) -> None:
             take(container)
     equal(service)
     history = numbered(service, "testing")
+    assert run("rules", "history", service.config, "testing", "--text", 1).stdout == RULES["testing"]
+    assert run("rules", "history", service.config, "testing", "--text", 9).exit_code == 2
+    assert run("rules", "history", service.config, "--text", 1).exit_code == 2
     assert [(n, each["act"], each["status"]) for n, each in history.items()] == [
         (1, "seed", "live"),
         (2, "publish", "live"),

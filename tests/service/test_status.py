@@ -22,7 +22,7 @@ from samovar.service.http_watch import rates_of
 from samovar.service.running import container_of
 from samovar.service.status import ContainerStatus, ServiceStatus, containers_of
 from samovar.service.status_show import seconds_text
-from samovar.tasks.clock import SystemClock
+from samovar.tasks.clock import SetClock, SystemClock
 from samovar.tasks.container import Container
 from samovar.tasks.metrics import Observer
 from samovar.tasks.reporting import Ends, Reporter
@@ -132,6 +132,17 @@ def test_who_is_silent_joining_or_gone() -> None:
     found = containers_of(seen, ["s-0", "s-1", "s-3"], "s", NOW)
     assert [(each.slot, each.state) for each in found] == [(0, "running"), (1, "silent"), (2, "gone"), (3, "joining")]
     assert containers_of({}, ["slot-4", "stranger"], "s", NOW)[0].slot == 4
+
+
+def test_a_task_of_a_container_that_hangs_is_not_said_to_run(service: Service) -> None:
+    service.process(many(20))
+    service.clock = SetClock(int(time.time() * 1000) - 60_000)
+    tasks = [TaskReport("", 0, "running"), TaskReport("", 1, "running")]
+    with service.container(), service.log() as log:
+        presence.tell(log, "s", replace(HERE, tasks=tasks))
+        found = status(service, 1)
+    assert [each["state"] for each in found["containers"]] == ["silent"]
+    assert ([task["life"] for task in found["tasks"]], found["running"]) == (["silent", "silent"], False)
 
 
 def test_a_restore_shows_how_far_it_is_and_how_long_it_takes(service: Service) -> None:

@@ -168,13 +168,18 @@ function tellHealth(status, fault) {
       ? status.caught_up === false
         ? ["warn", "Catching up"]
         : ["good", "Running"]
-      : ["bad", status.containers.some((each) => each.state === "running") ? "Starting" : "No container runs"];
+      : ["bad", stopped(status.containers)];
   put(
     place,
     h("span", { class: `chip ${kind}`, id: "health-chip" }, h("i", { class: `dot ${kind}`, "aria-hidden": "true" }), text),
     h("span", { class: "figure" }, h("b", {}, short(status.rates ? status.rates.events_per_s : null)), " events/s"),
     h("span", { class: "figure" }, "lag ", h("b", {}, short(status.lag)), status.behind_s >= 1 ? ` (${seconds(status.behind_s)})` : ""),
   );
+}
+
+function stopped(containers) {
+  if (containers.some((each) => each.state === "silent")) return "A container is silent";
+  return containers.some((each) => each.state === "running") ? "Starting" : "No container runs";
 }
 
 // ---------------------------------------------------------------- keyboard

@@ -33,8 +33,8 @@ from samovar.changelog.broker_process import free_port
 NAME, TOPIC = "asked", "asked-in"
 WARM_S = 10.0
 SETTLE_S = 2.0  # after listeners came or went
-# Of the generator. With librdkafka's own 5 ms it sends 800 requests a second of 25 events each, which take the broker more
-# than all that is measured here; who sends 20,000 events/s to four partitions lets them gather.
+# Of the generator. With librdkafka's own 5 ms it sends 800 requests a second of 25 events each, and the broker is busy
+# with those before all else; who sends 20,000 events/s to four partitions lets them gather.
 LINGER_MS = 25
 # Rare, so that there are about as many alerts as people can look at: at 20,000 events/s some fifteen a second.
 RULE = """rule: tried
@@ -180,7 +180,9 @@ def _service(place: Bed, port: int) -> Iterator[Watched]:
 def _load(place: Bed, arguments: argparse.Namespace) -> Iterator[Watched]:
     seconds = 10 * WARM_S + 4 * arguments.seconds + 60 * arguments.rounds  # ended when all is measured
     given = (place.address, TOPIC, str(arguments.rate), str(seconds), str(LINGER_MS))
-    with Watched([sys.executable, "-m", "benchmarks.load", *given], place.folder / "load.log", {"PYTHONPATH": str(ROOT)}) as load:
+    with Watched(
+        [sys.executable, "-m", "benchmarks.load", *given], place.folder / "load.log", {"PYTHONPATH": str(ROOT)}
+    ) as load:
         yield load
         load.kill()
 

@@ -160,6 +160,9 @@ class EmbeddedLog:
             numbers = _numbers(connection, positions)
         return EmbeddedReader(self._path, numbers, positions)
 
+    def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        return self.glance(positions)
+
     def append(self, appends: Sequence[Append]) -> int:
         with self._one_at_a_time:
             with failing(self._path):

@@ -27,7 +27,7 @@ from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka_errors import MISSING, PASSING, STALE, error_of, failure_of
 from samovar.changelog.kafka_glances import Glances
 from samovar.changelog.kafka_member import KafkaMember, places_at
-from samovar.changelog.kafka_read import KafkaReader, places_of
+from samovar.changelog.kafka_read import NOBODY, KafkaReader, places_of
 from samovar.changelog.kafka_settings import Settings
 from samovar.changelog.kafka_write import Writer
 from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
@@ -198,6 +198,9 @@ class KafkaLog:
 
     def glance(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
         return self._glances.reader(positions, records)
+
+    def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        return KafkaReader(self._settings, positions, self._settings.tailer(NOBODY))
 
     def append(self, appends: Sequence[Append]) -> int:
         if self._appending is None:

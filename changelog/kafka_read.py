@@ -183,8 +183,8 @@ class Stream:
 class KafkaReader:
     """Reads committed records from given positions."""
 
-    def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int]) -> None:
-        self._stream = Stream(settings, "reading", {at.topic for at in positions})
+    def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int], conf: Conf | None = None) -> None:
+        self._stream = Stream(settings, "reading", {at.topic for at in positions}, conf=conf)
         for at, offset in positions.items():
             self._stream.seek(at, offset)
 

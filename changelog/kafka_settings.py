@@ -57,6 +57,8 @@ GLANCING: Mapping[int, Conf] = {
     1_000: {"queued.min.messages": 1, "fetch.message.max.bytes": 32 << 10},
     20_000: {"queued.min.messages": 1, "fetch.message.max.bytes": 512 << 10},
 }
+# For who reads on and on: a broker that answers every time that something comes has a hundred requests a second for it.
+TAILING: Conf = {"fetch.wait.max.ms": 100, "fetch.min.bytes": 256 << 10}
 WRITING: Conf = {
     "enable.idempotence": True,
     "acks": "all",
@@ -105,6 +107,10 @@ class Settings:
     def glancer(self, group: str, size: int) -> Conf:
         """As a fetcher, for a few records; `size` is one of GLANCING."""
         return EVERY | READING | GLANCING[size] | {**self.given, "group.id": group}
+
+    def tailer(self, group: str) -> Conf:
+        """As a fetcher, for one who is in no hurry."""
+        return self.fetcher(group) | TAILING
 
     def producer(self, more: Conf) -> Conf:
         return EVERY | WRITING | {**self.given, **more, "logger": LOGGER}

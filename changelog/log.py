@@ -269,6 +269,10 @@ class Log(Protocol):
         """A reader for about so many records from each place on: had quickly, and not quick where there are more."""
         ...
 
+    def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        """A reader for one who reads on and on and is in no hurry: what comes may wait a moment for more."""
+        ...
+
     def append(self, appends: Sequence[Append]) -> int:
         """Append durably, outside any group. Returns how many records were written."""
         ...

@@ -175,7 +175,8 @@ async def live(
     given = last_event_id or start
     position = read_position(given, len(follower.position)) if given else None
     wanted = None if key is None else real_key(world, masks, key)
-    wish = Wish(position, rule or (), wanted, lambda alert: live_text(world, masks, alert))
+    kind = tuple(rule or ()), wanted, masks.is_on
+    wish = Wish(position, rule or (), wanted, lambda alert: live_text(world, masks, alert), kind)
     stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from samovar.service.alerts_index_query import since
 QUEUE_MOST = 1_000  # alerts that wait for one listener
 LISTENERS_MOST = 500
 GATHER_S = 0.05
+WRITES_PER_S = 1_000  # to all listeners together: where there are very many, alerts gather for longer
 QUIET_S = 10.0  # until a comment says that the line still stands
 MISSED_MOST = 5_000  # alerts that are sent to who comes back; older ones are searched for
 
@@ -46,15 +47,37 @@ def read_position(text: str, partitions: int) -> Position:
     return dict(enumerate(map(int, parts)))
 
 
+class Piece:
+    """Alerts that go out together. Listeners who want the same, and stand at the same place, share one text."""
+
+    def __init__(self, alerts: Sequence[Alert]) -> None:
+        self.alerts = alerts
+        self._made: dict[Hashable, tuple[str, Position]] = {}
+
+    def __len__(self) -> int:
+        return len(self.alerts)
+
+    def text(self, wish: Wish, place: Position) -> str:
+        """For one listener, whose place moves on."""
+        shared = (wish.kind, tuple(place.items())) if wish.kind is not None else None
+        known = self._made.get(shared) if shared is not None else None
+        if known is None:
+            known = "".join(_live(self.alerts, wish, place)), dict(place)
+            if shared is not None:
+                self._made[shared] = known
+        place.update(known[1])
+        return known[0]
+
+
 @dataclass(eq=False)
 class Listener:
     """One who listens. What it gets is put here by the loop's thread."""
 
-    waiting: list[Alert] = field(default_factory=list)
+    waiting: list[Piece] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     is_cut: bool = False
 
-    def take(self) -> list[Alert]:
+    def take(self) -> list[Piece]:
         found, self.waiting = self.waiting, []
         self.news.clear()
         return found
@@ -86,19 +109,19 @@ class Hub:
     def _gather(self, loop: asyncio.AbstractEventLoop, alerts: Sequence[Alert], position: Position) -> None:
         """What comes within a moment goes out together: a piece for every listener is what costs."""
         if not self._gathered:
-            loop.call_later(GATHER_S, self._deliver)
+            loop.call_later(max(GATHER_S, len(self._listeners) / WRITES_PER_S), self._deliver)
         self._gathered += alerts
         self.position = position
 
     def _deliver(self) -> None:
-        alerts, self._gathered = self._gathered, []
+        piece, self._gathered = Piece(self._gathered), []
         for listener in list(self._listeners):
-            if len(listener.waiting) + len(alerts) > QUEUE_MOST:
+            if sum(map(len, listener.waiting)) + len(piece) > QUEUE_MOST:
                 listener.is_cut = True
                 self.cut_off += 1
                 self._listeners.discard(listener)
             else:
-                listener.waiting += alerts
+                listener.waiting.append(piece)
             listener.news.set()
 
     def join(self) -> Listener:
@@ -119,12 +142,15 @@ class Hub:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text."""
+    """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text. Wishes of
+    the same `kind` have the same alerts, shown the same way.
+    """
 
     start: Position | None
     rules: Sequence[str]
     key: str | None
     shown: Callable[[Alert], str]
+    kind: Hashable = None
 
     def has(self, alert: Alert) -> bool:
         return (not self.rules or alert.rule in self.rules) and (self.key is None or alert.key == self.key)
@@ -153,7 +179,7 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
             except TimeoutError:
                 yield ": quiet\n\n"
                 continue
-            text = "".join(_live(listener.take(), wish, place))  # one piece for all that came at once
+            text = "".join(piece.text(wish, place) for piece in listener.take())
             if text:
                 yield text
     finally:

@@ -11,6 +11,7 @@ from samovar.patterns.syntax import Rule
 from samovar.service.access_masks import Masks
 from samovar.service.alerts_index import Alert
 from samovar.service.http_events import Event, Place, value_at
+from samovar.service.http_near import events_near
 from samovar.service.http_why import told_of
 from samovar.service.http_world import World
 
@@ -56,7 +57,7 @@ def _others(world: World, alert: Alert, rule: Rule | None, matched: Sequence[Eve
     fields = [key.name for key in rule.form.by][:1] if rule is not None else []
     span = max(alert.match["end"] - alert.match["start"], AROUND_MS)
     first, last = alert.match["start"] - span, alert.match["at"] + span
-    found = world.events.near(parts[0], fields, matched)
+    found = events_near(world.events, parts[0], fields, matched)
     return [event for event in found if event.time is not None and first <= event.time <= last][:around]
 
 

@@ -1,6 +1,7 @@
-"""Events out of the streams' topics, for people: by their places, the newest, and those about others.
+"""Events out of the streams' topics, for people: by their places, and the newest.
 
-Those of a key, page by page, are found by samovar.service.http_key_events.
+Those of a key are found by samovar.service.http_key_events, page by page; those about others by
+samovar.service.http_near.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,10 +21,10 @@ import numpy as np
 from samovar.changelog.cursors import Part
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
-from samovar.changelog.partition import partition_of
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.service.avro_streams import avro_of
-from samovar.service.http_rows import NEAR, parts_of, rounds, rows_at, rows_of
+from samovar.service.http_rows import NEAR, parts_of, rounds, rows_at
+from samovar.service.http_tail import Tail
 from samovar.service.reading import unpacked
 from samovar.service.settings_models import ServiceFile, Stream
 
@@ -32,8 +33,6 @@ Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
 READ_RECORDS = 20_000
 POLL_S = 0.05
 PATIENCE_S = 3.0
-NEAR_MS = 60_000  # in the log, before and after
-NEAR_RECORDS = 5_000  # about a place, at most
 READERS = 2  # of one question
 KNOWN = 5_000  # events that are remembered: a place in the log never holds another one
 FRESH_S = 1.0
@@ -68,6 +67,7 @@ class Events:
 
     settings: ServiceFile
     log: Log
+    tail: Tail | None = None  # what is in memory is not read again
     _decoders: dict[str, Any] = field(default_factory=dict)
     _known: OrderedDict[Place, Event] = field(default_factory=OrderedDict)
     _seen: dict[str, tuple[float, Mapping[TopicPartition, Bounds]]] = field(default_factory=dict)
@@ -76,6 +76,8 @@ class Events:
 
     def close(self) -> None:
         self._pool.shutdown()
+        if self.tail is not None:
+            self.tail.close()
 
     # ------------------------------------------------------------ by place
 
@@ -89,9 +91,26 @@ class Events:
         for topic, partition, offset in asked:
             if (topic, partition, offset) not in found:
                 wanted.setdefault(TopicPartition(topic, partition), []).append(offset)
+        if self.tail is not None and wanted:
+            self.tail.ask()
+            found |= self._in_memory(self.tail, wanted)
         present = self._present(wanted)
         if present:
             found |= self._read(present)
+        return found
+
+    def _in_memory(self, tail: Tail, wanted: dict[TopicPartition, list[int]]) -> dict[Place, Event]:
+        """Those that need not be read; they are wanted no longer."""
+        found: dict[Place, Event] = {}
+        for at, offsets in list(wanted.items()):
+            kept = tail.kept(at)
+            here = sorted(each for each in offsets if kept.has(each, each + 1))
+            for records in kept.between(here[0], here[-1] + 1) if here else ():
+                for event in self.read(records, rows_at(records, here)):
+                    found[*at, event.offset] = event
+            wanted[at] = [each for each in offsets if each not in here]
+        for at in [at for at, offsets in wanted.items() if not offsets]:
+            del wanted[at]
         return found
 
     def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
@@ -123,11 +142,11 @@ class Events:
     def _present(self, wanted: Mapping[TopicPartition, list[int]]) -> dict[TopicPartition, list[int]]:
         kept: dict[TopicPartition, list[int]] = {}
         for at, offsets in wanted.items():
-            begin, end = self._bounds(at.topic, {at: max(offsets)}).get(at, Bounds(0, 0))
+            begin, end = self.bounds(at.topic, {at: max(offsets)}).get(at, Bounds(0, 0))
             kept[at] = sorted(each for each in offsets if begin <= each < end)
         return {at: offsets for at, offsets in kept.items() if offsets}
 
-    def _bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
+    def bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
         """Of all partitions of a topic, as they were a moment ago; asked anew where one is known to be longer."""
         at_s, found = self._seen.get(topic, (0.0, {}))
         is_fresh = time.monotonic() - at_s <= FRESH_S
@@ -149,40 +168,6 @@ class Events:
         for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
             found += self.read(records, range(len(records)))
         return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
-
-    # ------------------------------------------------------------ about others
-
-    def near(self, text: bytes, fields: Collection[str], matched: Sequence[Event]) -> list[Event]:
-        """Events of a key that lie in the log about where these lie, in all streams."""
-        first = min(event.logged for event in matched) - NEAR_MS
-        last = max(event.logged for event in matched) + NEAR_MS
-        key, found = text.decode("utf-8", "replace"), []
-        for name, stream in self.settings.streams.items():
-            others = [path for path in fields if path != stream.key and may_have(stream, path)]
-            known = _spans((event.partition, event.offset) for event in matched if event.stream == name)
-            places = self._bounds(stream.topic, {TopicPartition(stream.topic, each): known[each][1] for each in known})
-            if not others and not stream.repartition and places:
-                home = partition_of(text, len(places))
-                places = {at: bounds for at, bounds in places.items() if at.partition == home}
-            ranges = {
-                at: self._about(at, bounds, known.get(at.partition), first, last) for at, bounds in places.items()
-            }
-            for records in self.window(ranges):
-                rows = rows_of(records, text, by_value=bool(others))
-                found += [each for each in self.read(records, rows) if is_of(each, key, (stream.key, *others))]
-        return found
-
-    def _about(
-        self, at: TopicPartition, bounds: Bounds, known: tuple[int, int] | None, first: int, last: int
-    ) -> tuple[int, int]:
-        """Offsets about those that are known; where none is, of a time in the log, which takes asking for."""
-        if known is None:
-            begin, end = self.log.offset_at(at, first), self.log.offset_at(at, last)
-            end = min(end, begin + NEAR_RECORDS)
-        else:
-            room = max(NEAR_RECORDS - (known[1] - known[0]), NEAR_RECORDS // 2) // 2
-            begin, end = max(known[0] - room, known[1] - NEAR_RECORDS + room), known[1] + room
-        return max(begin, bounds.begin), min(end, bounds.end)
 
     # ------------------------------------------------------------ records
 
@@ -236,15 +221,6 @@ class Events:
             text = self._decoders[name].json(value)
             return unpacked(text) if isinstance(text, str) else None
         return unpacked(value.decode("utf-8", "replace"))
-
-
-def _spans(places: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """The first and the last offset of each partition."""
-    found: dict[int, tuple[int, int]] = {}
-    for partition, offset in places:
-        low, high = found.get(partition, (offset, offset))
-        found[partition] = min(low, offset), max(high, offset)
-    return found
 
 
 def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], deadline: float) -> Iterator[Records]:

@@ -23,6 +23,7 @@ from samovar.service.http_metrics import Requests
 from samovar.service.http_place import Place
 from samovar.service.http_rules import RuleShelf
 from samovar.service.http_stores import StorePool
+from samovar.service.http_tail import Tail
 from samovar.service.http_watch import Watch
 from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
@@ -40,7 +41,7 @@ class World:
         self.settings, self.log, self.place = settings, log, place
         self.host = socket.gethostname()
         self.hub = Hub()
-        self.events = Events(settings, log)
+        self.events = Events(settings, log, Tail(log, {stream.topic for stream in settings.streams.values()}))
         self.shelf = RuleShelf(settings, log)
         self.watch = Watch(settings, log, watch_every_s)
         self.jobs = Jobs()

@@ -30,6 +30,7 @@ from samovar.service.topics import partitions_of
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
 FIRST_S = 2.0  # to find the first records that are not processed
+FIRST_RECORDS = 1_000  # of a partition, looked through at once: those of one must not hide another's behind them
 BACK_RECORDS = 64  # of a changelog; every commit ends with its position
 
 
@@ -322,7 +323,7 @@ def first_times(
     deadline = time.monotonic() + FIRST_S
     try:
         while time.monotonic() < deadline:
-            for records in reader.poll(len(starts), 0.1):
+            for records in reader.poll(FIRST_RECORDS * len(starts), 0.1):
                 at = TopicPartition(records.topic, records.partition)
                 if len(records):
                     found.setdefault(at, int(records.times[0]))

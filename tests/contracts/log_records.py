@@ -125,6 +125,8 @@ class RecordsContract(LogParts):
         with closing(log.reader({at: rows[4].offset})) as reader:
             assert reader.position(at) == rows[4].offset
             assert values(read_until(reader, lambda found: len(found) == 6)) == values(rows[4:])
+        with closing(log.tail({at: rows[4].offset})) as reader:
+            assert values(read_until(reader, lambda found: len(found) == 6)) == values(rows[4:])
         with closing(log.reader({at: 0})) as reader:
             few = read_until(reader, lambda found: len(found) >= 3, max_records=3)
             assert values(few) == values(rows[:3])

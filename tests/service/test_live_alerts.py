@@ -80,19 +80,25 @@ def events_of(text: str) -> Iterator[dict[str, str]]:
 async def heard_by(feed: Feed, seed: int) -> tuple[list[str], Position, int]:
     """What one hears who goes away now and then and comes back with the last id; where it began; how often it came."""
     random, heard, times = Random(seed), list[str](), 0
+    mark = "hidden " * (seed % 2)  # those who may see as much share a text, with nobody else
+
+    def shown(alert: Alert) -> str:
+        return f"{mark}{alert.id}"
+
     first: Position | None = None
     place: Position | None = None
     while not feed.is_all(len(heard), first):
         times += 1
         left = random.randint(1, 20)
-        stream = listen(feed.hub, feed.index, lambda: feed.position, Wish(place, (), None, lambda alert: alert.id))
+        stream = listen(feed.hub, feed.index, lambda: feed.position, Wish(place, (), None, shown, mark))
         async for text in stream:
             for event in events_of(text):
                 assert event["event"] != "gap"
                 place = read_position(event["id"], PARTITIONS)
                 first = first or place
                 if event["event"] == "alert":
-                    heard.append(event["data"])
+                    assert event["data"].startswith("hidden ") == bool(mark)
+                    heard.append(event["data"].removeprefix(mark))
             left -= 1
             await asyncio.sleep(random.choice([0, 0, 0.001]))
             if (left <= 0 and not feed.is_over) or feed.is_all(len(heard), first):

@@ -1,0 +1,169 @@
+"""The newest records of the streams, in memory while somebody asks: most questions are about what has just happened,
+and what is here needs no way to the log and back.
+
+Nothing depends on it. What is older, or newer than the last poll, is read from the log; a stream that is too quick to
+be followed cheaply is not followed at all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from samovar.changelog.cursors import Part
+from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.log import Log, Records, TopicPartition
+
+IDLE_S = 30.0  # without a question
+BACK_RECORDS = 20_000  # of each partition, from before the first question
+MOST_BYTES = 64 << 20
+MOST_PER_S = 50_000  # records: beyond it, following takes more than the questions would
+RATE_OVER_S = 5.0
+REST_S = 60.0  # after it was too much, or the log did not answer
+POLL_RECORDS = 20_000
+POLL_S = 0.1
+CLOSE_S = 5.0
+
+
+@dataclass
+class _Held:
+    """Of one partition: all records from `first` up to `next`."""
+
+    first: int
+    next: int
+    pieces: deque[tuple[int, Records]] = field(default_factory=deque)  # with the offset that each begins at
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was there of a partition when somebody asked: every record from `first` up to `next`."""
+
+    first: int = 0
+    next: int = 0
+    pieces: Sequence[Records] = ()
+
+    def has(self, start: int, stop: int) -> bool:
+        return self.first <= start and stop <= self.next
+
+    def between(self, start: int, stop: int) -> Iterator[Records]:
+        """Those of these offsets."""
+        for records in self.pieces:
+            first, after = np.searchsorted(records.offsets, (start, stop)).tolist()
+            if first < after:
+                yield Part(records, first, after, min(records.next, stop))
+
+
+class Tail:
+    """The source of truth for which records are in memory. Threads may share it."""
+
+    def __init__(self, log: Log, topics: Collection[str]) -> None:
+        self._log, self._topics = log, topics
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._held: dict[TopicPartition, _Held] = {}
+        self._bytes = 0
+        self._asked_s = 0.0
+        self._rests_until_s = 0.0
+
+    def close(self) -> None:
+        self._ending.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_S)
+
+    # ------------------------------------------------------------ asking
+
+    def ask(self) -> None:
+        """Somebody asks: what comes from now on is held for a while."""
+        self._asked_s = time.monotonic()
+        with self._lock:
+            is_due = self._thread is None and self._asked_s >= self._rests_until_s and not self._ending.is_set()
+            if is_due:
+                self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
+                self._thread.start()
+
+    @property
+    def is_following(self) -> bool:
+        return self._thread is not None
+
+    def partitions(self, topic: str) -> int:
+        """How many of a topic it has; 0 where it does not follow it."""
+        with self._lock:
+            return sum(at.topic == topic for at in self._held)
+
+    def kept(self, at: TopicPartition) -> Kept:
+        with self._lock:
+            held = self._held.get(at)
+            return Kept() if held is None else Kept(held.first, held.next, [records for _, records in held.pieces])
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except (LogUnavailable, Fenced, Refused):  # those who ask read the log themselves, and hear of it
+            self._rests_until_s = time.monotonic() + REST_S
+        finally:
+            with self._lock:
+                self._held, self._bytes, self._thread = {}, 0, None
+
+    def _follow(self) -> None:
+        starts = self._starts()
+        if not starts:
+            self._rests_until_s = time.monotonic() + REST_S
+            return
+        with self._lock:
+            self._held = {at: _Held(start, start) for at, start in starts.items()}
+        with closing(self._log.tail(starts)) as reader:
+            since_s, taken = time.monotonic() + RATE_OVER_S, 0  # what is from before does not count
+            while not self._ending.wait(POLL_S) and time.monotonic() - self._asked_s < IDLE_S:
+                taken += self._take(reader.poll(POLL_RECORDS, POLL_S))
+                passed_s = time.monotonic() - since_s
+                if passed_s < 0:
+                    taken = 0
+                elif passed_s >= RATE_OVER_S:
+                    if taken / passed_s > MOST_PER_S:
+                        self._rests_until_s = time.monotonic() + REST_S
+                        return
+                    since_s, taken = time.monotonic(), 0
+
+    def _starts(self) -> dict[TopicPartition, int]:
+        topics = self._log.topics(list(self._topics)).values()
+        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        bounds = self._log.bounds(places)
+        return {at: max(begin, end - BACK_RECORDS) for at, (begin, end) in bounds.items()}
+
+    def _take(self, batch: Collection[Records]) -> int:
+        with self._lock:
+            for records in batch:
+                held = self._held[TopicPartition(records.topic, records.partition)]
+                if len(records):
+                    held.pieces.append((held.next, records))
+                    self._bytes += _bytes_of(records)
+                held.next = records.next
+            while self._bytes > MOST_BYTES:
+                self._let_go()
+        return sum(map(len, batch))
+
+    def _let_go(self) -> None:
+        """Of the partition that has the most time in memory, its oldest piece."""
+        held = min((each for each in self._held.values() if each.pieces), key=_oldest)
+        _, records = held.pieces.popleft()
+        self._bytes -= _bytes_of(records)
+        held.first = held.pieces[0][0] if held.pieces else held.next
+
+
+def _oldest(held: _Held) -> int:
+    return int(held.pieces[0][1].times[0])
+
+
+def _bytes_of(records: Records) -> int:
+    """About: what was copied for them, and their places."""
+    return int(records.keys.data.nbytes + records.values.data.nbytes) + 64 * len(records)

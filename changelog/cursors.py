@@ -73,6 +73,15 @@ class Part:
         return self.whole.pairs()[self.start : self.stop]
 
 
+def stalled(at: TopicPartition, offset: int, until: int) -> Refused:
+    """What a replay says that waited for too long."""
+    return Refused(
+        "read-stalled",
+        f"no record of {at} came for {STUCK_S:.0f} s, at offset {offset:,} of {until:,}",
+        "Look for a transaction left open and for partitions without a leader, then run it again.",
+    )
+
+
 class Cursor:
     """One partition, read from a position on. The source of truth for what was given out."""
 
@@ -95,11 +104,7 @@ class Cursor:
             if not self._waiting:
                 self.next = max(self.next, min(self._reader.position(self.at), until))
             if time.monotonic() > deadline:
-                raise Refused(
-                    "read-stalled",
-                    f"no record of {self.at} came for {STUCK_S:.0f} s, at offset {self.next:,} of {until:,}",
-                    "Look for a transaction left open and for partitions without a leader, then run it again.",
-                )
+                raise stalled(self.at, self.next, until)
         return None
 
     def _cut(self, records: Records, until: int) -> Records | None:

@@ -112,12 +112,22 @@ class KafkaLog:
         found = self._offsets([at], admin.OffsetSpec.for_timestamp(time_ms))[at]
         return found if found >= 0 else self._offsets([at], admin.OffsetSpec.latest())[at]
 
-    def _offsets(self, partitions: Collection[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+    def stable_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Up to where nothing is undecided: the ends, or where the first open transaction begins. No capability of a
+        Log: only what lets others read, as Spark's connector does, has to ask for it.
+        """
+        return self._offsets(partitions, admin.OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+
+    def _offsets(
+        self,
+        partitions: Collection[TopicPartition],
+        spec: Any,
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int]:
         """Of all records, also of those in open transactions: the latest is the high watermark."""
         if not partitions:
             return {}
         asked = dict.fromkeys(places_of(partitions), spec)
-        level = IsolationLevel.READ_UNCOMMITTED
         try:
             told = self._ask("asking for offsets", lambda: self._admin.list_offsets(asked, isolation_level=level))
         except LogUnavailable:

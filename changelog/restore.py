@@ -103,6 +103,15 @@ def _refuse_another(following: Following, changelog: Changelog) -> None:
         )
 
 
+def stuck(at: TopicPartition, offset: int, end: int) -> Refused:
+    """What a restore says that waited for too long."""
+    return Refused(
+        "restore-stuck",
+        f"no record of {at} came for {STUCK_S:.0f} s, at offset {offset:,} of {end:,}",
+        "A transaction may be open, or records are missing: look at the broker, then run it again.",
+    )
+
+
 class Restore:
     """One store on its way to the end of its changelog. The source of truth for how far that is."""
 
@@ -143,11 +152,7 @@ class Restore:
         if position > self.next:
             self.next, self._last_progress = position, time.monotonic()
         elif time.monotonic() - self._last_progress > STUCK_S and position < self.end:
-            raise Refused(
-                "restore-stuck",
-                f"no record of {self.changelog.at} came for {STUCK_S:.0f} s, at offset {self.next:,} of {self.end:,}",
-                "A transaction may be open, or records are missing: look at the broker, then run it again.",
-            )
+            raise stuck(self.changelog.at, self.next, self.end)
 
     def _write(self, part: Part) -> None:
         first = part.rows.first()

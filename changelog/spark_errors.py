@@ -18,6 +18,8 @@ _MARK = "samovar.changelog.errors.Refused: "
 _NOT_OURS = re.compile(r"\s+(at [\w.$]+\(|SQLSTATE: |$)")  # what Spark adds to a trace
 _LAST_ERROR = re.compile(r"^(?:[\w.$]*\.)?(\w*(?:Error|Exception)): *(.*)$", re.MULTILINE)
 _NO_CONNECTOR = re.compile(r"Failed to find (the )?data source: kafka")
+_LOST = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|Some data may have been lost")
+_PLACE = re.compile(r"topic partition (\S+)")
 MOST = 600  # characters of what Spark says
 
 
@@ -57,6 +59,16 @@ def explained(error: Exception, log: Path | None) -> Refused:
             "topic-missing",
             "a topic that was to be read does not exist",
             "Start the service once with `topics: create`, or make it as `samovar topics plan` says.",
+            _short(text),
+        )
+    lost = _LOST.search(text)
+    if lost is not None:
+        place = _PLACE.search(text)
+        return Refused(
+            "log-truncated",
+            f"{place[1] if place else 'a partition'} no longer holds records that were to be read",
+            "Its records were deleted while they were read, or it is another topic under the same name; nothing was"
+            " guessed. Run it again.",
             _short(text),
         )
     if _NO_CONNECTOR.search(text):

@@ -31,6 +31,7 @@ class Progress:
     rows: int
     total: int | None
     seconds: float
+    waits_for: str | None = None  # before it begins
 
     @property
     def rate(self) -> float:
@@ -53,9 +54,12 @@ class Progress:
             "rows_per_s": round(self.rate),
             "seconds": round(self.seconds, 1),
             "left_s": None if left is None else round(left, 1),
+            **({} if self.waits_for is None else {"waits_for": self.waits_for}),
         }
 
     def text(self) -> str:
+        if self.waits_for is not None:
+            return f"{self.job}: {self.waits_for}, is waited for since {self.seconds:,.0f} s"
         of = "" if self.total is None else f" of {self.total:,}"
         left = "" if self.left_s is None else f", {self.left_s:,.0f} s left"
         return (

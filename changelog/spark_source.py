@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from samovar.changelog.fed import Feed, Range
+from samovar.changelog.log import Log
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -27,6 +30,13 @@ class Frame(Protocol):
         ...
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
+    def ranges(self, log: Log) -> Sequence[Range]:
+        """The records that it is made of, for one who brings them."""
+        ...
+
+    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+        """Rows of the records that are brought, which are some of the ranges."""
+        ...
 
 
 Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader

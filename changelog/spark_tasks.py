@@ -9,7 +9,8 @@ from __future__ import annotations
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,11 +49,20 @@ def spread(
         rows = session.run(job, frame.collect, on_progress, total=total, ticks=ticks if session.is_local else None)
     finally:
         shutil.rmtree(ticks, ignore_errors=True)
-    made = {row.part: pickle.loads(bytes(row.made)) for row in rows}  # noqa: S301 - our own executors wrote it
-    for number in range(len(parts)):
+    return results({row.part: loaded(row) for row in rows}, len(parts))
+
+
+def loaded(row: Any) -> Any:
+    """What an executor made, or how it was refused."""
+    return pickle.loads(bytes(row.made))  # noqa: S301 - our own executors wrote it
+
+
+def results(made: Mapping[int, Any], count: int) -> list[Any]:
+    """In order; the first refusal is raised."""
+    for number in range(count):
         if isinstance(made[number], (Refused, StoreError)):
             raise made[number]
-    return [made[number] for number in range(len(parts))]
+    return [made[number] for number in range(count)]
 
 
 class _Work:
@@ -72,7 +82,12 @@ class _Work:
 
     def _done(self, number: int) -> Any:
         part, do = pickle.loads(self.parts[number])  # noqa: S301 - the driver wrote it
-        try:
-            return do(part, Ticker(self.ticks, str(number)))
-        except (Refused, StoreError) as refused:
-            return refused
+        return done(partial(do, part, Ticker(self.ticks, str(number))))
+
+
+def done(do: Callable[[], Any]) -> Any:
+    """What came of it: a refusal travels as a result, with its code and hint."""
+    try:
+        return do()
+    except (Refused, StoreError) as refused:
+        return refused

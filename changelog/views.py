@@ -5,16 +5,20 @@ The layers above know views and services; this module only speaks to Spark.
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from samovar.changelog.fed import Feed, Range
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_errors import refusal_in
 from samovar.changelog.spark_progress import OnProgress, Ticker
+from samovar.changelog.spark_records import raw_records
 from samovar.changelog.spark_source import Frame
 
 if TYPE_CHECKING:
@@ -57,6 +61,16 @@ class Table:
     tasks: int
     added: Mapping[str, str]
     only: tuple[str, Sequence[str | None]] | None = None
+    kafka: Brought | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Brought:
+    """Where a table's records are, for Spark's connector: the settings of a client, and ranges that are settled."""
+
+    settings: Mapping[str, str]
+    ranges: Sequence[Range]
+    cut: bool  # whether a range may be read by several tasks
 
 
 def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = None) -> None:
@@ -89,10 +103,16 @@ def _rows_in(session: Session, table: Table, ticks: Path | None) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
 
     schema, parts = from_arrow_schema(table.frame.schema), list(table.frame.parts())
-    if not parts:
+    brought = table.kafka
+    if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
         return session.spark.createDataFrame([], schema)
+    told = None if ticks is None else str(ticks)
+    if brought is not None:
+        most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
+        records = raw_records(session, brought.settings, brought.ranges, tasks=most)
+        return records.mapInArrow(_Brought(table.frame, brought.ranges, table.name, told), schema)  # type: ignore[arg-type]
     numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
-    reading = _Reading(table.frame, parts, table.name, None if ticks is None else str(ticks))
+    reading = _Reading(table.frame, parts, table.name, told)
     return numbers.mapInArrow(reading, schema)  # type: ignore[arg-type]  # it is called as a function is
 
 
@@ -113,6 +133,25 @@ class _Reading:
             yield found
             rows += found.num_rows
             tick(rows)
+        tick(rows, last=True)
+
+
+class _Brought:
+    """The same where the records come by Spark's connector. Each task tells apart from others by where it begins."""
+
+    def __init__(self, frame: Frame, ranges: Sequence[Range], name: str, ticks: str | None) -> None:
+        self.frame, self.ranges, self.name, self.ticks = frame, tuple(ranges), name, ticks
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        feed = Feed(self.ranges, batches)
+        tick, rows = Ticker(self.ticks, f"{self.name}-{os.getpid()}-{time.monotonic_ns()}"), 0
+        try:
+            for found in self.frame.read_fed(feed):
+                yield found
+                rows += found.num_rows
+                tick(rows)
+        finally:
+            feed.close()
         tick(rows, last=True)
 
 

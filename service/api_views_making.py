@@ -85,8 +85,8 @@ def refresh(asking: Operating, name: ViewName, body: Making) -> Response:
 
 
 def _made(world: World, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
-    from samovar.changelog.spark import starting  # noqa: PLC0415 - with Spark only
-    from samovar.changelog.spark_progress import Progress  # noqa: PLC0415 - as above
+    from samovar.changelog.spark_progress import Progress  # noqa: PLC0415 - with Spark only
+    from samovar.service.spark_start import starting_for  # noqa: PLC0415 - as above
     from samovar.service.views import rebuild  # noqa: PLC0415 - beside it
     from samovar.service.views import refresh as refreshed  # noqa: PLC0415 - its name is taken here
 
@@ -94,7 +94,7 @@ def _made(world: World, name: str, on_progress: OnProgress, *, anew: bool) -> di
         done, total = (found.rows, found.total) if found.total else (found.tasks_done, found.tasks)
         on_progress(min(done / total, 0.99) if total else 0.0, found.rate)
 
-    with starting("samovar views") as start:
+    with starting_for(world.settings, "samovar views") as start:
         (made,) = (rebuild if anew else refreshed)(world.settings, world.log, start.ready(), [name], progress)
     if isinstance(made, Refused):
         raise made

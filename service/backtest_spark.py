@@ -1,7 +1,8 @@
 """The engine of backtests that runs on Spark: a fold a task, by the function that the local engine runs.
 
-Each task reads its partitions with our own reader, in their order, and keeps its states as the local engine does; what
-it found comes back packed. A rule that is keyed by another field than its topics is one task over all partitions.
+Each task gets its partitions in their order, of Kafka by Spark's own connector, and keeps its states as the local
+engine does; what it found comes back packed. A rule that is keyed by another field than its topics is one task over all
+partitions.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from samovar.changelog.log import Log
+from samovar.changelog.fed import Feed, Range, fed_log
+from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.spark import Session
+from samovar.changelog.spark_fed import Reading, spread_over
 from samovar.changelog.spark_progress import OnProgress, Ticker
-from samovar.changelog.spark_tasks import spread
 from samovar.service.backtest_fold import Fold, Found, Tally, run_fold
 from samovar.service.backtesting import Engine
-from samovar.service.logs import opened
+from samovar.service.logs import kafka_of, opened
 from samovar.service.settings_models import ServiceFile
 from samovar.service.spark_jobs import refuse_away
 
@@ -44,12 +46,13 @@ def engine_on(session: Callable[[], Session], on_progress: OnProgress) -> Engine
     """Runs folds on a session, which is asked for when it is needed: it starts while rules are loaded and checked."""
 
     def run(
-        settings: ServiceFile, _log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
+        settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
     ) -> Iterator[Found]:
         refuse_away(settings, session())
         total = sum(fold.records for fold in folds)
-        parts = [Part(settings, fold) for fold in folds]
-        for made in spread(session(), "backtest", parts, do_fold, on_progress, total):
+        parts = [Reading(Part(settings, fold), _ranges(settings, fold)) for fold in folds]
+        kafka = kafka_of(settings)
+        for made in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
             tally.add(made.tally)
             for chunk in made.chunks:
                 yield from (Found(*row) for row in pickle.loads(zlib.decompress(chunk)))  # noqa: S301 - our executors'
@@ -57,7 +60,16 @@ def engine_on(session: Callable[[], Session], on_progress: OnProgress) -> Engine
     return run
 
 
-def do_fold(part: Part, tick: Ticker) -> Made:
+def _ranges(settings: ServiceFile, fold: Fold) -> tuple[Range, ...]:
+    topics = {stream: settings.streams[stream].topic for stream in fold.streams}
+    return tuple(
+        Range(TopicPartition(topic, each.partition), each.start[stream], each.stop[stream])
+        for each in fold.stretches
+        for stream, topic in topics.items()
+    )
+
+
+def do_fold(part: Part, tick: Ticker, feed: Feed | None) -> Made:
     """On an executor: run one fold."""
     tally, read = Tally(), 0
     chunks: list[bytes] = []
@@ -73,7 +85,8 @@ def do_fold(part: Part, tick: Ticker) -> Made:
             chunks.append(zlib.compress(pickle.dumps(waiting), 1))
             waiting.clear()
 
-    with opened(part.settings) as log:
+    with opened(part.settings) as own:
+        log = own if feed is None else fed_log(own, feed)
         for found in run_fold(part.settings, log, part.fold, tally, moved):
             waiting.append(tuple(found))
             if len(waiting) >= CHUNK:

@@ -105,17 +105,17 @@ def _run_on_spark(
 ) -> Backtest:
     from dataclasses import replace
 
-    from samovar.changelog.spark import SCHEDULING, starting
     from samovar.service.backtest_spark import engine_on
     from samovar.service.backtesting import backtest
     from samovar.service.logs import opened
     from samovar.service.settings import load_service
     from samovar.service.spark_show import Showing
+    from samovar.service.spark_start import starting_for
 
     settings = load_service(config)
     with (
         Showing(sys.stderr, as_json=quiet) as showing,
-        starting("samovar rules backtest", master, settings=SCHEDULING, say=showing.say) as start,
+        starting_for(settings, "samovar rules backtest", master, showing.say) as start,
         opened(settings) as log,
     ):
         asked = replace(asked, run=engine_on(start.ready, showing))

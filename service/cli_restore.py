@@ -156,16 +156,16 @@ def _done(
 def _on_spark(
     site: Site, asked: Asked, master: str | None, staging: Path | None, *, verify: bool, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
-    from samovar.changelog.spark import SCHEDULING, starting
     from samovar.service.restore_plan import plan_restore
     from samovar.service.spark_restoring import OnSpark, refuse_unreachable, stage_to
     from samovar.service.spark_show import Showing
+    from samovar.service.spark_start import starting_for
 
     _make_topics(site, asked)
     plans = plan_restore(site, asked, _now_ms())
     with (
         Showing(sys.stderr, as_json=quiet) as showing,
-        starting("samovar restore", master, settings=SCHEDULING, say=showing.say) as start,
+        starting_for(site.settings, "samovar restore", master, showing.say) as start,
     ):
         report = _told_plan(site, asked, plans, quiet=quiet)
         session = start.ready()

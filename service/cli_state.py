@@ -213,13 +213,13 @@ def _verified(found: list[tuple[Site, int]], quiet: bool) -> Iterator[Verdict]:
 
 
 def _verified_on_spark(site: Site, found: list[tuple[Site, int]], master: str | None, quiet: bool) -> Iterator[Verdict]:
-    from samovar.changelog.spark import SCHEDULING, starting
     from samovar.service.spark_show import Showing
+    from samovar.service.spark_start import starting_for
     from samovar.service.spark_verifying import verify_all
 
     with (
         Showing(sys.stderr, as_json=quiet) as showing,
-        starting("samovar verify", master, settings=SCHEDULING, say=showing.say) as start,
+        starting_for(site.settings, "samovar verify", master, showing.say) as start,
     ):
         showing.say(f"verifying {len(found)} stores against changelog and source")
         yield from verify_all(start.ready(), site, found, showing)

@@ -153,15 +153,15 @@ def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew
 
     failed = False
     with told():
-        from samovar.changelog.spark import starting
         from samovar.service.logs import opened
+        from samovar.service.spark_start import starting_for
         from samovar.service.views import chosen, rebuild, refresh
 
         settings = _settings(config)
         chosen(settings, names)  # what is wrong with the files is told before Spark starts
         with (
             Showing(sys.stderr, as_json=json) as showing,
-            starting("samovar views", master, say=showing.say) as start,
+            starting_for(settings, "samovar views", master, showing.say) as start,
             opened(settings) as log,
         ):
             for made in (rebuild if anew else refresh)(settings, log, start.ready(), names, showing):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samovar.changelog.errors import Refused
+from samovar.changelog.fed import Range
 from samovar.changelog.log import Bounds, Log, TopicPartition
 from samovar.changelog.spark_source import Frame, register
 from samovar.patterns.nearest import did_you_mean
@@ -193,3 +194,13 @@ def _pieces(stretch: Stretch) -> Iterator[Stretch]:
     for start in range(stretch.start, stretch.end, SPLIT):
         end = min(start + SPLIT, stretch.end)
         yield Stretch(stretch.topic, stretch.partition, start, end, stretch.stage)
+
+
+def ranges_of(pieces: Sequence[Stretch]) -> list[Range]:
+    """Stretches as a log has them: those that were cut from one are one again."""
+    found: dict[TopicPartition, Range] = {}
+    for each in pieces:
+        at = TopicPartition(each.topic, each.partition)
+        known = found.get(at, Range(at, each.start, each.end))
+        found[at] = Range(at, min(known.start, each.start), max(known.end, each.end))
+    return list(found.values())

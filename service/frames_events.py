@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.errors import Refused
+from samovar.changelog.fed import Feed, Range
 from samovar.changelog.letters import PREFIX
-from samovar.changelog.log import Records, TopicPartition
+from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.changelog.spark_source import BATCH_ROWS
 from samovar.patterns import avro_schema as avro
 from samovar.patterns.decode import CODES
@@ -22,7 +23,7 @@ from samovar.patterns.native import Decoder, Other
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema
 from samovar.service.avro_streams import decoding_of
-from samovar.service.frames import Stretch, Wanted, stretches
+from samovar.service.frames import Stretch, Wanted, ranges_of, stretches
 from samovar.service.frames_arrow import (
     BYTES,
     DOUBLE,
@@ -73,6 +74,16 @@ class RecordFrame:
                     yield from self._batches(records, columns)
             finally:
                 cursor.close()
+
+    def ranges(self, log: Log) -> Sequence[Range]:  # noqa: ARG002 - as a frame has it
+        return ranges_of(self.stretches)
+
+    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+        columns = self.columns()
+        while (at := feed.coming()) is not None:
+            records = feed.take(at)
+            if records is not None:
+                yield from self._batches(records, columns)
 
     def _batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
         keys = keys_of(records)

@@ -23,12 +23,14 @@ import pyarrow as pa
 from samovar.changelog.asof import commit_before, refuse_compacted
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.errors import Refused
+from samovar.changelog.fed import Feed, Range
+from samovar.changelog.log import Log
 from samovar.changelog.record import POSITION, ROW, USER, row_parts, store_prefix, unpack_position
 from samovar.changelog.restore import Changelog, Restore
 from samovar.changelog.spark_source import BATCH_ROWS
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.unparse import unparse
-from samovar.service.frames import Stretch, Wanted
+from samovar.service.frames import Stretch, Wanted, ranges_of
 from samovar.service.frames_arrow import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
 from samovar.service.reading import offset_of
 from samovar.service.spark_jobs import Shipped, arrived, shipped
@@ -86,8 +88,21 @@ class StateFrame:
     def parts(self) -> Sequence[Stretch]:
         return self.stretches
 
-    def read(self, part: Stretch) -> Iterator[pa.RecordBatch]:
-        with arrived(self.service, part.stage) as site:
+    def ranges(self, log: Log) -> Sequence[Range]:
+        """Changes are folded from the beginning, wherever they are shown from."""
+        found = ranges_of(self.stretches)
+        if self.wanted.mode == "latest":
+            return found
+        bounds = log.bounds([each.at for each in found])
+        return [each._replace(start=min(each.start, bounds[each.at].begin)) for each in found]
+
+    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+        parts = {(each.topic, each.partition): each for each in self.stretches}
+        while (at := feed.coming()) is not None:
+            yield from self.read(parts[at], feed)
+
+    def read(self, part: Stretch, feed: Feed | None = None) -> Iterator[pa.RecordBatch]:
+        with arrived(self.service, part.stage, feed) as site:
             rows = (
                 _latest(site, part, self.wanted) if self.wanted.mode == "latest" else _changes(site, part, self.wanted)
             )

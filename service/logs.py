@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from samovar.changelog.log import Log
@@ -29,3 +29,8 @@ def opened(settings: ServiceFile) -> Iterator[Log]:
         yield log
     finally:
         log.close()
+
+
+def kafka_of(settings: ServiceFile) -> Mapping[str, str] | None:
+    """The settings of its client, secrets in the clear, where the log is Kafka's."""
+    return None if settings.log.kafka is None else settings.log.kafka.librdkafka()

@@ -1,9 +1,9 @@
 """What executors do for a restore: read a task partition's log, or fold its input again, and leave table files.
 
-One Spark task does one task partition, with our own readers and the same functions as a restore on one machine: a
-partition's changelog is one stretch of one log, read in order, so that its newest rows are found where it is read and
-nothing has to be sorted across the cluster (docs/spark.md tells what else was tried). A fold keeps its state in a
-RocksDB of the executor, however large it grows.
+One Spark task does one task partition, with the same functions as a restore on one machine: a partition's changelog is
+one stretch of one log, read in order, so that its newest rows are found where it is read and nothing has to be sorted
+across the cluster. From Kafka the records come by Spark's own connector, from an embedded log by its reader. A fold
+keeps its state in a RocksDB of the executor, however large it grows.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from samovar.changelog.errors import Refused
+from samovar.changelog.fed import Feed, Range, fed_log
+from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import POSITION, formats_of
 from samovar.changelog.restore import Restore, following_of
 from samovar.changelog.spark import Session
@@ -31,7 +33,7 @@ from samovar.state.rocks import RocksStore
 from samovar.state.tables import TableStore
 from samovar.tasks.moment import rebuild_at
 from samovar.tasks.plan import Plan
-from samovar.tasks.rebuild import rebuild
+from samovar.tasks.rebuild import journal_of, rebuild
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,11 @@ def shipped(site: Site) -> Shipped:
 
 
 @contextmanager
-def arrived(service: Shipped, stage: str) -> Iterator[Site]:
-    """The service on an executor, with a log of its own."""
+def arrived(service: Shipped, stage: str, feed: Feed | None = None) -> Iterator[Site]:
+    """The service on an executor, with a log of its own, or one that Spark feeds."""
     settings = service.settings
-    with opened(settings) as log:
+    with opened(settings) as own:
+        log = own if feed is None else fed_log(own, feed)
         plans = service.plans or tuple(plans_of(settings, service.partitions))
         yield Site(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
 
@@ -80,11 +83,34 @@ class Part:
     staging: Path
 
 
-def stage(part: Part, tick: Ticker) -> Staged:
+def ranges_of(site: Site, planned: Planned) -> tuple[Range, ...]:
+    """What a restore reads: of a changelog, or of all inputs."""
+    if planned.until is None:
+        assert planned.changelog is not None
+        return (Range(planned.changelog.at, planned.start, planned.end),)
+    return source_ranges(site.at(planned.stage), planned.partition, planned.until.inputs)
+
+
+def source_ranges(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
+    """What a fold reads of the inputs up to some offsets: from where the journal says that it began."""
+    starts: dict[str, int] = {}
+    for entry in journal_of(site.log, site.plan, partition):
+        starts = {**entry.inputs, **starts}
+    return tuple(
+        Range(TopicPartition(spec.topic, partition), starts[spec.stream], ends[spec.stream])
+        for spec in (*site.plan.inputs, *site.plan.others)
+        if spec.stream in starts and spec.stream in ends
+    )
+
+
+def stage(part: Part, tick: Ticker, feed: Feed | None = None) -> Staged:
     """On an executor: make the table files of one task partition."""
     planned = part.planned
     place = place_of(part.staging, planned.stage, planned.partition)
-    with arrived(part.service, planned.stage) as site, tempfile.TemporaryDirectory(prefix="samovar-stage-") as scratch:
+    with (
+        arrived(part.service, planned.stage, feed) as site,
+        tempfile.TemporaryDirectory(prefix="samovar-stage-") as scratch,
+    ):
         folder = attempt(place)
         try:
             tables, store = TableStore(folder), RocksStore(Path(scratch) / "store")

@@ -15,16 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from samovar.changelog.asof import last_position
+from samovar.changelog.cursors import stalled
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import Position, unpack_position
-from samovar.changelog.restore import next_step
+from samovar.changelog.restore import next_step, stuck
 from samovar.changelog.spark import Session
+from samovar.changelog.spark_fed import Reading, spread_over
 from samovar.changelog.spark_progress import OnProgress as OnJob
-from samovar.changelog.spark_tasks import spread
 from samovar.changelog.staged import Staged, look, place_of, verify
+from samovar.service.logs import kafka_of
 from samovar.service.restore_plan import STAGING, Asked, Planned
 from samovar.service.restoring import Built, OnProgress, alone, refuse_running, replay
-from samovar.service.spark_jobs import Part, refuse_away, shipped, stage
+from samovar.service.spark_jobs import Part, ranges_of, refuse_away, shipped, stage
 from samovar.service.stores import Site, look_at
 from samovar.state.folders import PART, tidy
 from samovar.state.rocks import RocksStore
@@ -34,9 +36,10 @@ from samovar.tasks.restoring import stands_alike
 
 def stage_all(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:
     """Make the table files of all partitions. Those that are there already are made anew."""
-    parts = [Part(shipped(site), planned, staging) for planned in plans]
-    total = sum(planned.todo for planned in plans)
-    return spread(session, "restore", parts, stage, on_job, total)
+    service, total = shipped(site), sum(planned.todo for planned in plans)
+    parts = [Reading(Part(service, planned, staging), ranges_of(site, planned)) for planned in plans]
+    says = stuck if all(planned.until is None for planned in plans) else stalled
+    return spread_over(session, "restore", site.log, kafka_of(site.settings), parts, stage, on_job, total, says)
 
 
 def stage_to(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:

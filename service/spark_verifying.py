@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from samovar.changelog.errors import Refused
-from samovar.changelog.log import TopicPartition
+from samovar.changelog.fed import Feed, Range
 from samovar.changelog.spark import Session
+from samovar.changelog.spark_fed import Reading, spread_over
 from samovar.changelog.spark_progress import OnProgress, Ticker
-from samovar.changelog.spark_tasks import spread
-from samovar.service.spark_jobs import Shipped, arrived, shipped
+from samovar.service.logs import kafka_of
+from samovar.service.spark_jobs import Shipped, arrived, shipped, source_ranges
 from samovar.service.stores import Site, look_at
 from samovar.service.verifying import Verdict, verify
 from samovar.state.rocks import RocksStore
@@ -46,29 +47,38 @@ def verify_all(
             "stores lie on this machine, where executors elsewhere cannot read them",
             "Leave `--master` out: each node verifies its own stores, with all its cores.",
         )
-    parts = [Part(shipped(site), here.stage, partition) for here, partition in found]
-    total = sum(_todo(here, partition) for here, partition in found)
-    return spread(session, "verify", parts, verify_one, on_progress, total)
+    service = shipped(site)
+    parts = [Reading(Part(service, here.stage, partition), _ranges(here, partition)) for here, partition in found]
+    total = sum(each.end - each.start for part in parts for each in part.ranges)
+    kafka = kafka_of(site.settings)
+    return spread_over(session, "verify", site.log, kafka, parts, verify_one, on_progress, total)
 
 
-def _todo(site: Site, partition: int) -> int:
-    """Records to read, at most: offsets have gaps."""
+def _ranges(site: Site, partition: int) -> tuple[Range, ...]:
+    """What is read of the changelog, and then of the inputs. A store that moves on meanwhile is followed."""
     standing = look_at(site.store(partition))
-    position = standing.position
-    places = (
-        {}
-        if position is None
-        else {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
-    )
-    inputs = sum(max(places[at] - bounds.begin, 0) for at, bounds in site.log.bounds(list(places)).items())
-    begin = site.changelog(partition).bounds.begin
-    return inputs + (0 if standing.following is None else max(standing.following.next - begin, 0))
+    changelog = site.changelog(partition)
+    following, position = standing.following, standing.position
+    end = changelog.bounds.begin if following is None else max(following.next, changelog.bounds.begin)
+    ends = {} if position is None else {stream: each.next for stream, each in position.inputs.items()}
+    return (Range(changelog.at, changelog.bounds.begin, end), *_inputs(site, partition, ends))
 
 
-def verify_one(part: Part, tick: Ticker) -> Verdict:
+def _inputs(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
+    """None of them where they no longer hold what the state was made from: that is for the verdict to say."""
+    try:
+        ranges = source_ranges(site, partition, ends)
+    except Refused:
+        return ()
+    bounds = site.log.bounds([each.at for each in ranges])
+    is_whole = all(bounds[each.at].begin <= each.start <= each.end <= bounds[each.at].end for each in ranges)
+    return ranges if is_whole else ()
+
+
+def verify_one(part: Part, tick: Ticker, feed: Feed | None) -> Verdict:
     """On an executor."""
     with ExitStack() as stack:
-        site = stack.enter_context(arrived(part.service, part.stage))
+        site = stack.enter_context(arrived(part.service, part.stage, feed))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="samovar-verify-")))
         numbers = count()
 

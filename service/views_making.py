@@ -74,7 +74,7 @@ class Maker:
         return Sources(self.settings, self.log)
 
     def table(self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None) -> sql.Table:
-        return table_of(self.sources[name], self.sources.frame(name), offsets, only)
+        return table_of(self.sources[name], self.sources.frame(name), offsets, only, self.log)
 
     def rebuild(self, view: View) -> Made:
         """The whole view from all that its sources hold."""

@@ -15,11 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from samovar.changelog.cursors import stalled
 from samovar.changelog.log import Log
+from samovar.changelog.spark_records import settle
 from samovar.changelog.spark_source import Frame
-from samovar.changelog.views import Table
+from samovar.changelog.views import Brought, Table
 from samovar.service.frames import Stretch, frame_in
 from samovar.service.frames_rules import emits_of, known_rules
+from samovar.service.logs import kafka_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import site_of
 from samovar.service.views_files import View, table_name
@@ -107,12 +110,32 @@ def bounds_of(frame: Any) -> dict[str, tuple[int, int]]:
 
 
 def table_of(
-    source: Source, frame: Any, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None
+    source: Source,
+    frame: Any,
+    offsets: Offsets,
+    only: tuple[str, Sequence[str | None]] | None = None,
+    log: Log | None = None,
 ) -> Table:
-    """The table up to these offsets; with `only`, just the rows for which an expression has one of some values."""
+    """The table up to these offsets; with `only`, just the rows for which an expression has one of some values.
+
+    From a log on Kafka its records come by Spark's connector, once all of them are decided.
+    """
     added = {} if source.time is None else {"day": f"to_date({source.time})"}
     tasks = -(-offsets_in(offsets) // SPLIT)
-    return Table(source.name, _pinned(source, frame, offsets), max(tasks, 1), added, only)
+    pinned = _pinned(source, frame, offsets)
+    return Table(
+        source.name, pinned, max(tasks, 1), added, only, None if log is None else _brought(source, pinned, log)
+    )
+
+
+def _brought(source: Source, frame: Any, log: Log) -> Brought | None:
+    settings: ServiceFile = frame.settings if hasattr(frame, "settings") else frame.service.settings
+    kafka = kafka_of(settings)
+    if kafka is None:
+        return None
+    ranges = frame.ranges(log)
+    settle(log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's
+    return Brought(kafka, ranges, source.options["source"] != "changelog")
 
 
 def offsets_in(offsets: Offsets) -> int:

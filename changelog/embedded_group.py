@@ -26,8 +26,7 @@ from samovar.changelog.embedded_read import Cursor, Place
 from samovar.changelog.embedded_upkeep import Upkeep
 from samovar.changelog.embedded_write import Ready, packed_appends, write
 from samovar.changelog.errors import Fenced, Refused
-from samovar.changelog.log import Append, Joining, Records, TopicPartition, Underway
-from samovar.changelog.underway import Over
+from samovar.changelog.log import Append, Joining, Records, TopicPartition
 from samovar.state import points
 
 LOOK_S = 0.5
@@ -223,11 +222,6 @@ class EmbeddedMember:
         self._is_usable = True
         self._after(segments)
         return {segment.at: ends[segment.at] - 1 for segment in segments if segment.named}
-
-    def begin(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Underway:
-        begun_s = time.monotonic()
-        ends = self.transact(appends, offsets)
-        return Over(ends, time.monotonic() - begun_s)
 
     def _refuse_zombie(self, offsets: Mapping[TopicPartition, int]) -> None:
         lost = sorted(str(at) for at in offsets if at.partition not in self._held)

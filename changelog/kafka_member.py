@@ -1,8 +1,7 @@
 """A container in its Kafka group: static membership, and transactions that carry the group's offsets.
 
     join      init_transactions fences the slot's previous producer and ends its transaction, then the group is joined
-    begin     on a thread of its own: begin, produce, send_offsets_to_transaction with the membership of the last
-              assignment, commit; records are polled meanwhile
+    transact  begin, produce, send_offsets_to_transaction with the membership of the last assignment, commit
     close     abort what is open, go
     leave     unsubscribe first
 
@@ -28,8 +27,7 @@ from samovar.changelog.kafka_read import Stream
 from samovar.changelog.kafka_settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Conf, Settings
 from samovar.changelog.kafka_watch import NoAnswerError, watched
 from samovar.changelog.kafka_write import Writer
-from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition, Underway
-from samovar.changelog.underway import OnThread
+from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
 from samovar.state import points
 
 JOIN_S = 30.0  # until a slot's producer must be ready
@@ -54,7 +52,6 @@ class KafkaMember:
         self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
         self._has_share = False
         self._open = False
-        self._underway: OnThread | None = None
         self._usable = True
         self._closed = self._closing = False
         self._broken: Exception | None = None
@@ -150,8 +147,6 @@ class KafkaMember:
         """The client is confused by an exception that leaves a callback: it is kept, and raised by what called it."""
 
         def run(consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
-            if self._underway is not None:
-                self._underway.wait(COMMIT_S)  # it was begun with what was owned until now
             try:
                 callback(consumer, places)
             except Exception as error:
@@ -206,29 +201,18 @@ class KafkaMember:
     def transact(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        return self.begin(appends, offsets).ends()
-
-    def begin(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Underway:
         self._refuse_unusable()
-        if self._underway is not None:
-            raise ValueError("a transaction is under way: its end must be asked for first")
+        self._usable = False  # until all of it has happened
         self._refuse_unowned(offsets)
         self._writer.begin()
         if self._exactly_once:
-            act = partial(self._transact, appends, offsets, self._membership)
+            self._transact(appends, offsets)
         else:
-            act = partial(self._write_then_commit, appends, offsets)
-        self._underway = OnThread(act, self._settled)
-        return self._underway
-
-    def _settled(self, raised: BaseException | None) -> Mapping[TopicPartition, int]:
-        self._underway = None
-        if raised is not None:
-            self._usable = False
-            raise raised
+            self._write_then_commit(appends, offsets)
+        self._usable = True
         return self._writer.ends
 
-    def _transact(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int], membership: object) -> None:
+    def _transact(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> None:
         producer = self._writer.producer
         try:
             producer.begin_transaction()
@@ -236,7 +220,7 @@ class KafkaMember:
             self._produce(appends)
             points.passing("offsets.before")
             if offsets:
-                watched(partial(self._send_offsets, places_at(offsets), membership), OFFSETS_S)
+                watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
             points.passing("offsets.after")
             if points.is_armed("flush.after"):
                 self._writer.flush()  # a commit does that too, and nobody can stand in between
@@ -265,8 +249,8 @@ class KafkaMember:
             return error_of(why)
         raise AssertionError("a failed transaction was committed")
 
-    def _send_offsets(self, places: list[KafkaPlace], membership: object, seconds: float) -> None:
-        producer = self._writer.producer
+    def _send_offsets(self, places: list[KafkaPlace], seconds: float) -> None:
+        producer, membership = self._writer.producer, self._membership
         persist(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
 
     def _produce(self, appends: Sequence[Append]) -> None:
@@ -330,7 +314,6 @@ class KafkaMember:
     def _refuse_unowned(self, offsets: Mapping[TopicPartition, int]) -> None:
         foreign = sorted(str(at) for at in offsets if at not in self._owned)
         if foreign:
-            self._usable = False
             raise Fenced(f"{', '.join(foreign)} of group {self._joining.group} does not belong to {self._name}")
 
     def _refuse_unusable(self) -> None:
@@ -357,9 +340,6 @@ class KafkaMember:
     def close(self) -> None:
         if self._closed:
             return
-        if self._underway is not None:
-            with suppress(Exception):  # of no use to anybody now
-                self._underway.ends()
         if self._open:
             self._abort()
         try:

@@ -141,23 +141,6 @@ class Glance(Reader, Protocol):
         ...
 
 
-class Underway(Protocol):
-    """A transaction that was begun, and may be over."""
-
-    @property
-    def took_s(self) -> float:
-        """How long it took, once it is over."""
-        ...
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it is over, after at most so long."""
-        ...
-
-    def ends(self) -> Mapping[TopicPartition, int]:
-        """Wait until it is over. Returns and raises what `Member.transact` does."""
-        ...
-
-
 class Member(Protocol):
     """One container of a service, in its group: the partitions it owns, their records, and its transactions.
 
@@ -195,12 +178,6 @@ class Member(Protocol):
         another container owns a partition of `offsets` by now, CommitUnknown where nobody can say, LogUnavailable
         where nothing happened. After any of them only `close` may be called. With at_least_once records are durable
         before the offsets are. Passes the points produce, offsets, flush and commit of samovar.state.points.
-        """
-        ...
-
-    def begin(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Underway:
-        """As `transact`, without waiting where the log can do so: records may be polled meanwhile. Its `ends` must have
-        been asked for before the next one.
         """
         ...
 

@@ -1,10 +1,8 @@
 """A container: one process, one event loop, over the tasks of the partitions it owns, of all stages.
 
 One cycle: poll, feed the tasks, look at the clock, commit what there is in one transaction, write the stores. A batch
-is what was there when it was asked for: small when little comes, which keeps latency low, and large under load. While a
-small one is being committed, the next is fed already, to tasks that need not read their stores for it; what it makes is
-only in memory, and stays out of the stores until it is committed itself. Tasks that restore do so a little in every
-cycle, while the others go on.
+is what was there when it was asked for: small when little comes, which keeps latency low, and large under load. Tasks
+that restore do so a little in every cycle, while the others go on.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
-from samovar.changelog.log import Joining, Log, Member, TopicPartition, Underway
+from samovar.changelog.log import Joining, Log, Member, TopicPartition
 from samovar.state.errors import StoreHeld
 from samovar.state.points import passing
-from samovar.tasks.ahead import HeadStart, quick_switches
 from samovar.tasks.clock import Clock
 from samovar.tasks.collector import collector_off
 from samovar.tasks.commit_times import CommitTimes
@@ -35,7 +32,6 @@ from samovar.tasks.task import Life, RulesBehind, Task, Upkeep
 POLL_RECORDS = 50_000
 POLLS = 3  # a commit at most, while so much comes, where many of its events change the same rows
 POLL_S = 0.1
-AHEAD_RECORDS = 10_000  # of a batch, up to which the next one is fed while it is being committed
 RESTORE_POLL_S = 0.05
 MEMORY_EVERY = 32  # commits between two looks at the memory in use
 MEMORY_ROWS = 20_000  # changed by one commit, after which it is looked at too
@@ -55,15 +51,6 @@ class Status:
     counts: Counts
     caught_up: bool
     watermarks: dict[int, int] = field(default_factory=dict)  # of the main stage
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A commit that is under way, and who made it."""
-
-    underway: Underway
-    tasks: Sequence[Task]
-    outcomes: Sequence[Outcome]
 
 
 class Container:
@@ -99,8 +86,6 @@ class Container:
         self._commits = 0
         self._polls = POLLS
         self.commit_times = CommitTimes()
-        self._sent: Sent | None = None  # and not yet known to be in the log
-        self._head_start = HeadStart()
         self._pausing = Pausing()
         self._asked_at_s = 0.0
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
@@ -119,7 +104,7 @@ class Container:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
         self._goes_on = not until_caught_up
         try:
-            with collector_off(), quick_switches():
+            with collector_off():
                 self._loop(until_caught_up, on_cycle)
             self._last_commit()
             self._leaves = self._leaves or (until_caught_up and self._is_alone())
@@ -188,7 +173,7 @@ class Container:
         member = self._joined()
         self._switch_all(member)
         busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
-        taken = whole = self._take_ahead(member) if self._sent else self._take(member, 0.0 if busy else POLL_S)
+        taken = whole = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(self._polls - 1):
             if taken < POLL_RECORDS // 2:
                 break
@@ -228,8 +213,6 @@ class Container:
 
     def _switch_all(self, member: Member) -> None:
         due = [task for task in self._running() if task.switch_due]
-        if due:
-            self._settle()
         if any(task.dirty for task in due):
             self._commit(member)
         for task in due:
@@ -237,7 +220,6 @@ class Container:
 
     def _switch(self, member: Member, task: Task) -> None:
         """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
-        self._settle()
         passing("switch.before")
         outcome = task.begin_switch()
         last = member.transact(outcome.appends, self._offsets([outcome]))
@@ -259,15 +241,6 @@ class Container:
                 "Put the rules topic back. Without it, `samovar rewind` to before the first change, or give the service"
                 " another name.",
             )
-
-    def _take_ahead(self, member: Member) -> int:
-        """Feed what is there shortly before the commit that is under way is over."""
-        assert self._sent is not None
-        self._sent.underway.wait(self._head_start.wait_s)
-        began_s = time.monotonic()
-        taken = self._take(member, 0.0)
-        self._head_start.took(time.monotonic() - began_s)
-        return taken
 
     def _take(self, member: Member, timeout_s: float) -> int:
         """Feed what one poll gives; how many records that was."""
@@ -304,44 +277,30 @@ class Container:
             task.tick({at for at in task.inputs if member.at_end(at) and at not in self._pausing.paused})
 
     def _commit(self, member: Member, taken: int = 0) -> None:
-        """Everything that the tasks have, as one transaction; then each store (P3), at once or in the next cycle."""
-        self._settle()
+        """Everything that the tasks have, as one transaction; then each store (P3)."""
         dirty = [task for task in self._running() if task.dirty]
         if not dirty:
             for task in self._running():
                 task.snapshot_if_due()
             return
-        runs_ahead = 0 < taken <= AHEAD_RECORDS and all(task.core.runs_ahead for task in dirty)
         outcomes = [task.outcome() for task in dirty]
-        appends = [each for outcome in outcomes for each in outcome.appends]
-        self._sent = Sent(member.begin(appends, self._offsets(outcomes)), dirty, outcomes)
+        began_s = time.monotonic()
+        last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
+        self.commit_times.add(time.monotonic() - began_s)
+        self._pausing.in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
+        for task, outcome in zip(dirty, outcomes, strict=True):
+            task.committed(outcome, last[task.changelog.at])
+            task.snapshot_if_due()
+        self._rejoins = 0
         self._commits += 1
         rows = sum(len(each.changes) for each in outcomes)
-        is_looked_at = self._commits % MEMORY_EVERY == 0
-        if runs_ahead and rows <= MEMORY_ROWS and not is_looked_at and not self._sent.underway.wait(0):
-            return
-        self._settle()
-        if is_looked_at or rows > MEMORY_ROWS:
+        if self._commits % MEMORY_EVERY == 0 or rows > MEMORY_ROWS:
             self._keep_small()
         if taken >= POLL_RECORDS:
             # A row that changes often is written less often by large commits; others only fill memory.
             self._polls = POLLS if rows * 2 < taken else 1
-        if is_looked_at:
+        if self._commits % MEMORY_EVERY == 0:
             gc.collect(1)
-
-    def _settle(self) -> None:
-        """What is under way to the log is there, or this raises; then the stores have it too."""
-        sent, self._sent = self._sent, None
-        if sent is None:
-            return
-        last = sent.underway.ends()
-        self.commit_times.add(sent.underway.took_s)
-        self._head_start.committed(sent.underway.took_s)
-        self._pausing.in_flight.sent(sum(outcome.forwarded_bytes for outcome in sent.outcomes), last)
-        for task, outcome in zip(sent.tasks, sent.outcomes, strict=True):
-            task.committed(outcome, last[task.changelog.at])
-            task.snapshot_if_due()
-        self._rejoins = 0
 
     def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
         """The group's offsets: of an input that several stages read, that of the one furthest behind. While one of them
@@ -430,7 +389,6 @@ class Container:
     # ------------------------------------------------------------ partitions come and go, inside poll and close
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self._settle()
         shared = [topic for topic, stages in self._readers.items() if len(stages) > 1]
         self._owned |= set(partitions)
         for number in sorted({at.partition for at in partitions}):
@@ -442,11 +400,9 @@ class Container:
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         # What is not committed is forgotten here, and done again by the next owner.
-        self._settle()
         self._drop(partitions)
 
     def _lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._sent = None  # nobody here may write its rows any more
         self._drop(partitions)
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
@@ -470,7 +426,7 @@ class Container:
     def caught_up(self) -> bool:
         """Whether all that was in its partitions of the inputs has been processed and committed."""
         member = self._member
-        if member is None or not self.tasks or self._sent is not None:
+        if member is None or not self.tasks:
             return False
         return all(
             task.life is Life.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
@@ -511,12 +467,10 @@ class Container:
     def _last_commit(self) -> None:
         if self._member is not None:
             self._commit(self._member)
-            self._settle()
 
     def close(self) -> None:
         """Leave the group and let go of every store."""
         member, self._member = self._member, None
-        self._sent = None
         try:
             for place in list(self.tasks):
                 self._close_task(self.tasks.pop(place))

@@ -219,14 +219,6 @@ class Core:
         return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled, told, book)
 
     @property
-    def runs_ahead(self) -> bool:
-        """Whether it may go on with further records while what `outcome` gave is on its way: it reads no store, and
-        points into no record.
-        """
-        has_all = self.residence.whole and self.residence.index is Index.NONE
-        return has_all and self._skips.is_over and not self.forwarding.outlets
-
-    @property
     def indexing(self) -> bool:
         return self.residence.index is Index.BUILDING
 

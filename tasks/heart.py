@@ -37,11 +37,6 @@ class Heart(Protocol):
         ...
 
     @property
-    def runs_ahead(self) -> bool:
-        """Whether it may take further records while what `outcome` gave is on its way to the log."""
-        ...
-
-    @property
     def indexing(self) -> bool:
         """Whether `index_some` has work to do."""
         ...

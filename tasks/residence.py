@@ -130,7 +130,6 @@ class Residence:
         if self.is_forgotten:
             there = {row for row, _ in rows}
             rows = [(row, None) for row, _ in self.store.range(ROW, ROWS_END) if row not in there] + rows
-            self.is_forgotten = False
         if self.index is Index.NONE:
             return rows, []
         index = self._entries(self.states.deadlines())
@@ -141,6 +140,7 @@ class Residence:
 
     def committed(self) -> None:
         """What `changes` gave is in the store now."""
+        self.is_forgotten = False
         if self._passed is not None:
             self._index_from = DEADLINE + time_bytes(self._passed)
             self._passed = None

@@ -195,11 +195,6 @@ class UserHeart:
     # ------------------------------------------------------------ what rules need, and tasks do not
 
     @property
-    def runs_ahead(self) -> bool:
-        """Never: it reads the store, which has to hold what was committed."""
-        return False
-
-    @property
     def indexing(self) -> bool:
         return False
 

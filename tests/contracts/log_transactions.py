@@ -13,7 +13,6 @@ from tests.contracts.log_driving import (
     Making,
     NewLog,
     Seating,
-    drive,
     read_to_end,
     read_until,
     seated,
@@ -50,25 +49,6 @@ class TransactionsContract(LogParts):
         told = member.transact([Append(out, [(b"d", None)], 2)], {first: 8, second: 1})
         assert told[TopicPartition(out, 2)] == read_to_end(log, out)[-1].offset
         assert log.committed(group, [first, second]) == {first: 8, second: 1}
-
-    def test_records_are_polled_while_a_transaction_is_under_way(
-        self, log: Log, topic: Making, group: str, seat: Seating
-    ) -> None:
-        """A commit need not be waited for; it is told when its end is asked for, and a close does not tear it."""
-        name, out = topic(), topic()
-        at, there = TopicPartition(name, 0), TopicPartition(out, 0)
-        log.append([Append(name, [(b"k", b"%d" % n) for n in range(3)], 0)])
-        here = seated(seat(name), 1)
-        underway = here.member.begin([Append(out, [(b"a", b"1")], 0)], {at: 1})
-        drive(lambda: len(here.found) == 3, here)
-        told = underway.ends()
-        assert underway.wait(0)
-        assert told[there] == read_to_end(log, out)[-1].offset
-        assert log.committed(group, [at]) == {at: 1}
-        here.member.begin([Append(out, [(b"a", b"2")], 0)], {at: 2})
-        here.member.close()
-        assert values(read_to_end(log, out)) == [b"1", b"2"]
-        assert log.committed(group, [at]) == {at: 2}
 
     def test_a_transaction_may_hold_only_offsets(self, log: Log, topic: Making, group: str, seat: Seating) -> None:
         name = topic()

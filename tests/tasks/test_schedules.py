@@ -6,15 +6,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from samovar.changelog.embedded_group import EmbeddedMember
-from samovar.changelog.log import Append, Member, TopicPartition
-from samovar.tasks.container import Container
 from tests.faults.comparing import shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late
 
@@ -71,16 +66,11 @@ def event(random_: random.Random, now_ms: int, partition: int) -> dict[str, Any]
 def act(stage: Stage, random_: random.Random, began_ms: int) -> None:
     now_ms = T0 + stage.clock.now_ms - began_ms
     stream, partition = random_.choice(list(STREAMS)), random_.randrange(2)
-    acts = ("feed", "feed", "feed", "ahead", "ahead", "pass", "pass", "long", "crash", "lost", "unread")
-    match random_.choice(acts):
+    match random_.choice(("feed", "feed", "feed", "feed", "pass", "pass", "long", "crash", "lost", "unread")):
         case "feed":
             made = [event(random_, now_ms, partition) for _ in range(random_.randint(1, 8))]
             stage.feed(stream, *made, partition=partition)
             stage.clock.pass_ms(random_.choice((0, 300, 1_500)))
-        case "ahead":
-            for _ in range(3):
-                stage.service.events(stream, [event(random_, now_ms, partition)], partition)
-                stage.container.cycle()
         case "unread":
             stage.service.events(stream, [event(random_, now_ms, partition)], partition)
         case "pass":
@@ -102,51 +92,10 @@ def compared(stage: Stage) -> None:
     assert digests == stage.service.digests()
 
 
-@dataclass
-class Late:
-    """A transaction of which nobody knows whether it is over, before they ask for its end. It may be."""
-
-    member: EmbeddedMember
-    appends: Sequence[Append]
-    offsets: Mapping[TopicPartition, int]
-    told: Mapping[TopicPartition, int] | None = None
-    took_s = 0.0
-
-    def wait(self, _seconds: float) -> bool:
-        return False
-
-    def ends(self) -> Mapping[TopicPartition, int]:
-        return self.member.transact(self.appends, self.offsets) if self.told is None else self.told
-
-
-def late_commits(random_: random.Random) -> Callable[..., Late]:
-    """Commits that go on beside the loop, as those of Kafka do: some happen at once, and some when they are awaited."""
-
-    def begin(member: EmbeddedMember, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Late:
-        told = member.transact(appends, offsets) if random_.random() < 0.5 else None
-        return Late(member, appends, offsets, told)
-
-    return begin
-
-
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("is_late", [False, True], ids=["at once", "late"])
-def test_any_schedule(stage: Staging, seed: int, is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SAMOVAR_SEED="7 8 9" tries others. Where commits are late, the next batch is fed before they are over, and a
-    crash finds a log that has them, or not, and a store that does not.
-    """
+def test_any_schedule(stage: Staging, seed: int) -> None:
+    """SAMOVAR_SEED="7 8 9" tries others."""
     random_ = random.Random(seed)
-    ahead: list[int] = []
-    take_ahead = Container._take_ahead
-
-    def counted(container: Container, member: Member) -> int:
-        taken = take_ahead(container, member)
-        ahead.extend([taken] if taken else [])
-        return taken
-
-    monkeypatch.setattr(Container, "_take_ahead", counted)
-    if is_late:
-        monkeypatch.setattr(EmbeddedMember, "begin", late_commits(random_))
     here = stage(RULES, STREAMS)
     began_ms = here.clock.now_ms
     for step in range(STEPS):
@@ -163,4 +112,3 @@ def test_any_schedule(stage: Staging, seed: int, is_late: bool, monkeypatch: pyt
     # What waits at the very end is the end's own events, for which the oracle has no end.
     told = [match for match in told_without_late(here.service) if match["key"] != {"card": "end"}]
     assert shown(alerts) == shown(told)
-    assert bool(ahead) == is_late

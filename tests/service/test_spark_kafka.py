@@ -366,7 +366,7 @@ def test_spark_shows_no_secret(spark: Session, ran: OnKafka, log: Log, monkeypat
     secret = "canary-4711"
     sasl = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": secret, "ssl.ca.pem": secret}
     given = {"bootstrap.servers": ran.kafka}
-    secured = java_settings(given | sasl).settings | {"security.protocol": "PLAINTEXT"}  # which the broker speaks
+    secured = {**java_settings(given | sasl).settings, "security.protocol": "PLAINTEXT"}  # which the broker speaks
     assert sum(secret in value for value in secured.values()) == 2
     monkeypatch.setattr(spark_records, "java_settings", lambda _: JavaSettings(secured, ()))
     at = TopicPartition(ran.name, 0)

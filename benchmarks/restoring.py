@@ -94,15 +94,15 @@ def ours(at: Bed, name: str, topic: str, stream: Purchases) -> tuple[Again, Agai
     with process:
         measured(at.log, side, topic, len(stream), process)
         process.kill()
-    records = bed.records_in(at.log, side.changelog)
-    side.wipe()
-    command = [sys.executable, "-m", "benchmarks.restoring", str(side.config)]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
     side.wipe()
     process, lost = started_again(at, side, topic, stream, 1)
     process.kill()
     process, kept = started_again(at, side, topic, stream, 2)
     process.stop()
+    records = bed.records_in(at.log, side.changelog)
+    side.wipe()
+    command = [sys.executable, "-m", "benchmarks.restoring", str(side.config)]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
     return replace(lost, records=records, restore_s=told["seconds"]), kept
 
 

@@ -5,9 +5,8 @@
 
 A broker of its own beside it. Restore is of a changelog of N records, five to each key; source is W1 folded again. The
 clock runs from the plan to the last store in its place, digests included, after the session has started: the first
-figure of a session has the start of Python's workers in it. Every store must have the digest that the service's own
-had. `connector` is the other way to read, for comparison: Spark's own Kafka connector, whose partitions go to the same
-kernel in Arrow batches, and the same table files.
+figure of a session has the start of Python's workers and a Java that is not yet warm in it. Every store must have the
+digest that the service's own had.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from benchmarks.matcher import Figure, show
 from benchmarks.processes import FailedError
 from benchmarks.service import say
 from benchmarks.sides import Samovar, on_kafka
-from benchmarks.spark_connector import by_connector
 from benchmarks.spark_plot import plot
 from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import run_through
@@ -146,10 +144,6 @@ def restore(given: Given) -> Iterable[Figure]:
     yield Figure("restore, Spark", again.records_s, "records/s", told, RESTORE_AIM)
     yield Figure("restore, Spark, first of its session", first.records_s, "records/s", f"{first.seconds:.1f} s")
     yield Figure("restore, local engine", local.records_s, "records/s", f"{local.seconds:.1f} s")
-    at = given.bed
-    by_connector(given.session, at.log, at.address, side.changelog, side.folder / "connector")  # Java warms up
-    seconds = by_connector(given.session, at.log, at.address, side.changelog, side.folder / "connector")
-    yield Figure("tables by Spark's connector", again.records / seconds, "records/s", "no store made, no digest taken")
 
 
 def source(given: Given) -> Iterable[Figure]:

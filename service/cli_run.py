@@ -95,7 +95,9 @@ def run(
             )
         from samovar.service.logs import opened
         from samovar.service.running import run_here
+        from samovar.state.arenas import few_arenas
 
+        few_arenas()
         with opened(settings) as source:
             counts = run_here(
                 settings,

@@ -34,7 +34,7 @@ from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import run_through
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.spark import Session, starting
+from samovar.changelog.spark import READING, Session, starting
 from samovar.service.logs import opened
 from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.restoring import restore_all
@@ -183,7 +183,7 @@ def main(given: Sequence[str]) -> int:
     failed = 0
     with prepared(say) as at:
         begun = time.monotonic()
-        with starting("samovar bench", arguments.master, kafka=True, say=say) as start:
+        with starting("samovar bench", arguments.master, kafka=True, settings=READING, say=say) as start:
             session = start.ready()
             figures.append(Figure("start of a session", time.monotonic() - begun, "s", "with the connector's jars"))
             asked = Given(at, session, arguments.records, arguments.events, arguments.sizes, arguments.plot)

@@ -211,7 +211,9 @@ def cluster_of(folder: Path) -> str:
             name, _, value = line.partition("=")
             if name.strip() == "cluster.id":
                 return value.strip()
-    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    first, *rest = uuid.uuid4().bytes
+    made = bytes([first & 0x7F, *rest])  # so that it does not begin with a dash, which Kafka's tools take for an option
+    return urlsafe_b64encode(made).decode().rstrip("=")
 
 
 def write_properties(folder: Path, port: int, extra: Mapping[str, str]) -> None:

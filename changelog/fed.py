@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -89,7 +89,7 @@ class Feed:
             batch = next(self._coming, None)
             if batch is None:
                 return None
-            self._pieces.extend(_by_partition(batch))
+            self._pieces.extend(_by_partition(batch, self.ranges))
         at, batch = self._pieces.popleft()
         if self._last not in (None, at):
             self._over.add(self._last)
@@ -198,17 +198,24 @@ class _Waiting:
 # ---------------------------------------------------------------- Arrow
 
 
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """A batch cut where another partition begins."""
+def _by_partition(
+    batch: pa.RecordBatch, ranges: Collection[TopicPartition]
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """A batch cut where another partition begins. Without topics in it, no two ranges have a partition's number."""
     if not batch.num_rows:
         return
-    topics, partitions = batch.column("topic").dictionary_encode(), batch.column("partition").to_numpy()
-    codes = topics.indices.to_numpy()
-    cuts = np.flatnonzero((np.diff(codes) != 0) | (np.diff(partitions) != 0)) + 1
-    bounds = [0, *cuts.tolist(), batch.num_rows]
-    for start, stop in pairwise(bounds):
-        topic = topics.dictionary[int(codes[start])].as_py()
-        yield TopicPartition(topic, int(partitions[start])), batch.slice(start, stop - start)
+    partitions = batch.column("partition").to_numpy()
+    is_cut = np.diff(partitions) != 0
+    topics = batch.column("topic").dictionary_encode() if "topic" in batch.schema.names else None
+    if topics is not None:
+        is_cut |= np.diff(topics.indices.to_numpy()) != 0
+    for start, stop in pairwise([0, *(np.flatnonzero(is_cut) + 1).tolist(), batch.num_rows]):
+        number = int(partitions[start])
+        if topics is not None:
+            at = TopicPartition(topics[start].as_py(), number)
+        else:
+            (at,) = (each for each in ranges if each.partition == number)
+        yield at, batch.slice(start, stop - start)
 
 
 def records_in(batch: pa.RecordBatch, at: TopicPartition) -> Packed:

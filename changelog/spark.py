@@ -64,6 +64,7 @@ SETTINGS = {
 JAVA = "spark.driver.extraJavaOptions"
 # For jobs that Python does: Java only schedules them, and would spend more on compiling itself well than it gains.
 SCHEDULING = {JAVA: "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"}
+READING = {JAVA: "-XX:+UseParallelGC"}  # for jobs that read Kafka: many objects that live shortly
 ON_THIS_MACHINE = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,

@@ -100,17 +100,20 @@ def _fed(
 
 
 def _records_of(session: Session, kafka: Mapping[str, str], parts: Sequence[Reading[Any]]) -> DataFrame:
-    """A task of Spark's for each part: of one range each, all at once; otherwise part by part, its ranges together."""
+    """A task of Spark's for each part: of one range each, all at once; otherwise part by part, its ranges together.
+
+    Without headers, which change no state and no match.
+    """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
     ranges = [[each for each in part.ranges if each.start < each.end] for part in parts]
     alone = [found[0] for found in ranges if len(found) == 1]
-    places = Counter(each.at for found in ranges for each in found)
-    if all(len(found) <= 1 for found in ranges) and max(places.values()) == 1:
-        return raw_records(session, kafka, alone).withColumn("part", F.lit(-1))
+    numbers = Counter(each.at.partition for found in ranges for each in found)
+    if all(len(found) <= 1 for found in ranges) and max(numbers.values()) == 1:
+        return raw_records(session, kafka, alone, topic=False, headers=False)
 
     def of_part(number: int) -> DataFrame:
-        one_by_one = [raw_records(session, kafka, [each]) for each in ranges[number]]
+        one_by_one = [raw_records(session, kafka, [each], headers=False) for each in ranges[number]]
         return reduce(_union, one_by_one).coalesce(1).withColumn("part", F.lit(number))
 
     return reduce(_union, [of_part(number) for number, found in enumerate(ranges) if found])
@@ -120,8 +123,9 @@ def _union(left: DataFrame, right: DataFrame) -> DataFrame:
     return left.unionAll(right)
 
 
-def _owners(parts: Sequence[Reading[Any]]) -> dict[TopicPartition, int]:
-    return {each.at: number for number, part in enumerate(parts) for each in part.ranges}
+def _owners(parts: Sequence[Reading[Any]]) -> dict[int, int]:
+    """Whose a partition is, where each part has one, and another one than the others."""
+    return {each.at.partition: number for number, part in enumerate(parts) for each in part.ranges}
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class _FedWork:
     """What an executor runs on the records of one part."""
 
     parts: Sequence[bytes]
-    owners: Mapping[TopicPartition, int]
+    owners: Mapping[int, int]
     ticks: str | None
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -158,9 +162,8 @@ class _FedWork:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        at = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
-        told = first.column("part")[0].as_py()
-        number = self.owners[at] if told < 0 else told
+        is_told = "part" in first.schema.names
+        number = first.column("part")[0].as_py() if is_told else self.owners[first.column("partition")[0].as_py()]
         made = pickle.dumps(self._made(number, first, batches))
         for _ in islice(batches, LAST):
             pass

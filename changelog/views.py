@@ -71,6 +71,7 @@ class Brought:
     settings: Mapping[str, str]
     ranges: Sequence[Range]
     cut: bool  # whether a range may be read by several tasks
+    headers: bool  # whether they are read
 
 
 def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = None) -> None:
@@ -109,7 +110,7 @@ def _rows_in(session: Session, table: Table, ticks: Path | None) -> DataFrame:
     told = None if ticks is None else str(ticks)
     if brought is not None:
         most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
-        records = raw_records(session, brought.settings, brought.ranges, tasks=most)
+        records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
         return records.mapInArrow(_Brought(table.frame, brought.ranges, table.name, told), schema)  # type: ignore[arg-type]
     numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
     reading = _Reading(table.frame, parts, table.name, told)

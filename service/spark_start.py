@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from samovar.changelog.broker_jars import Say
 from samovar.changelog.kafka_java import java_settings
-from samovar.changelog.spark import SCHEDULING, Starting, starting
+from samovar.changelog.spark import READING, SCHEDULING, Starting, starting
 from samovar.service.logs import kafka_of
 from samovar.service.settings_models import ServiceFile
 
@@ -23,6 +23,6 @@ def starting_for(
         say(f"Spark reads Kafka without {', '.join(left_out)}: librdkafka's own")
     # Without Kafka Java only schedules what Python does; with it, it reads.
     with starting(
-        name, master, kafka=kafka is not None, settings=SCHEDULING if kafka is None else {}, say=say
+        name, master, kafka=kafka is not None, settings=SCHEDULING if kafka is None else READING, say=say
     ) as start:
         yield start

@@ -128,6 +128,9 @@ def table_of(
     )
 
 
+IN_HEADERS = ("dead-letters", "late")  # is what these frames show
+
+
 def _brought(source: Source, frame: Any, log: Log) -> Brought | None:
     settings: ServiceFile = frame.settings if hasattr(frame, "settings") else frame.service.settings
     kafka = kafka_of(settings)
@@ -135,7 +138,8 @@ def _brought(source: Source, frame: Any, log: Log) -> Brought | None:
         return None
     ranges = frame.ranges(log)
     settle(log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's
-    return Brought(kafka, ranges, source.options["source"] != "changelog")
+    kind = source.options["source"]
+    return Brought(kafka, ranges, cut=kind != "changelog", headers=kind in IN_HEADERS)
 
 
 def offsets_in(offsets: Offsets) -> int:

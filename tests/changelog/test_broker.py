@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,12 @@ def test_a_broker_that_was_killed_starts_again_with_its_data(folder: Path) -> No
     assert second.started
     assert second.pid != first.pid
     assert broker.cluster_of(folder) == cluster
+
+
+def test_a_new_cluster_is_no_option_of_a_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = uuid.UUID(bytes=b"\xf8" * 16)  # a dash, as Base64 has it
+    monkeypatch.setattr(uuid, "uuid4", lambda: made)
+    assert broker.cluster_of(folder)[0] == "e"
 
 
 def test_a_broker_that_dies_shows_its_last_words(folder: Path) -> None:

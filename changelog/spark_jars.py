@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 from pathlib import Path
+from typing import IO
 
-from samovar.changelog.broker_jars import Java, NotFetched, Say, fetch
+from samovar.changelog.broker_jars import Java, NotFetched, Say, fetch, find_java
 from samovar.changelog.errors import Refused
 
 SPARK = "4.0.0"
@@ -60,3 +62,22 @@ def _pyspark() -> Path:
     assert found is not None, "asked for with PySpark at hand"
     assert found.origin is not None
     return Path(found.origin).parent
+
+
+def main() -> int:
+    """`python -m samovar.changelog.spark_jars`: their paths, as `spark-submit --jars` takes them."""
+    try:
+        jars = connector_jars(find_java("Spark"), lambda text: _tell(sys.stderr, text))
+    except Refused as refused:
+        _tell(sys.stderr, str(refused))
+        return 2
+    _tell(sys.stdout, ",".join(map(str, jars)))
+    return 0
+
+
+def _tell(out: IO[str], text: str) -> None:
+    out.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,6 +25,7 @@ from samovar.changelog.fed import Range
 from samovar.changelog.kafka_java import java_settings
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark import Session
+from samovar.changelog.spark_errors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +94,8 @@ def raw_records(
     if tasks is not None and tasks > len(wanted):
         reader = reader.option("minPartitions", str(tasks))
     reader = reader.option("groupIdPrefix", GROUP).option("failOnDataLoss", "true")
-    frame = reader.option("includeHeaders", str(headers).lower()).load()
+    with translated(session.log):
+        frame = reader.option("includeHeaders", str(headers).lower()).load()
     frame = frame.select(*(["topic"] if topic else []), *COLUMNS, *(["headers"] if headers else []))
     return frame if tasks is None or tasks >= len(wanted) else frame.coalesce(tasks)
 

@@ -42,7 +42,8 @@ case "$master" in
       if [ ! -e "$packed" ] || [ "$prefix/pyvenv.cfg" -nt "$packed" ]; then
         "$python" -c 'import venv_pack' 2>/dev/null || fail "pip install venv-pack packs the environment; or give --packed"
         echo "spark-submit: packing $prefix into $packed (once)" >&2
-        "$python" -m venv_pack --prefix "$prefix" --output "$packed.part.tar.gz" --force --quiet
+        # Spark's own jars are on the cluster, and would be two thirds of it.
+        "$python" -m venv_pack --prefix "$prefix" --output "$packed.part.tar.gz" --exclude '*/pyspark/jars/*' --force --quiet
         mv "$packed.part.tar.gz" "$packed"
       fi
     fi
@@ -52,5 +53,13 @@ case "$master" in
     ;;
 esac
 
+# A driver that is running takes no more jars: the Kafka connector's are named here.
+jars=()
+case "${confs[*]-}" in
+  *spark.jars=*|*spark.jars.packages=*) ;;
+  *) found=$("$python" -m samovar.changelog.spark_jars) || fail "without the Kafka connector's jars; or name them: --conf spark.jars=..."
+     jars=(--jars "$found") ;;
+esac
+
 exec "$submit" --master "$master" --driver-java-options "$quiet" \
-  ${archives[@]+"${archives[@]}"} ${confs[@]+"${confs[@]}"} "$here/spark_main.py" "$@"
+  ${jars[@]+"${jars[@]}"} ${archives[@]+"${archives[@]}"} ${confs[@]+"${confs[@]}"} "$here/spark_main.py" "$@"

@@ -138,6 +138,25 @@ def test_a_connector_that_nobody_can_fetch(tmp_path: Path, monkeypatch: pytest.M
     assert str(tmp_path) in refused.value.hint
 
 
+def test_the_connector_for_a_submitted_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Java that spark-submit started takes no jars later: deploy/spark-submit.sh asks for them before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = spark_jars.cache_folder()
+    folder.mkdir(parents=True)
+    assert spark_jars.main() == 2
+    assert "Delete" in capsys.readouterr().err
+    for name in (f"{spark_jars.CONNECTOR[1]}-{spark_jars.SPARK}.jar", "kafka-clients-3.9.0.jar"):
+        (folder / name).touch()
+    assert spark_jars.main() == 0
+    told = capsys.readouterr().out.strip().split(",")
+    assert [Path(each).name for each in told] == [
+        "kafka-clients-3.9.0.jar",
+        f"{spark_jars.CONNECTOR[1]}-{spark_jars.SPARK}.jar",
+    ]
+
+
 def test_a_session_without_the_connector() -> None:
     """In Spark's own words, as its jar has them: the tests' session has the connector."""
     (jar,) = spark_jars._pyspark().glob("jars/spark-common-utils_*.jar")

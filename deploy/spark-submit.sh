@@ -39,9 +39,10 @@ case "$master" in
     if [ -z "$packed" ]; then
       packed="${TMPDIR:-/tmp}/samovar-environment-$(id -u).tar.gz"
       prefix=$("$python" -c 'import sys; print(sys.prefix)')
-      if [ ! -e "$packed" ] || [ "$prefix/pyvenv.cfg" -nt "$packed" ]; then
+      installed=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+      if [ ! -e "$packed" ] || [ "$prefix/pyvenv.cfg" -nt "$packed" ] || [ "$installed" -nt "$packed" ]; then
         "$python" -c 'import venv_pack' 2>/dev/null || fail "pip install venv-pack packs the environment; or give --packed"
-        echo "spark-submit: packing $prefix into $packed (once)" >&2
+        echo "spark-submit: packing $prefix into $packed (until something else is installed in it)" >&2
         # Spark's own jars are on the cluster, and would be two thirds of it.
         "$python" -m venv_pack --prefix "$prefix" --output "$packed.part.tar.gz" --exclude '*/pyspark/jars/*' --force --quiet
         mv "$packed.part.tar.gz" "$packed"

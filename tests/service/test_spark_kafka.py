@@ -305,7 +305,7 @@ def test_all_records_of_a_restore_come_by_the_connector(
             for row in raw(log, each.at.topic)
             if row[0] == each.at.partition and each.start <= row[1] < each.end
         ]
-        assert feed.given == len(within) > 20
+        assert feed.given == len(within) > 5  # a changelog may have been compacted
 
 
 def test_a_backtest_gives_what_the_local_engine_gives(spark: Session, ran: OnKafka, tmp_path: Path) -> None:

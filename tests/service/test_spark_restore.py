@@ -14,6 +14,7 @@ import pytest
 from samovar.changelog import ahead
 from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
+from samovar.changelog.fed import Feed
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_progress import Ticker
@@ -190,10 +191,10 @@ def codes_of(service: Service) -> list[str]:
     return [line.split(":")[0] for line in done.stderr.splitlines()]
 
 
-def _refusing(part: Part, tick: Ticker) -> Staged:
+def _refusing(part: Part, tick: Ticker, feed: Feed | None) -> Staged:
     if part.planned.partition == 1:
         raise Refused("journal-cut", "the journal begins with entry 7", "It must never lose records.")
-    return stage(part, tick)
+    return stage(part, tick, feed)
 
 
 def test_a_task_of_the_user_s_own(spark: Session, root: Path, tmp_path: Path) -> None:

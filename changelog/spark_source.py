@@ -25,6 +25,11 @@ class Frame(Protocol):
 
     @property
     def schema(self) -> pa.Schema: ...
+    @property
+    def reads_headers(self) -> bool:
+        """Whether its rows are made of headers, too: who brings records may leave them out otherwise."""
+        ...
+
     def parts(self) -> Sequence[Any]:
         """What can be read at once by several tasks; any values that can be pickled."""
         ...

@@ -61,6 +61,7 @@ class RecordFrame:
     columns: Callable[[], Columns]
     key: bytes | None = None
     only: tuple[str, frozenset[str]] | None = None  # a column, and its values that are wanted
+    reads_headers: bool = False
 
     def parts(self) -> Sequence[Stretch]:
         return self.stretches
@@ -97,11 +98,19 @@ class RecordFrame:
 
 
 def _frame(
-    site: Site, wanted: Wanted, topic: str, fields: list[Any], columns: Callable[[], Columns], *, needed: bool = True
+    site: Site,
+    wanted: Wanted,
+    topic: str,
+    fields: list[Any],
+    columns: Callable[[], Columns],
+    *,
+    needed: bool = True,
+    headers: bool = False,
 ) -> RecordFrame:
     key = None if wanted.key is None else wanted.key.encode()
     schema = pa.schema([*PLACE, *(pa.field(name, kind) for name, kind in fields)])
-    return RecordFrame(site.settings, schema, stretches(site, topic, wanted, needed=needed), columns, key)
+    found = stretches(site, topic, wanted, needed=needed)
+    return RecordFrame(site.settings, schema, found, columns, key, reads_headers=headers)
 
 
 # ---------------------------------------------------------------- inputs
@@ -315,7 +324,7 @@ LETTER = [("topic", TEXT), ("partition", INT), ("offset", LONG)]
 
 def dead_letters(site: Site, wanted: Wanted) -> RecordFrame:
     fields = [("reason", TEXT), ("message", TEXT), *LETTER, ("stage", TEXT), ("value", BYTES), ("text", TEXT)]
-    return _frame(site, wanted, site.settings.dead_letters.topic, fields, _dead_letters)
+    return _frame(site, wanted, site.settings.dead_letters.topic, fields, _dead_letters, headers=True)
 
 
 def _dead_letters() -> Columns:
@@ -329,7 +338,7 @@ def _dead_letters() -> Columns:
 
 def late(site: Site, wanted: Wanted) -> RecordFrame:
     fields = [("late_ms", LONG), ("stream", TEXT), *LETTER, ("stage", TEXT), ("value", BYTES), ("text", TEXT)]
-    return _frame(site, wanted, site.settings.late.topic, fields, _late)
+    return _frame(site, wanted, site.settings.late.topic, fields, _late, headers=True)
 
 
 def _late() -> Columns:

@@ -84,6 +84,7 @@ class StateFrame:
     wanted: Wanted
     stretches: tuple[Stretch, ...]
     schema: pa.Schema = SCHEMA
+    reads_headers: bool = False
 
     def parts(self) -> Sequence[Stretch]:
         return self.stretches

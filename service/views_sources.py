@@ -128,9 +128,6 @@ def table_of(
     )
 
 
-IN_HEADERS = ("dead-letters", "late")  # is what these frames show
-
-
 def _brought(source: Source, frame: Any, log: Log) -> Brought | None:
     settings: ServiceFile = frame.settings if hasattr(frame, "settings") else frame.service.settings
     kafka = kafka_of(settings)
@@ -138,8 +135,7 @@ def _brought(source: Source, frame: Any, log: Log) -> Brought | None:
         return None
     ranges = frame.ranges(log)
     settle(log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's
-    kind = source.options["source"]
-    return Brought(kafka, ranges, cut=kind != "changelog", headers=kind in IN_HEADERS)
+    return Brought(kafka, ranges, source.options["source"] != "changelog", frame.reads_headers)
 
 
 def offsets_in(offsets: Offsets) -> int:

@@ -18,9 +18,8 @@ from samovar.service.views_store import Manifest, ViewStore
 from tests.http import Served, served, wait_for
 from tests.oncall import Service, catch_up, make, many, purchase
 
-CONFIG = """
+MARKED = """
 service: s
-http: {requests_per_s: 100000}
 streams:
   purchase:
     key: card
@@ -29,6 +28,7 @@ streams:
     slack: 2s
     pii: [card]
 """
+CONFIG = f"http: {{requests_per_s: 100000}}{MARKED}"
 VISITS = """
 rule: visits
 title: What a card did in one go

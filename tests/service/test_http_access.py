@@ -22,19 +22,10 @@ from samovar.service.logs import opened
 from samovar.service.settings import load_service
 from tests.contracts.log_driving import unique
 from tests.http import Served, listening_to, served, wait_for
+from tests.lived import MARKED
 from tests.oncall import ROOT, Service, make, purchase, run, run_apart
 from tests.registry import TestRegistry, running
 
-MARKED = """
-service: s
-streams:
-  purchase:
-    key: card
-    partitions: 2
-    schema: {card: string, amount: double, country: string}
-    slack: 2s
-    pii: [card]
-"""
 CARD = "4929-1234-5678-9012"
 QUOTING = """
 rule: quoting

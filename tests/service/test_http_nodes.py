@@ -21,8 +21,9 @@ from samovar.changelog.broker_process import free_port
 from samovar.changelog.presence import Presence, TaskReport
 from samovar.service.settings import load_service
 from tests.http import Served, served, wait_for
+from tests.lived import MARKED
 from tests.oncall import ROOT, Service, make, many, purchase
-from tests.service.test_http_access import MARKED, tokens_of
+from tests.service.test_http_access import tokens_of
 
 
 @contextmanager

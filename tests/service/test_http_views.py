@@ -10,16 +10,9 @@ import pytest
 
 from samovar.service.views_store import Manifest, ViewStore
 from tests.http import Served, served
+from tests.lived import MARKED, ROWS, VIEW
 from tests.oncall import make
-from tests.service.test_http_access import MARKED, tokens_of
-
-VIEW = """view: cards
-title: What a card paid
-sql: |
-  SELECT card, count(*) AS purchases, sum(amount) AS paid FROM purchase GROUP BY card
-key: [card]
-"""
-ROWS = {"card": ["c1", "c2", "c3"], "purchases": [3, 1, 2], "paid": [10.5, 900.0, None]}
+from tests.service.test_http_access import tokens_of
 
 
 @pytest.fixture(scope="module")

@@ -385,6 +385,16 @@ def test_ranges_that_hold_nothing_visible_and_records_that_are_gone(spark: Sessi
     assert f"{topic}-1" in refused.value.what
 
 
+def test_partitions_of_one_number_in_two_topics_are_two_parts(spark: Session, ran: OnKafka, log: Log) -> None:
+    """As the changelogs of two stages have them."""
+    places = [TopicPartition(f"{ran.name}-{name}", 0) for name in ("one", "other")]
+    log.create([TopicSpec(at.topic, 1) for at in places])
+    for at, count in zip(places, (10, 4), strict=True):
+        log.append([Append(at.topic, [(b"k", b"%d" % number) for number in range(count)], 0)])
+    parts = [Reading(at, (Range(at, *log.bounds([at])[at]),)) for at in places]
+    assert spread_over(spark, "count", log, {"bootstrap.servers": ran.kafka}, parts, count_records) == [10, 4]
+
+
 def count_records(at: TopicPartition, tick: Ticker, feed: Feed | None) -> int:
     """On an executor. It reads one batch, and leaves what comes after it."""
     assert feed is not None

@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos fuzz fuzz-http clean lock kernel spark pages browser
+.PHONY: help demo test lint format bench bench-spark chaos fuzz fuzz-http clean lock kernel spark pages browser promtool
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -62,7 +62,7 @@ pages: $(INSTALLED) ## the editor of the pages, bundled from the npm registry
 	@$(BIN)/python service/web/editor/build.py $(if $(filter pages,$(MAKECMDGOALS)),,--optional)
 
 demo test: pages
-test: browser
+test: browser promtool
 
 lock: ## choose the newest allowed versions again and write requirements.lock
 	@rm -rf build/lock && $(call find_python) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv
@@ -87,6 +87,10 @@ $(VENV)/.spark: $(INSTALLED) requirements-spark.lock
 # Debian's chromium, for the tests of the pages: installed where that is allowed, else it says how.
 browser: $(INSTALLED)
 	@$(BIN)/python tests/browser/chromium.py
+
+# Prometheus' promtool, for the tests of the alarms: fetched where that can be, else it says how.
+promtool: $(INSTALLED)
+	@$(BIN)/python tests/promtool.py
 
 kernel: $(INSTALLED)
 	@$(BIN)/python patterns/kernel/build.py

@@ -6,6 +6,7 @@
     python -m benchmarks http [--rate N] [--listeners N] [--seconds N] [--rounds N] [--json]
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only PART,...] [--plot FILE] [--json]
     python -m benchmarks backtest [--events N] [--json]
+    python -m benchmarks failover [--rounds N]
     python -m benchmarks all [options that both have]
 
 `matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
@@ -26,6 +27,12 @@ def _spark(arguments: Sequence[str]) -> int:
     return spark.main(arguments)
 
 
+def _failover(arguments: Sequence[str]) -> int:
+    from benchmarks import failover  # noqa: PLC0415 - it needs what tests need
+
+    return failover.main(arguments)
+
+
 PARTS: dict[str, list[Callable[[Sequence[str]], int]]] = {
     "matcher": [matcher.main],
     "service": [service.main],
@@ -33,6 +40,7 @@ PARTS: dict[str, list[Callable[[Sequence[str]], int]]] = {
     "http": [http.main],
     "spark": [_spark],
     "backtest": [backtest.main],
+    "failover": [_failover],
     "all": [matcher.main, service.main],
 }
 

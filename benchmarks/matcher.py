@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import machine, number
-from benchmarks.stream import W1, W2, Purchases, many_rules, purchases, write_lines
+from benchmarks.stream import LISTED, W1, W2, Purchases, many_rules, purchases, write_lines
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.matcher import States, step
 from samovar.patterns.native import Decoder, Messages, lines_of
@@ -65,7 +65,7 @@ class Figure:
 def main(given: Sequence[str]) -> int:
     arguments = _arguments(given)
     figures: list[Figure] = []
-    for group in (columns_to_matches, keys, sessions, commands, *([ten_million] if arguments.full else [])):
+    for group in (columns_to_matches, keys, lists, sessions, commands, *([ten_million] if arguments.full else [])):
         figures += group(arguments.events)
         print(f"  ... {group.__name__.replace('_', ' ')}: done", file=sys.stderr)
     if arguments.json:
@@ -107,6 +107,22 @@ def keys(events: int) -> Iterable[Figure]:
             yield Figure(f"W1 with {cards:,} cards", rate, "events/s", f"{live:,} live states at the end")
 
 
+def lists(events: int) -> Iterable[Figure]:
+    """A value is looked up, so a long list must not cost more than memory does.
+
+    The two take turns and count CPU time: others work on this machine too, and it is their ratio that matters.
+    """
+    sizes = 10, 100_000
+    programs = [compile_rules(rules_of(LISTED, lists={"blocked": [f"x{n}" for n in range(size)]})) for size in sizes]
+    with tempfile.TemporaryDirectory() as folder:
+        data = text_of(purchases(events), Path(folder))
+        rounds = [[timed_steps(program, data, time.process_time)[0] for program in programs] for _ in range(2 * TIMES)]
+    rates = [max(each) for each in zip(*rounds, strict=True)]
+    for size, rate in zip(sizes, rates, strict=True):
+        yield Figure(f"W1 with a list of {size:,} values", rate, "events/s")
+    yield Figure("cost of 100,000 values", rates[0] / rates[1], "times 10", "in the same run", 1.2)
+
+
 def sessions(events: int) -> Iterable[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         data = text_of(purchases(events), Path(folder))
@@ -114,8 +130,8 @@ def sessions(events: int) -> Iterable[Figure]:
         yield Figure("W2, sessions of 30 s", rate, "events/s", f"{matches:,} sessions closed")
 
 
-def rules_of(*texts: str) -> list[Rule]:
-    loaded = [load_text(text) for text in texts]
+def rules_of(*texts: str, lists: Mapping[str, Sequence[str]] | None = None) -> list[Rule]:
+    loaded = [load_text(text, lists=lists) for text in texts]
     return [one.rule for one in loaded if one.rule is not None]
 
 
@@ -125,7 +141,9 @@ def text_of(stream: Purchases, folder: Path) -> Messages:
     return lines_of(path.read_bytes())
 
 
-def timed_steps(program: Program, data: Messages) -> tuple[float, int, int]:
+def timed_steps(
+    program: Program, data: Messages, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, int, int]:
     """Events a second of `step` alone, matches, states at the end. Decoding is done in between and not counted."""
     decoder, states = Decoder(program.fields), States(program)
     spent, matches = 0.0, 0
@@ -134,9 +152,9 @@ def timed_steps(program: Program, data: Messages) -> tuple[float, int, int]:
         batch = decoder.batch()
         part = Messages(data.data, data.starts[start:stop], data.ends[start:stop])
         decoder.decode(batch, part, offsets=np.arange(start, stop))
-        begun = time.perf_counter()
+        begun = clock()
         matches += len(step(states, batch, int(batch.time[-1])))
-        spent += time.perf_counter() - begun
+        spent += clock() - begun
     return len(data) / spent, matches, states.live()
 
 

@@ -26,6 +26,15 @@ match: |
     [purchase where amount > 200] as big
 """
 
+LISTED = """
+rule: listed
+match: |
+  sequence by card with maxspan=10m
+    [purchase where amount < 2 and card not in $blocked] as probe with runs=3..
+    [purchase where amount > 200 and card not in $blocked] as big
+lists: {blocked: []}
+"""
+
 W2 = """
 rule: w2
 match: session by card with gap=30s [purchase where true]

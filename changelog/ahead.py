@@ -13,9 +13,6 @@ import numpy as np
 from samovar.changelog.log import Log, Reader, TopicPartition
 from samovar.changelog.newest import Newest
 
-READ_RECORDS = 50_000
-PART_ROWS = 400_000  # newest values held before they are handed on
-PART_BYTES = 128 << 20  # and bytes of records, older values among them
 POLL_S = 0.05
 
 
@@ -34,7 +31,7 @@ class Ahead:
 
     def __init__(self, log: Log, at: TopicPartition, start: int, end: int) -> None:
         self.position = start
-        self._at, self._end = at, end
+        self._at, self._end, self._tunables = at, end, log.tunables
         self._parts: queue.Queue[Part | BaseException] = queue.Queue(1)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(log,), name=f"restore {at}", daemon=True)
@@ -65,16 +62,17 @@ class Ahead:
             self._put(error)
 
     def _read(self, reader: Reader) -> None:
-        rows, records = Newest(), 0
+        rows, records, most = Newest(), 0, self._tunables
         time_ms: int | None = None
         while self.position < self._end and not self._stopped.is_set():
-            for each in reader.poll(READ_RECORDS, POLL_S):
+            for each in reader.poll(most.restore_records, POLL_S):
                 count = int(np.searchsorted(each.offsets, self._end))
                 if count:
                     rows.add(each, count)
                     records, time_ms = records + count, int(each.times[count - 1])
             self.position = min(reader.position(self._at), self._end)
-            if self.position >= self._end or len(rows) >= PART_ROWS or rows.bytes >= PART_BYTES:
+            is_full = len(rows) >= most.restore_rows or rows.bytes >= most.restore_bytes
+            if self.position >= self._end or is_full:
                 rows.sort()
                 self._put(Part(rows, self.position, time_ms, records))
                 rows, records = Newest(), 0

@@ -16,8 +16,6 @@ from samovar.changelog.restore import Changelog, Restore
 from samovar.state.memory import MemoryStore
 from samovar.state.store import TaskStore
 
-LOOK_BACK = 20_000  # records looked at first for the end of a commit; then ten times as many, and so on
-
 
 def image_at(
     log: Log, changelog: Changelog, to: int, on_progress: Callable[[int], None] = lambda _: None
@@ -62,7 +60,7 @@ def refuse_compacted(log: Log, changelog: Changelog, offset: int, lag_ms: int, n
 def commit_before(log: Log, changelog: Changelog, offset: int) -> int:
     """The end of the last whole commit before an offset. The position row ends each of them."""
     begin = changelog.bounds.begin
-    back = LOOK_BACK
+    back = log.tunables.look_back_records
     while True:
         start = max(begin, offset - back)
         found = _last_position(log, changelog.at, start, offset)

@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient
 from samovar.changelog.broker_jars import VERSION, Java, Say, cache_folder, find_java, kafka_jars, tail
 from samovar.changelog.broker_process import alive, begun_of, end, free_port, spawn, wait_for, write_whole
 from samovar.changelog.errors import Refused
+from samovar.state.folders import make_private
 
 HOST = "127.0.0.1"
 START_S = 90  # until a broker must answer
@@ -160,7 +161,7 @@ def seen(folder: Path, process: Process, *, answers: bool, started: bool = False
 def locked(folder: Path) -> Iterator[None]:
     """One start or stop at a time. The system lets go of the lock when its process ends, however it ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         with (folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -172,13 +173,23 @@ def locked(folder: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- the process
 
 
-def launch(folder: Path, port: int, java: Java, jars: Sequence[Path], extra: Mapping[str, str]) -> Process:
-    cluster = cluster_of(folder)
+def launch(
+    folder: Path,
+    port: int,
+    java: Java,
+    jars: Sequence[Path],
+    extra: Mapping[str, str],
+    *,
+    cluster: str = "",
+    java_options: Sequence[str] = (),
+) -> Process:
+    """`cluster` is that of the other nodes, where there are others; `java_options` come after ours."""
+    cluster = cluster or cluster_of(folder)
     write_properties(folder, port, extra)
     archive = cache_folder() / f"java-{java.version}.jsa"
     classpath = ["-cp", os.pathsep.join(map(str, jars))]
     sharing = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
-    command = [java.path, *JAVA_OPTIONS, *LOG_OPTIONS]
+    command = [java.path, *JAVA_OPTIONS, *LOG_OPTIONS, *java_options]
     formatting = [*command, *sharing, *classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
     format_data([*formatting, "-t", cluster, "-c", str(folder / "server.properties")])
     # Without an archive of its classes the broker writes one when it ends; `stop` puts it where the next one finds it.

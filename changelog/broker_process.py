@@ -19,7 +19,7 @@ def spawn(command: list[str], log: Path) -> int:
     opened = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, str(log), opened, 0o644),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), opened, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
     return os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True)

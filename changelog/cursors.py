@@ -12,8 +12,6 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Records, TopicPartition
 from samovar.patterns.native import Messages
 
-READ_RECORDS = 50_000
-FEW_RECORDS = 10_000
 STUCK_S = 120.0  # with no record for so long, a replay fails loudly
 
 
@@ -89,8 +87,9 @@ class Cursor:
         """With an end, and not much before it, the reader is one for a few records."""
         self.at = at
         self.next = start
-        few = end is not None and end - start <= FEW_RECORDS
-        self._reader = log.glance({at: start}, FEW_RECORDS) if few else log.reader({at: start})
+        self._at_once = log.tunables.replay_records
+        few = end is not None and end - start <= log.tunables.few_records
+        self._reader = log.glance({at: start}, log.tunables.few_records) if few else log.reader({at: start})
         self._waiting: deque[Records] = deque()
 
     def take(self, until: int) -> Records | None:
@@ -99,7 +98,7 @@ class Cursor:
         while self.next < until:
             if self._waiting:
                 return self._cut(self._waiting.popleft(), until)
-            found = self._reader.poll(READ_RECORDS, 0.1)
+            found = self._reader.poll(self._at_once, 0.1)
             self._waiting += [each for each in found if len(each)]
             if not self._waiting:
                 self.next = max(self.next, min(self._reader.position(self.at), until))

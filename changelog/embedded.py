@@ -34,20 +34,22 @@ from samovar.changelog.embedded_upkeep import Upkeep, is_compacted, is_retained
 from samovar.changelog.embedded_write import packed_appends, write
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
+from samovar.common.tunables import DEFAULTS, Tunables
 
 
 class EmbeddedLog:
     """A log in a folder, as samovar.changelog.log.Log says. Threads may share it; readers and members they may not."""
 
-    def __init__(self, folder: Path, clock: Clock = wall_clock_ms) -> None:
+    def __init__(self, folder: Path, clock: Clock = wall_clock_ms, tunables: Tunables = DEFAULTS) -> None:
         self.folder = folder
+        self.tunables = tunables
         self._path = folder / "log.db"
         self._clock = clock
         self._one_at_a_time = Lock()
         prepare(folder)
         with failing(self._path):
             self._connection = connect(self._path)
-        self._upkeep = Upkeep(self._connection, self._path, clock)
+        self._upkeep = Upkeep(self._connection, self._path, clock, tunables)
 
     def close(self) -> None:
         with self._one_at_a_time:
@@ -148,7 +150,7 @@ class EmbeddedLog:
         return [f"slot-{slot}" for slot in live_slots(folder_of(self.folder, group))]
 
     def join(self, joining: Joining) -> Member:
-        return EmbeddedMember(self.folder, joining, self._clock)
+        return EmbeddedMember(self.folder, joining, self._clock, self.tunables)
 
     # ---------------------------------------------------------------- records
 
@@ -158,7 +160,7 @@ class EmbeddedLog:
     def glance(self, positions: Mapping[TopicPartition, int], records: int = 0) -> Glance:  # noqa: ARG002 - all are quick
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
-        return EmbeddedReader(self._path, numbers, positions)
+        return EmbeddedReader(self._path, numbers, positions, self.tunables.fetch_bytes)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return self.glance(positions)
@@ -166,7 +168,7 @@ class EmbeddedLog:
     def append(self, appends: Sequence[Append]) -> int:
         with self._one_at_a_time:
             with failing(self._path):
-                segments = packed_appends(self._connection, appends)
+                segments = packed_appends(self._connection, appends, self.tunables.segment_bytes)
             if segments:
                 with writing(self._connection, self._path):
                     write(self._connection, segments, self._clock())

@@ -21,13 +21,12 @@ import numpy as np
 
 from samovar.changelog.embedded_file import Stored, reading, writing
 from samovar.changelog.embedded_read import unpacked
-from samovar.changelog.embedded_segment import SEGMENT_BYTES, Standing, repack
+from samovar.changelog.embedded_segment import Standing, repack
 from samovar.changelog.packed import Packed, joined, kept, objects
+from samovar.common.tunables import DEFAULTS, Tunables
 
-STEP_BYTES = 2 << 20
-MAX_KEYS = 500_000
-MIN_DIRTY_BYTES = 1 << 20
 DAY_MS = 86_400_000
+PARTS = 16  # of what a topic keeps, a segment that was joined is no more than one
 
 _REACHING = (
     "SELECT rowid, horizon, size, first, next, time, data FROM segment "
@@ -58,6 +57,7 @@ class Pass:
     partition: int
     mapped: int  # the keys of all below, down to where the last pass ended, are in `newest`
     limit: int  # nothing from here on is touched
+    tunables: Tunables = DEFAULTS
     swept: int = 0  # all below is clean
     newest: dict[bytes | None, int] = field(default_factory=dict)
 
@@ -68,7 +68,8 @@ class Pass:
             return False
         with writing(connection, self.path):
             rows = list(self._rows(connection, self.swept, within=True))
-            for together in groups([(row, self._still(row, now_ms)) for row in rows]):
+            still = [(row, self._still(row, now_ms)) for row in rows]
+            for together in groups(still, self.stored, self.tunables, retained(self.stored, "retention.ms")):
                 self._replace(connection, together, now_ms)
             if not rows:
                 self._end(connection)
@@ -85,7 +86,7 @@ class Pass:
             keys = objects(row.packed.keys, row.packed.keyless)[:old]
             self.newest.update(zip(keys, offsets[:old].tolist(), strict=True))
         self.mapped = rows[-1].standing.next if rows else self.limit
-        if len(self.newest) > MAX_KEYS:
+        if len(self.newest) > self.tunables.compact_keys:
             self.limit = min(self.limit, self.mapped)
 
     def _end(self, connection: sqlite3.Connection) -> None:
@@ -105,7 +106,7 @@ class Pass:
             standing = Standing(self.stored.topic.name, self.partition, first, following, time_ms)
             yield Row(rowid, horizon, unpacked(self.path, standing, data), standing, bytes_here)
             size += bytes_here
-            if size >= STEP_BYTES:
+            if size >= self.tunables.compact_bytes:
                 return
 
     def _still(self, row: Row, now_ms: int) -> Packed:
@@ -153,20 +154,41 @@ def replace(
     )
 
 
-def groups(rows: Sequence[tuple[Row, Packed]]) -> Iterator[list[tuple[Row, Packed]]]:
-    """Neighbours that fit into one segment together."""
+def groups(
+    rows: Sequence[tuple[Row, Packed]], stored: Stored, tunables: Tunables, period_ms: int | None
+) -> Iterator[list[tuple[Row, Packed]]]:
+    """Neighbours that fit into one segment together. A segment is as old as its newest record and goes as a whole, so
+    it spans a small part of the period after which records may go, and of the bytes that are kept.
+    """
+    kept_bytes = retained(stored, "retention.bytes")
+    most_bytes = tunables.segment_bytes if kept_bytes is None else min(tunables.segment_bytes, kept_bytes // PARTS)
     group: list[tuple[Row, Packed]] = []
-    size = 0
+    size = oldest_ms = newest_ms = 0
     for row, still in rows:
         # The columns of a record take up to 28 bytes beside its own.
         here = _bytes(still) + 28 * len(still)
-        if group and size + here > SEGMENT_BYTES:
+        first_ms = int(still.times.min()) if len(still) else row.standing.time
+        oldest_ms, newest_ms = min(oldest_ms, first_ms), max(newest_ms, row.standing.time)
+        is_long = period_ms is not None and newest_ms - oldest_ms > period_ms // PARTS
+        if group and (size + here > most_bytes or is_long):
             yield group
             group, size = [], 0
+        if not group:
+            oldest_ms, newest_ms = first_ms, row.standing.time
         group.append((row, still))
         size += here
     if group:
         yield group
+
+
+def retained(stored: Stored, setting: str) -> int | None:
+    """What retention.ms or retention.bytes says; None: nothing goes by it."""
+    found = int(stored.topic.settings.get(setting, "-1"))
+    return found if found >= 0 and "delete" in policies(stored) else None
+
+
+def policies(stored: Stored) -> list[str]:
+    return [policy.strip() for policy in stored.topic.settings.get("cleanup.policy", "delete").split(",")]
 
 
 def _bytes(packed: Packed) -> int:
@@ -174,18 +196,27 @@ def _bytes(packed: Packed) -> int:
     return sum(int((each.ends - each.starts).sum()) for each in messages)
 
 
-def due_pass(connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, now_ms: int) -> Pass | None:
+def due_pass(
+    connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, now_ms: int, tunables: Tunables
+) -> Pass | None:
     """A pass, where enough has come since the last one."""
-    ready = whole_pass(connection, path, stored, partition, now_ms)
+    ready = whole_pass(connection, path, stored, partition, now_ms, tunables)
     sizes = "SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ? AND partition = ? AND first >= ? AND next <= ?"
     where = stored.number, partition
     (dirty,) = connection.execute(sizes, (*where, ready.mapped, ready.limit)).fetchone()
     (total,) = connection.execute(sizes, (*where, 0, ready.limit)).fetchone()
     ratio = float(stored.topic.settings.get("min.cleanable.dirty.ratio", "0.5"))
-    return ready if dirty >= MIN_DIRTY_BYTES and dirty >= ratio * total else None
+    return ready if dirty >= tunables.dirty_bytes and dirty >= ratio * total else None
 
 
-def whole_pass(connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, now_ms: int) -> Pass:
+def whole_pass(
+    connection: sqlite3.Connection,
+    path: Path,
+    stored: Stored,
+    partition: int,
+    now_ms: int,
+    tunables: Tunables = DEFAULTS,
+) -> Pass:
     """A pass over all that min.compaction.lag.ms lets it touch."""
     where = stored.number, partition
     row = connection.execute("SELECT end, cleaned FROM partition WHERE topic = ? AND partition = ?", where).fetchone()
@@ -195,4 +226,4 @@ def whole_pass(connection: sqlite3.Connection, path: Path, stored: Stored, parti
         "SELECT min(first) FROM segment WHERE topic = ? AND partition = ? AND time > ?", (*where, young)
     ).fetchone()
     limit = end if limit is None else limit
-    return Pass(path, stored, partition, min(cleaned, limit), limit)
+    return Pass(path, stored, partition, min(cleaned, limit), limit, tunables)

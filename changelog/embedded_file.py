@@ -26,6 +26,7 @@ from typing import TypeAlias
 from samovar.changelog.embedded_locks import holder, take
 from samovar.changelog.errors import CommitUnknown, LogUnavailable, Refused
 from samovar.changelog.log import Topic
+from samovar.state.folders import make_private, make_private_file
 
 Clock: TypeAlias = Callable[[], int]
 
@@ -77,7 +78,9 @@ def prepare(folder: Path) -> None:
     """Make the file where there is none, and refuse one that is not ours."""
     path = folder / "log.db"
     with failing(path):
-        (folder / "locks").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder / "locks")
+        make_private_file(path)  # SQLite makes the files beside it with the same rights
         with _alone(folder / "locks" / "open.lock"):
             connection = connect(path)
             try:

@@ -27,6 +27,7 @@ from samovar.changelog.embedded_upkeep import Upkeep
 from samovar.changelog.embedded_write import Ready, packed_appends, write
 from samovar.changelog.errors import Fenced, Refused
 from samovar.changelog.log import Append, Joining, Records, TopicPartition
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.state import points
 
 LOOK_S = 0.5
@@ -50,14 +51,15 @@ def share(partitions: int, slots: Sequence[int], slot: int) -> range:
 class EmbeddedMember:
     """A container in its group. The source of truth for which partitions this process holds."""
 
-    def __init__(self, folder: Path, joining: Joining, clock: Clock) -> None:
+    def __init__(self, folder: Path, joining: Joining, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
         self._joining = joining
+        self._tunables = tunables
         self._clock = clock
         self._path = folder / "log.db"
         self._locks = folder_of(folder, joining.group)
-        self._cursor = Cursor(self._path)
+        self._cursor = Cursor(self._path, tunables.fetch_bytes)
         self._connection = self._cursor.connection
-        self._upkeep = Upkeep(self._connection, self._path, clock)
+        self._upkeep = Upkeep(self._connection, self._path, clock, tunables)
         self._held: dict[int, tuple[Held, int]] = {}  # by partition: its lock and our epoch
         self._next_look_s = 0.0
         self._has_share = False
@@ -66,6 +68,9 @@ class EmbeddedMember:
         try:
             with failing(self._path):
                 self._topics = existing_topics(self._connection, joining.topics)
+                lead = [] if joining.lead is None else [joining.lead]
+                led_by = existing_topics(self._connection, lead) or self._topics
+                self._partitions = max((each.topic.partitions for each in led_by.values()), default=0)
             self._slot = self._take_slot()
         except BaseException:
             self._cursor.close()
@@ -107,6 +112,9 @@ class EmbeddedMember:
         place = self._cursor.place(at)
         return place.position is not None and place.end is not None and place.position >= place.end
 
+    def standing(self) -> Mapping[TopicPartition, int]:
+        return {at: 0 for at in self._cursor.places if self.at_end(at)}  # every poll is a look, and the file is here
+
     def has_share(self) -> bool:
         return self._has_share
 
@@ -120,8 +128,7 @@ class EmbeddedMember:
             self._is_usable = False
             self._tell_lost()
             raise Fenced(f"slot {self._joining.slot} of group {self._joining.group} was taken by another container")
-        partitions = max((stored.topic.partitions for stored in self._topics.values()), default=0)
-        wanted = set(share(partitions, self._slots(), self._joining.slot))
+        wanted = set(share(self._partitions, self._slots(), self._joining.slot))
         self._give_up(sorted(self._held.keys() - wanted))
         self._take(sorted(wanted - self._held.keys()))
         is_waiting = bool(wanted - self._held.keys())
@@ -206,7 +213,7 @@ class EmbeddedMember:
         self._refuse_unusable()
         self._is_usable = False  # until all of it has happened
         with failing(self._path):
-            segments = packed_appends(self._connection, appends)
+            segments = packed_appends(self._connection, appends, self._tunables.segment_bytes)
             topics = existing_topics(self._connection, [at.topic for at in offsets])
         with writing(self._connection, self._path):
             self._refuse_zombie(offsets)

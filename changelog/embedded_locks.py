@@ -53,8 +53,8 @@ def folder_of(folder: Path, group: str) -> Path:
 
 def take(path: Path, wait_s: float = 0.0) -> Held | None:
     """The lock, or None where another has it all this time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + wait_s
     while not _locked(handle, fcntl.LOCK_EX):
         if time.monotonic() >= deadline:

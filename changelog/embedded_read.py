@@ -14,8 +14,8 @@ from samovar.changelog.embedded_segment import DamagedSegmentError, Standing, un
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Records, TopicPartition
 from samovar.changelog.packed import Packed, joined, nothing_up_to, rows_between
+from samovar.common.tunables import DEFAULTS
 
-BYTES_A_POLL = 32 << 20
 # Between two looks at a quiet file: a sixteenth of the time it has been quiet for, within these.
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.02
 
@@ -44,8 +44,9 @@ class Place:
 class Cursor:
     """The source of truth for what a reader or member has been given. Owns a connection."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fetch_bytes: int = DEFAULTS.fetch_bytes) -> None:
         self.path = path
+        self._fetch_bytes = fetch_bytes
         with failing(path):
             self.connection = connect(path)
         self.places: dict[TopicPartition, Place] = {}
@@ -103,7 +104,7 @@ class Cursor:
     def fetch(self, max_records: int) -> list[Records]:
         """What is there now, of all partitions in turn."""
         found: list[Records] = []
-        left, left_bytes = max_records, BYTES_A_POLL
+        left, left_bytes = max_records, self._fetch_bytes
         with reading(self.connection, self.path):
             self._look_at_ends()
             asked = [at for at, place in self.places.items() if place.is_read]
@@ -206,9 +207,13 @@ class EmbeddedReader:
     """Reads given partitions, as samovar.changelog.log.Reader says."""
 
     def __init__(
-        self, path: Path, numbers: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]
+        self,
+        path: Path,
+        numbers: Mapping[TopicPartition, int],
+        positions: Mapping[TopicPartition, int],
+        fetch_bytes: int,
     ) -> None:
-        self._cursor = Cursor(path)
+        self._cursor = Cursor(path, fetch_bytes)
         self._cursor.places = {at: Place(numbers[at], position) for at, position in positions.items()}
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
 from samovar.changelog.packed import Packed, header_bytes_of
+from samovar.common.tunables import DEFAULTS
 from samovar.patterns.native import Messages, data_of
 
 VERSION = 1
-SEGMENT_BYTES = 1 << 20  # a segment ends before it passes this, unless one record alone does
 PLACES, TIMES, HEADERS = 1, 2, 4
 
 _HEAD = struct.Struct("<BBHI")
@@ -108,10 +108,10 @@ def _chooser(rows: Int64s) -> Callable[[Sequence[bytes]], Sequence[bytes]]:
     return cast(Callable[[Sequence[bytes]], Sequence[bytes]], itemgetter(*rows.tolist()))
 
 
-def pack(records: Columns) -> Iterator[tuple[int, bytes]]:
+def pack(records: Columns, segment_bytes: int = DEFAULTS.segment_bytes) -> Iterator[tuple[int, bytes]]:
     """Segments of bounded size: how many records each has, and its bytes."""
     flags = 0 if records.head_sizes is None else HEADERS
-    for start, end in cuts(np.cumsum(records.sizes())):
+    for start, end in cuts(np.cumsum(records.sizes()), segment_bytes):
         rows = slice(start, end)
         sizes = [records.key_sizes[rows], records.value_sizes[rows]]
         if records.head_sizes is not None:
@@ -139,11 +139,11 @@ def repack(records: Packed, first: int, following: int, row_time: int) -> bytes:
     return _sealed(len(records), flags, arrays, parts)
 
 
-def cuts(total: Int64s) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of up to SEGMENT_BYTES, given the bytes up to and with each row."""
+def cuts(total: Int64s, segment_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of up to so many bytes, given the bytes up to and with each row."""
     start, passed = 0, 0
     while start < len(total):
-        end = max(start + 1, int(np.searchsorted(total, passed + SEGMENT_BYTES, "right")))
+        end = max(start + 1, int(np.searchsorted(total, passed + segment_bytes, "right")))
         yield start, end
         start, passed = end, int(total[end - 1])
 

@@ -8,23 +8,24 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from samovar.changelog.embedded_compact import Pass, due_pass, whole_pass
+from samovar.changelog.embedded_compact import Pass, due_pass, policies, whole_pass
 from samovar.changelog.embedded_file import Clock, Stored, failing, writing
-from samovar.changelog.embedded_join import MANY, join_newest
+from samovar.changelog.embedded_join import join_newest
 from samovar.changelog.errors import CommitUnknown, LogUnavailable, Refused
+from samovar.common.tunables import DEFAULTS, Tunables
 
 EVERY_MS = 10_000
-_SEGMENTS_A_STEP = 256
 _logger = logging.getLogger(__name__)
 
 
 class Upkeep:
     """What one writer does beside writing. Keeps unfinished passes in memory: one that is lost is begun anew."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
         self._connection = connection
         self._path = path
         self._clock = clock
+        self._tunables = tunables
         self._passes: dict[tuple[int, int], Pass] = {}
         self._looked_ms: dict[tuple[int, int], int] = {}
         self._writes: Counter[tuple[int, int]] = Counter()  # since segments were last joined
@@ -41,9 +42,9 @@ class Upkeep:
 
     def _piece(self, stored: Stored, partition: int) -> None:
         here, now_ms = (stored.number, partition), self._clock()
-        if self._writes[here] >= MANY:
+        if self._writes[here] >= self._tunables.join_segments:
             self._writes[here] = 0
-            join_newest(self._connection, self._path, stored, partition)
+            join_newest(self._connection, self._path, stored, partition, self._tunables)
         if here not in self._passes:
             if now_ms - self._looked_ms.get(here, -EVERY_MS) < EVERY_MS:
                 return
@@ -53,7 +54,7 @@ class Upkeep:
             if not is_compacted(stored):
                 return
             with failing(self._path):
-                due = due_pass(self._connection, self._path, stored, partition, now_ms)
+                due = due_pass(self._connection, self._path, stored, partition, now_ms, self._tunables)
             if due is None:
                 return
             self._passes[here] = due
@@ -68,7 +69,8 @@ class Upkeep:
         """All that may go, now."""
         while True:
             with failing(self._path):
-                running = whole_pass(self._connection, self._path, stored, partition, self._clock())
+                now_ms = self._clock()
+                running = whole_pass(self._connection, self._path, stored, partition, now_ms, self._tunables)
             wanted = running.limit
             while not self._step(running):
                 pass
@@ -77,7 +79,7 @@ class Upkeep:
 
     def retain(self, stored: Stored, partition: int) -> None:
         """Remove the oldest segments that are too old or too many, in steps."""
-        while self._retain_step(stored, partition) == _SEGMENTS_A_STEP:
+        while self._retain_step(stored, partition) == self._tunables.retain_segments:
             pass
 
     def _retain_step(self, stored: Stored, partition: int) -> int:
@@ -104,7 +106,7 @@ class Upkeep:
             ).fetchone()
             found = self._connection.execute(
                 "SELECT rowid, next, time, size FROM segment WHERE topic = ? AND partition = ? ORDER BY first LIMIT ?",
-                (*where, _SEGMENTS_A_STEP),
+                (*where, self._tunables.retain_segments),
             ).fetchall()
         doomed = []
         for rowid, following, time_ms, size in found:
@@ -117,12 +119,8 @@ class Upkeep:
 
 
 def is_compacted(stored: Stored) -> bool:
-    return "compact" in _policies(stored)
+    return "compact" in policies(stored)
 
 
 def is_retained(stored: Stored) -> bool:
-    return "delete" in _policies(stored)
-
-
-def _policies(stored: Stored) -> list[str]:
-    return [policy.strip() for policy in stored.topic.settings.get("cleanup.policy", "delete").split(",")]
+    return "delete" in policies(stored)

@@ -32,20 +32,20 @@ class Ready:
         return TopicPartition(self.stored.topic.name, self.partition)
 
 
-def packed_appends(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[Ready]:
+def packed_appends(connection: sqlite3.Connection, appends: Sequence[Append], segment_bytes: int) -> list[Ready]:
     """The segments of all appends, in order."""
     topics = existing_topics(connection, [append.topic for append in appends])
-    return [ready for append in appends if append.records for ready in _packed(topics, append)]
+    return [ready for append in appends if append.records for ready in _packed(topics, append, segment_bytes)]
 
 
-def _packed(topics: Mapping[str, Stored], append: Append) -> Iterator[Ready]:
+def _packed(topics: Mapping[str, Stored], append: Append, segment_bytes: int) -> Iterator[Ready]:
     stored = topics[append.topic]
     if append.headers and len(append.headers) != len(append.records):
         raise ValueError(f"{len(append.headers)} headers for {len(append.records)} records of topic {append.topic}")
     records = columns(append.records, append.headers)
     _refuse_records(stored, records)
     for partition, here in _placed(topics, append, records):
-        for count, data in pack(here):
+        for count, data in pack(here, segment_bytes):
             yield Ready(stored, partition, append.partition is not None, count, data)
 
 
@@ -55,7 +55,7 @@ def _placed(topics: Mapping[str, Stored], append: Append, records: Columns) -> I
         existing_partition(topics, append.topic, append.partition)
         yield append.partition, records
         return
-    partitions = topics[append.topic].topic.partitions
+    partitions = append.among or topics[append.topic].topic.partitions
     if records.key_sizes.min() < 0:
         places = partitions_of([key for key, _ in append.records], partitions)
     else:

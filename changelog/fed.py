@@ -22,12 +22,11 @@ import numpy as np
 
 from samovar.changelog.log import Log, Reader, Records, TopicPartition
 from samovar.changelog.packed import Packed, header_bytes_of, nothing_up_to
+from samovar.common.tunables import DEFAULTS
 from samovar.patterns.native import Messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-HELD_BYTES = 64 << 20  # of records that wait for their turn in memory; more of them wait on disk
 
 
 class Range(NamedTuple):
@@ -44,6 +43,7 @@ class Feed:
     def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch], scratch: Path | None = None) -> None:
         self.ranges = {each.at: each for each in ranges}
         self.given = 0  # records
+        self.tunables = DEFAULTS
         self._coming = batches
         self._pieces: deque[tuple[TopicPartition, pa.RecordBatch]] = deque()
         self._waiting: dict[TopicPartition, _Waiting] = {}
@@ -69,7 +69,7 @@ class Feed:
             if piece[0] == at:
                 return self._given(*piece)
             if piece[0] not in self._waiting:
-                self._waiting[piece[0]] = _Waiting(self._scratch)
+                self._waiting[piece[0]] = _Waiting(self._scratch, self.tunables.feed_bytes)
             self._waiting[piece[0]].add(piece[1])
         return None
 
@@ -105,6 +105,7 @@ class Feed:
 
 def fed_log(log: Log, feed: Feed) -> Log:
     """A log, but for the records that a feed has."""
+    feed.tunables = log.tunables
     found: Any = _FedLog(log, feed)
     return found  # type: ignore[no-any-return]  # what it does not do itself, the log does
 
@@ -157,8 +158,9 @@ class _FedReader:
 class _Waiting:
     """Records of one range that came before they were asked for, in order."""
 
-    def __init__(self, scratch: Path | None) -> None:
+    def __init__(self, scratch: Path | None, most_bytes: int) -> None:
         self._scratch = scratch
+        self._most_bytes = most_bytes  # in memory
         self._held: deque[pa.RecordBatch] = deque()
         self._bytes = 0
         self._file: Any = None
@@ -168,7 +170,7 @@ class _Waiting:
     def add(self, batch: pa.RecordBatch) -> None:
         import pyarrow as pa  # noqa: PLC0415 - on executors only
 
-        if self._writer is None and self._bytes + batch.nbytes <= HELD_BYTES:
+        if self._writer is None and self._bytes + batch.nbytes <= self._most_bytes:
             self._held.append(batch)
             self._bytes += batch.nbytes
             return

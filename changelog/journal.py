@@ -1,4 +1,4 @@
-"""The journal: what a task did that its input does not tell, so that a replay can do the same. Format 3.
+"""The journal: what a task did that its input does not tell, so that a replay can do the same. Format 4.
 
 A record's key is the task's partition as text, its value JSON: `v` first, then `kind`, `number` (the task's entries
 counted from 1), `inputs` (stream to the offset that was next when it happened), `watermark` before it, and:
@@ -11,7 +11,9 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
                                    `task`: its id, class and version. Of published rules also `book` (the number of the
                                    change), of each what samovar.tasks.plan.RuleText adds, `moves` (stores that go on
                                    under another name) and `warm` (rules whose history was folded, and from where).
-                                   Where alerts are limited `storm`: rule to alerts and ms
+                                   Where alerts are limited `storm`: rule to alerts and ms. Where a rule was taken out
+                                   because a step went over its budget `quarantine`: the rule, its version, the key and
+                                   the reason; from then on it is `quarantined` in `rules`, and not at work
     anew      stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of the
               since                source from which on events come again
     schema    stream, schema,      from here on nobody knows the schema, and its messages are dead letters; or, `known`,
@@ -20,9 +22,10 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
               until, time_ms       entries of the numbers in `void` (first and last of each stretch) count no more. Up
                                    to `until` (stream to offset) it had been; `alerts` is skip or again
 
-An entry is written as format 1 but for `anew`, `schema` and `rewind` (2) and for published rules and limits (3), which
-a version that does not know them must not pass over. Numbers are never used again, so that a snapshot's number says
-whether a rewind came after it. What `standing` leaves is a journal as if what was set back had never been.
+An entry is written as format 1 but for `anew`, `schema` and `rewind` (2), for published rules and limits (3) and for
+rules of which one is in quarantine (4), which a version that does not know them must not pass over. Numbers are never
+used again, so that a snapshot's number says whether a rewind came after it. What `standing` leaves is a journal as if
+what was set back had never been.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from typing import Any
 
 from samovar.changelog.record import newer
 
-FORMAT = 3
+FORMAT = 4
+BOOK_FORMAT = 3
 REWIND_FORMAT = 2
 LEAST_FORMAT = 1
 ANEW = "anew"
@@ -56,6 +60,8 @@ class Entry:
 def pack_entry(entry: Entry) -> bytes:
     version = REWIND_FORMAT if entry.kind in (ANEW, REWIND, SCHEMA) else LEAST_FORMAT
     if "book" in entry.facts or "storm" in entry.facts:
+        version = BOOK_FORMAT
+    if any("quarantined" in rule for rule in entry.facts.get("rules", ())):
         version = FORMAT
     head = {"v": version, "kind": entry.kind, "number": entry.number}
     data = {**head, "inputs": dict(entry.inputs), "watermark": entry.watermark, **entry.facts}

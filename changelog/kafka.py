@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -24,19 +24,38 @@ from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
-from samovar.changelog.kafka_errors import MISSING, PASSING, STALE, error_of, failure_of
+from samovar.changelog.kafka_causes import Causes, other_protocol
+from samovar.changelog.kafka_errors import (
+    DENIED,
+    MISSING,
+    PASSING,
+    STALE,
+    UNREACHED,
+    Needed,
+    error_of,
+    failure_of,
+    unreached,
+)
 from samovar.changelog.kafka_glances import Glances
 from samovar.changelog.kafka_member import KafkaMember, places_at
 from samovar.changelog.kafka_read import NOBODY, KafkaReader, places_of
 from samovar.changelog.kafka_settings import Settings
 from samovar.changelog.kafka_write import Writer
 from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
+from samovar.common.tunables import DEFAULTS, Tunables
 
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
 VISIBLE_S = 30.0  # until a new topic must have its leaders, and a deleted one must be gone
-TRY_S = 12.0  # for one try; the client's own time for a request is 10 s
+# For one try after the other. In KRaft any broker may be named as the controller, which an admin client asks: where it
+# is gone the client waits for it until the time is over, unless it is told to look for another. A broker that is only
+# slow has the last try.
+TRIES_S = (2.0, 3.0, 5.0)
+GRACE_S = 2.0  # after which an answer that should be there is lost
 AGAIN_S = 0.05
-ANSWER_S = 5.0
+LOOK_ANSWER_S = 2.0  # for a look at the ends of partitions
+LOOK_S = 0.2  # so often one who waits for an answer looks whether there can be none
+PROBE_EVERY = 5  # looks, between which a broker's port is left alone
+LOOK_AGAIN_S = 1.0
 # What checks of a topic look at.
 CHECKED = frozenset(
     """cleanup.policy min.compaction.lag.ms max.compaction.lag.ms delete.retention.ms retention.ms retention.bytes
@@ -50,15 +69,18 @@ admin: Any = admin_module  # most of its names are not exported as far as types 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 Futures = Mapping[Key, "Future[Any]"]
+Within: TypeAlias = dict[str, float]  # as keyword of a question to the client
 
 
 class KafkaLog:
     """A Kafka cluster as a Log."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], tunables: Tunables = DEFAULTS) -> None:
+        self.tunables = tunables
         self._settings = Settings(dict(settings))
+        self._causes = Causes()
         try:
-            self._admin = admin.AdminClient(self._settings.admin())
+            self._admin = admin.AdminClient(self._settings.admin(self._causes.note))
         except KafkaException as error:
             raise self._settings.refusal(error) from None
         self._appending: Writer | None = None
@@ -72,33 +94,62 @@ class KafkaLog:
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         if not names:
             return {}
-        asked = TopicCollection(list(names))
-        found = self._ask("describing topics", lambda: self._admin.describe_topics(asked), without=MISSING)
+        found = self._described(names)
+        while behind := self._settings.recent.among(set(names) - found.keys()):
+            time.sleep(AGAIN_S)
+            found |= self._described(behind)
         resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in found]
-        if not resources:
-            return {}
-        told = self._ask("describing topics", lambda: self._admin.describe_configs(resources), without=MISSING)
+        told = self._ask(
+            "describing topics",
+            lambda within: self._admin.describe_configs(resources, **within) if resources else {},
+            ("topic", "DESCRIBE_CONFIGS"),
+            without=MISSING,
+            recent=list(found),
+        )
         settings = {resource.name: checked(entries) for resource, entries in told.items()}
+        self._settings.recent.lost(set(names) - settings.keys())
+        self._settings.recent.saw(settings.keys())
         return {name: topic_of(found[name], settings[name]) for name in found if name in settings}
+
+    def _described(self, names: Collection[str]) -> dict[str, Any]:
+        asked = TopicCollection(list(dict.fromkeys(names)))  # the client takes each once
+        return self._ask(
+            "describing topics",
+            lambda within: self._admin.describe_topics(asked, **within),
+            ("topic", "DESCRIBE"),
+            without=MISSING,
+        )
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         if not specs:
             return
         wanted = [admin.NewTopic(s.name, s.partitions, s.replication, config=dict(s.settings)) for s in specs]
         exists = frozenset({KafkaError.TOPIC_ALREADY_EXISTS})
-        self._ask("creating topics", lambda: self._admin.create_topics(wanted), without=exists)
+        self._ask(
+            "creating topics",
+            lambda within: self._admin.create_topics(wanted, **within),
+            ("topic", "CREATE"),
+            without=exists,
+        )
         names = {spec.name for spec in specs}
+        self._settings.recent.lost(names)  # whatever had these names before
+        self._settings.recent.saw(names)
         self._wait(lambda: self._led(names), f"topics {', '.join(sorted(names))} have no leaders")
 
     def delete(self, names: Collection[str]) -> None:
         if not names:
             return
-        self._ask("deleting topics", lambda: self._admin.delete_topics(list(names)), without=MISSING)
-        self._wait(lambda: not self.topics(names), f"topics {', '.join(sorted(names))} are still there")
+        self._ask(
+            "deleting topics",
+            lambda within: self._admin.delete_topics(list(names), **within),
+            ("topic", "DELETE"),
+            without=MISSING,
+        )
+        self._settings.recent.lost(names)
+        self._wait(lambda: not self._described(names), f"topics {', '.join(sorted(names))} are still there")
 
     def _led(self, names: Collection[str]) -> bool:
-        asked = TopicCollection(list(names))
-        found = self._ask("describing topics", lambda: self._admin.describe_topics(asked), without=MISSING)
+        found = self._described(names)
         return all(name in found and all(part.leader for part in found[name].partitions) for name in names)
 
     # ---------------------------------------------------------------- offsets
@@ -127,13 +178,29 @@ class KafkaLog:
         """Of all records, also of those in open transactions: the latest is the high watermark."""
         if not partitions:
             return {}
-        asked = dict.fromkeys(places_of(partitions), spec)
+        asked, names = dict.fromkeys(places_of(partitions), spec), {at.topic for at in partitions}
         try:
-            told = self._ask("asking for offsets", lambda: self._admin.list_offsets(asked, isolation_level=level))
+            told = self._ask(
+                "asking for offsets",
+                lambda within: self._admin.list_offsets(asked, isolation_level=level, **within),
+                ("topic", "DESCRIBE"),
+                recent=names,
+            )
         except LogUnavailable:
-            self._refuse_missing({at.topic for at in partitions})
+            self._refuse_missing(names)
             raise
         return {TopicPartition(place.topic, place.partition): info.offset for place, info in told.items()}
+
+    def _ends_now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Up to where there is something to read, asked once: no answer is an answer too. Of those that were told."""
+        asked = dict.fromkeys(places_of(partitions), admin.OffsetSpec.latest())
+        level = IsolationLevel.READ_COMMITTED
+        told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=LOOK_ANSWER_S)
+        found = {}
+        for place, future in told.items():
+            with suppress(KafkaException):
+                found[TopicPartition(place.topic, place.partition)] = future.result().offset
+        return found
 
     def _refuse_missing(self, names: Collection[str]) -> None:
         """A topic that is not there looks, to one who asks for its offsets, as one without leaders."""
@@ -144,10 +211,14 @@ class KafkaLog:
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         if not partitions:
             return {}
-        asked = places_of(partitions)
-        with self._standing_by(group) as consumer:
+        asked, causes = places_of(partitions), Causes()
+        needed = {"group": ("DESCRIBE", [group]), "topic": ("DESCRIBE", {at.topic for at in partitions})}
+        with self._standing_by(group, causes) as consumer:
             places = self._patiently(
-                f"asking for offsets of group {group}", lambda: refuse_errors(consumer.committed(asked, ASK_S))
+                f"asking for offsets of group {group}",
+                lambda: refuse_errors(consumer.committed(asked, ASK_S)),
+                needed,
+                causes,
             )
         found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
         return {at: found[at] if found[at] >= 0 else None for at in partitions}
@@ -158,24 +229,27 @@ class KafkaLog:
             raise active(group, members)
         if not offsets:
             return
-        asked = places_at(offsets)
-        with self._standing_by(group) as consumer:
+        asked, causes, names = places_at(offsets), Causes(), {at.topic for at in offsets}
+        with self._standing_by(group, causes) as consumer:
             try:
                 self._patiently(
                     f"setting offsets of group {group}",
                     lambda: refuse_errors(consumer.commit(offsets=asked, asynchronous=False) or ()),
+                    {"group": ("READ", [group]), "topic": ("READ", names)},
+                    causes,
+                    names,
                 )
             except Fenced:  # somebody joined just now
                 raise active(group, self.members(group)) from None
 
     @contextmanager
-    def _standing_by(self, group: str) -> Iterator[Consumer]:
+    def _standing_by(self, group: str, causes: Causes) -> Iterator[Consumer]:
         """A consumer that knows the group and is no member of it.
 
         The admin client could ask the same, but librdkafka 2.16 crashes there when a coordinator has moved.
         """
         try:
-            consumer = Consumer(self._settings.consumer(group, {}))
+            consumer = Consumer(self._settings.consumer(group, {"error_cb": causes.note}))
         except KafkaException as error:
             raise self._settings.refusal(error) from None
         try:
@@ -187,7 +261,12 @@ class KafkaLog:
         doing = f"describing group {group}"
         if not self._had_groups(doing):
             return []
-        told = self._ask(doing, lambda: self._admin.describe_consumer_groups([group]), without=NO_GROUP)
+        told = self._ask(
+            doing,
+            lambda within: self._admin.describe_consumer_groups([group], **within),
+            ("group", "DESCRIBE"),
+            without=NO_GROUP,
+        )
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
 
@@ -197,9 +276,18 @@ class KafkaLog:
         """
         asked = TopicCollection([COORDINATORS])
         try:
-            return bool(self._ask(doing, lambda: self._admin.describe_topics(asked), without=MISSING))
-        except Refused:  # we may not look
-            return True
+            return bool(
+                self._ask(
+                    doing,
+                    lambda within: self._admin.describe_topics(asked, **within),
+                    ("topic", "DESCRIBE"),
+                    without=MISSING,
+                )
+            )
+        except Refused as refused:
+            if refused.code != "log-access-denied":
+                raise
+            return True  # we may not look
 
     # ---------------------------------------------------------------- records
 
@@ -223,12 +311,13 @@ class KafkaLog:
         except BaseException as error:
             self._end_appending()  # with it goes what is still in the queue: nothing may be written later
             if isinstance(error, KafkaException):
-                raise failure_of(error_of(error), "appending", self._settings) from None
+                needed = {"topic": ("WRITE", {append.topic for append in appends})}
+                raise failure_of(error_of(error), "appending", self._settings, needed) from None
             raise
         return sum(len(append.records) for append in appends)
 
     def join(self, joining: Joining) -> Member:
-        return KafkaMember(self._settings, joining)
+        return KafkaMember(self._settings, joining, self._ends_now)
 
     def close(self) -> None:
         self._glances.close()
@@ -242,32 +331,97 @@ class KafkaLog:
     # ---------------------------------------------------------------- asking
 
     def _ask(
-        self, doing: str, ask: Callable[[], Futures[Key]], without: Collection[int] = frozenset()
+        self,
+        doing: str,
+        ask: Callable[[Within], Futures[Key]],
+        right: tuple[str, str],
+        without: Collection[int] = frozenset(),
+        recent: Collection[str] = (),
     ) -> dict[Key, Any]:
-        """The answers, without those that failed with one of these codes."""
-        return self._patiently(doing, lambda: answers(ask(), without))
+        """The answers, without those that failed with one of these codes. `right` is what Kafka asks for each of them,
+        and on what: a topic or a group.
+        """
+        kind, operation = right
+        tries_s = list(TRIES_S)
 
-    def _patiently(self, doing: str, ask: Callable[[], Answer]) -> Answer:
-        """An answer, or what Kafka says. What passes by itself, such as a pending transaction, is asked again."""
+        def asked() -> dict[Key, Any]:
+            within_s = tries_s[0]
+            try:
+                return self._answers(ask({"request_timeout": within_s}), without, within_s + GRACE_S)
+            except KafkaException as error:
+                if error_of(error).code() in UNREACHED and len(tries_s) > 1:
+                    tries_s.pop(0)
+                    raise SomewhereElse from None
+                raise
+
+        return self._patiently(doing, asked, {kind: (operation, ())}, recent=recent)
+
+    def _answers(self, futures: Futures[Key], without: Collection[int], seconds: float) -> dict[Key, Any]:
+        found, deadline = {}, time.monotonic() + seconds
+        for key, future in futures.items():
+            try:
+                found[key] = self._answer(future, deadline)
+            except KafkaException as error:
+                told = error_of(error)
+                if told.code() not in without:
+                    raise OfOneError(told, name_of(key)) from None
+        return found
+
+    def _answer(self, future: Future[Any], deadline: float) -> Any:
+        """Waits no longer than there can be an answer: with a wrong password there is none."""
+        looks = 0
+        while True:
+            try:
+                return future.result(LOOK_S)
+            except FutureTimeout:
+                looks += 1
+                self._admin.poll(0)  # lets the client say what is wrong
+                refusal = self._causes.refusal(self._settings)
+                if looks % PROBE_EVERY == 0 and self._causes.is_unexplained():
+                    refusal = refusal or other_protocol(self._settings)
+                if refusal is not None:
+                    raise refusal from None
+                if time.monotonic() > deadline:
+                    raise
+
+    def _patiently(
+        self,
+        doing: str,
+        ask: Callable[[], Answer],
+        needed: Needed,
+        causes: Causes | None = None,
+        recent: Collection[str] = (),
+    ) -> Answer:
+        """An answer, or what Kafka says. What passes by itself is asked again: a pending transaction, a broker that
+        does not know one of the `recent` topics yet.
+        """
         deadline = time.monotonic() + ASK_S
         while True:
             try:
                 return ask()
             except KafkaException as error:
                 told = error_of(error)
-                if told.code() not in PASSING or time.monotonic() > deadline:
-                    raise failure_of(told, doing, self._settings) from None
-                self._look_again(told)
+                if not self._passes(told, recent) or time.monotonic() > deadline:
+                    self._admin.poll(0)
+                    lacking = of_one(error, needed)
+                    raise failure_of(told, doing, self._settings, lacking, causes or self._causes) from None
+                if told.code() in STALE:
+                    self._look_again()
+            except SomewhereElse:
+                self._look_again()
             except FutureTimeout:  # the client lost it: it answers within its own time, or never
                 if time.monotonic() > deadline:
-                    raise LogUnavailable(f"{doing}: no answer within {ASK_S:.0f} s") from None
+                    text = f"{doing}: no answer within {ASK_S:.0f} s"
+                    raise unreached(text, self._settings, causes or self._causes) from None
             time.sleep(AGAIN_S)
 
-    def _look_again(self, error: KafkaError) -> None:
-        """After a broker's restart the client asks with what it knew of leaders before, until it is told to look."""
-        if error.code() in STALE:
-            with suppress(KafkaException):
-                self._admin.list_topics(timeout=ANSWER_S)
+    def _passes(self, error: KafkaError, recent: Collection[str]) -> bool:
+        return error.code() in PASSING or (error.code() in MISSING and bool(self._settings.recent.among(recent)))
+
+    def _look_again(self) -> None:
+        """After a broker's end the client asks with what it knew before, until it is told to look."""
+        with suppress(KafkaException):
+            self._admin.list_topics(timeout=LOOK_AGAIN_S)
 
     def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + VISIBLE_S
@@ -277,21 +431,37 @@ class KafkaLog:
             time.sleep(AGAIN_S)
 
 
-def answers(futures: Futures[Key], without: Collection[int]) -> dict[Key, Any]:
-    found = {}
-    for key, future in futures.items():
-        try:
-            found[key] = future.result(TRY_S)
-        except KafkaException as error:
-            if error_of(error).code() not in without:
-                raise
-    return found
+class SomewhereElse(Exception):
+    """Nobody answered: another broker may."""
+
+
+class OfOneError(KafkaException):
+    """One of several answers failed: that of this topic or group."""
+
+    def __init__(self, error: KafkaError, name: str) -> None:
+        super().__init__(error)
+        self.name = name
+
+
+def of_one(error: KafkaException, needed: Needed) -> Needed:
+    """What was needed for the one that failed, where that is known."""
+    kind = DENIED.get(error_of(error).code())
+    if not isinstance(error, OfOneError) or kind is None or kind not in needed:
+        return needed
+    return {kind: (needed[kind][0], [error.name])}
+
+
+def name_of(asked: Any) -> str:
+    """Of what was asked for: itself, or the topic that it is of."""
+    return asked if isinstance(asked, str) else str(getattr(asked, "topic", None) or asked.name)
 
 
 def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:
     """An answer may hold an error for one partition: that is no offset, and never "none was committed"."""
     for place in places:
         if place.error is not None:
+            if DENIED.get(place.error.code()) == "topic":
+                raise OfOneError(place.error, place.topic)
             raise KafkaException(place.error)
     return places
 

@@ -12,8 +12,8 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection, libversion
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.errors import LogUnavailable
-from samovar.changelog.kafka_errors import DENIED, error_of
+from samovar.changelog.kafka_causes import Causes
+from samovar.changelog.kafka_errors import DENIED, error_of, failure_of, unreached
 from samovar.changelog.kafka_settings import Settings
 
 ANSWER_S = 10.0
@@ -46,14 +46,16 @@ def client_version() -> str:
 
 def facts_of(given: Mapping[str, str], topics: Collection[str], group: str) -> Facts:
     """Ask. Raises LogUnavailable where nobody answers, Refused where the credentials are not taken."""
-    settings = Settings(dict(given))
-    client = admin.AdminClient(settings.admin())
+    settings, causes = Settings(dict(given)), Causes()
+    client = admin.AdminClient(settings.admin(causes.note))
     try:
         cluster = client.describe_cluster(include_authorized_operations=True, request_timeout=ANSWER_S).result(ANSWER_S)
     except KafkaException as error:
-        raise LogUnavailable(settings.scrubbed(error_of(error).str())) from None
+        client.poll(0)
+        raise failure_of(error_of(error), "asking the cluster", settings, causes=causes) from None
     except TimeoutError:
-        raise LogUnavailable(f"no broker answered within {ANSWER_S:.0f} s") from None
+        client.poll(0)
+        raise unreached(f"no broker answered within {ANSWER_S:.0f} s", settings, causes) from None
     brokers = tuple(f"{node.host}:{node.port}" for node in cluster.nodes)
     return Facts(
         str(cluster.cluster_id),

@@ -22,7 +22,8 @@ from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka_client import Trouble
-from samovar.changelog.kafka_errors import Failure, error_of, failure_of
+from samovar.changelog.kafka_ends import AskEnds, EndWatch
+from samovar.changelog.kafka_errors import UNREACHED, Failure, Needed, error_of, failure_of
 from samovar.changelog.kafka_read import Stream
 from samovar.changelog.kafka_settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Conf, Settings
 from samovar.changelog.kafka_watch import NoAnswerError, watched
@@ -44,8 +45,9 @@ Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
 class KafkaMember:
     """One container of a group. The source of truth for what it owns, and for whether its transaction is open."""
 
-    def __init__(self, settings: Settings, joining: Joining) -> None:
+    def __init__(self, settings: Settings, joining: Joining, ask_ends: AskEnds) -> None:
         self._settings, self._joining = settings, joining
+        self._ends = EndWatch(ask_ends)
         self._name = f"{joining.group}-{joining.slot}"
         self._exactly_once = joining.delivery is Delivery.EXACTLY_ONCE
         self._owned: set[TopicPartition] = set()
@@ -65,13 +67,15 @@ class KafkaMember:
             if name not in settings.given:
                 member[name] = str(wanted)
         try:
-            self._stream = Stream(settings, f"reading in group {joining.group}", joining.topics, self._attend)
+            self._stream = Stream(
+                settings, f"reading in group {joining.group}", joining.topics, self._attend, needed=self._needed()
+            )
             self._consumer = self._made(settings.consumer(joining.group, member | {"error_cb": self._stream.note_down}))
         except Refused:
             self._writer.close()
             raise
         self._consumer.subscribe(
-            list(joining.topics),
+            list(joining.topics) if joining.lead is None else [joining.lead],
             on_assign=self._kept(self._on_assign),
             on_revoke=self._kept(self._on_revoke),
             on_lost=self._kept(self._on_lost),
@@ -95,9 +99,19 @@ class KafkaMember:
         try:
             persist(writer.producer.init_transactions, JOIN_S)
         except KafkaException as error:
+            with suppress(KafkaException):  # lets the client say what is wrong
+                writer.producer.poll(0)
+            doing, causes = f"joining as {self._name}", writer.causes
             writer.close()
-            raise failure_of(error_of(error), f"joining as {self._name}", self._settings) from None
+            raise failure_of(error_of(error), doing, self._settings, self._needed(), causes) from None
         return writer
+
+    def _needed(self, *appends: str) -> Needed:
+        return {
+            "group": ("READ", [self._joining.group]),
+            "transactional-id": ("WRITE", [self._name]),
+            "topic": ("WRITE", appends) if appends else ("READ", self._joining.topics),
+        }
 
     # ---------------------------------------------------------------- reading
 
@@ -111,6 +125,7 @@ class KafkaMember:
         self._raise_kept()
         if not self._usable:
             raise Fenced(f"{self._name} is no member of its group any more")
+        self._ends.watch(self._stream.ended())
         return records
 
     def _attend(self, wait_s: float) -> None:
@@ -137,6 +152,9 @@ class KafkaMember:
 
     def at_end(self, at: TopicPartition) -> bool:
         return self._stream.at_end(at)
+
+    def standing(self) -> Mapping[TopicPartition, int]:
+        return self._ends.standing(self._stream.ended())
 
     def has_share(self) -> bool:
         return self._has_share
@@ -167,12 +185,18 @@ class KafkaMember:
             return  # too late; and to ask the client for anything now would be to wait for ever
         consumer.assign([])  # nothing is read before it is sought
         self._membership = consumer.consumer_group_metadata()
-        given = partitions_of(places)
+        given = self._given(places)
         self._owned, self._has_share = set(given), True
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
         points.passing("assign.after")
+
+    def _given(self, places: Sequence[KafkaPlace]) -> list[TopicPartition]:
+        if self._joining.lead is None:
+            return partitions_of(places)
+        # Ranges of topics that differ in size would not be the same partitions: those of one topic count for all.
+        return sorted(TopicPartition(topic, place.partition) for topic in self._joining.topics for place in places)
 
     def _on_revoke(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         # First told, then given up: until then the member may still commit what it has done.
@@ -226,8 +250,12 @@ class KafkaMember:
                 self._writer.flush()  # a commit does that too, and nobody can stand in between
             points.passing("flush.after")
         except KafkaException as error:
-            failure = self._failure(self._reason(error_of(error)), "writing")
-            self._abort()
+            reason = self._reason(error_of(error))
+            failure = self._failure(reason, "writing")
+            if reason.code() in UNREACHED:
+                self._open = False  # whom it does not reach it cannot tell either: the slot's next one does
+            else:
+                self._abort()
             raise failure from None
         except NoAnswerError as error:
             self._open = False  # a producer that hangs cannot abort either: the slot's next one does
@@ -309,7 +337,10 @@ class KafkaMember:
 
     def _failure(self, error: KafkaError, doing: str) -> Failure:
         """What to raise. The first record that failed says more than the transaction that failed with it."""
-        return failure_of(self._writer.failed or error, f"{doing} as {self._name}", self._settings)
+        needed = self._needed(*self._writer.topics)
+        return failure_of(
+            self._writer.failed or error, f"{doing} as {self._name}", self._settings, needed, self._writer.causes
+        )
 
     def _refuse_unowned(self, offsets: Mapping[TopicPartition, int]) -> None:
         foreign = sorted(str(at) for at in offsets if at not in self._owned)
@@ -348,6 +379,7 @@ class KafkaMember:
             raise LogUnavailable(self._settings.scrubbed(error_of(error).str())) from None
         finally:
             self._closed = True
+            self._ends.close()
             del self._consumer
             self._stream.close()
             self._writer.close()

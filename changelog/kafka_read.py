@@ -10,8 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.kafka_causes import Causes
 from samovar.changelog.kafka_client import Fetcher, Trouble
-from samovar.changelog.kafka_errors import error_of, failure_of
+from samovar.changelog.kafka_errors import MISSING, NOTHING, Needed, error_of, failure_of
 from samovar.changelog.kafka_settings import Conf, Settings
 from samovar.changelog.log import Records, TopicPartition
 from samovar.changelog.packed import Packed, nothing_up_to
@@ -36,9 +37,12 @@ class Stream:
         topics: Collection[str],
         attend: Callable[[float], None] | None = None,
         conf: Conf | None = None,
+        needed: Needed = NOTHING,
     ) -> None:
+        """`needed` are rights of one who is in a group."""
         self._settings = settings
         self._doing = doing
+        self._topics, self._needed = frozenset(topics), needed
         self._attend = attend
         self._positions: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
@@ -47,6 +51,7 @@ class Stream:
         self._interrupted = False
         self._failure: Exception | None = None
         self._down: KafkaError | None = None
+        self.causes = Causes()
         try:
             self._fetcher = Fetcher(conf or settings.fetcher(NOBODY), self.note_down, topics)
         except KafkaException as error:
@@ -91,6 +96,10 @@ class Stream:
 
     def at_end(self, at: TopicPartition) -> bool:
         return at in self._ended
+
+    def ended(self) -> dict[TopicPartition, int]:
+        """Partitions that were read to their ends, and where those are."""
+        return {at: self._positions[at] for at in self._ended if at in self._positions}
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:
         if self._failure is not None:
@@ -153,7 +162,8 @@ class Stream:
         for trouble in troubles:
             if trouble.error.code() == KafkaError._PARTITION_EOF:
                 ends[trouble.at] = trouble.offset
-            else:
+            elif trouble.error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # The client asks for the coordinator of a group that it never joins: that needs no right.
                 self._failure = self._failure or self.meant_by(trouble)
         if self._failure is not None and nothing_else:
             failure, self._failure = self._failure, None
@@ -168,16 +178,20 @@ class Stream:
             return Refused("log-truncated", what, hint, self._settings.scrubbed(error.str()))
         if error.code() == KafkaError._FATAL:  # of a consumer: another one has its name
             return Fenced(f"{self._doing}: {self._settings.scrubbed(error.str())}")
-        return failure_of(error, self._doing, self._settings)
+        if error.code() in MISSING and self._settings.recent.among([at.topic]):
+            return LogUnavailable(f"{self._doing}: a broker does not know the topic {at.topic} yet")
+        needed = {"topic": ("READ", [at.topic] if at.topic else self._topics)}
+        return failure_of(error, self._doing, self._settings, {**needed, **self._needed})
 
     def note_down(self, error: KafkaError) -> None:
-        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+        self.causes.note(error)
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = error
 
     def _raise_if_down(self) -> None:
         if self._down is not None:
             down, self._down = self._down, None
-            raise failure_of(down, self._doing, self._settings)
+            raise failure_of(down, self._doing, self._settings, causes=self.causes)
 
 
 class KafkaReader:

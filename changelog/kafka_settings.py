@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
 from samovar.changelog.errors import Refused
+from samovar.changelog.kafka_recent import RecentTopics
 
 Conf: TypeAlias = dict[str, Any]
+OnError: TypeAlias = Callable[[KafkaError], None]
 
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_000  # so soon a member learns that the group is being shared anew
@@ -77,6 +79,7 @@ class Settings:
 
     given: Mapping[str, str]
     secrets: tuple[str, ...] = field(init=False)
+    recent: RecentTopics = field(init=False, compare=False, default_factory=RecentTopics)
 
     def __post_init__(self) -> None:
         taken = sorted(OURS & self.given.keys())
@@ -93,9 +96,19 @@ class Settings:
         shown = (f"{name}={HIDDEN if is_secret(name) else value}" for name, value in sorted(self.given.items()))
         return f"Settings({', '.join(shown)})"
 
-    def admin(self) -> Conf:
-        # Nobody serves the log of an admin client; its failures come with its answers.
-        return EVERY | {"socket.timeout.ms": 10_000, **self.given, "log_level": 0}
+    @property
+    def user(self) -> str:
+        """Whom Kafka takes this client for, as far as the settings say it."""
+        name = self.given.get("sasl.username")
+        return f"user {name}" if name else "this user"
+
+    @property
+    def protocol(self) -> str:
+        return self.given.get("security.protocol", "PLAINTEXT").upper()
+
+    def admin(self, on_error: OnError) -> Conf:
+        # Nobody serves the log of an admin client; its failures come with its answers, or with its last complaint.
+        return EVERY | {"socket.timeout.ms": 10_000, **self.given, "log_level": 0, "error_cb": on_error}
 
     def consumer(self, group: str, more: Conf) -> Conf:
         return EVERY | READING | {**self.given, "group.id": group, **more, "logger": LOGGER}

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, repeat
 from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from samovar.changelog.errors import LogUnavailable
-from samovar.changelog.kafka_errors import failure_of
+from samovar.changelog.kafka_causes import Causes
+from samovar.changelog.kafka_errors import failure_of, unreached
 from samovar.changelog.kafka_settings import Conf, Settings
 from samovar.changelog.log import Append, Headers, TopicPartition
+from samovar.changelog.partition import partitions_of
 
 Told: TypeAlias = Callable[[KafkaError | None, Message], None] | None
 
 QUEUE_S = 30.0  # until a full queue must have room
 FLUSH_S = 30.0  # until all records must be acknowledged
+LOOK_S = 0.5  # so often one who waits looks whether there can be no answer
 
 
 class Writer:
@@ -33,19 +36,25 @@ class Writer:
         self._each = self._on_any if reports_all else None
         self.failed: KafkaError | None = None
         self.ends: dict[TopicPartition, int] = {}
+        self.topics: set[str] = set()  # that are written to, in the same time
+        self.causes = Causes()
         try:
-            self.producer = Producer(settings.producer(more))
+            self.producer = Producer(settings.producer({**more, "error_cb": self.causes.note}))
         except KafkaException as error:
             raise settings.refusal(error) from None
 
     def begin(self) -> None:
-        self.failed, self.ends = None, {}
+        self.failed, self.ends, self.topics = None, {}, set()
 
     def put(self, append: Append) -> None:
         """Queue the records of one append, in their order."""
         records, topic = append.records, append.topic
         partition = -1 if append.partition is None else append.partition
         if not records:
+            return
+        self.topics.add(topic)
+        if append.among is not None and append.partition is None:
+            self._put_among(append, append.among)
             return
         if append.headers is not None:
             self._put_with_headers(append, append.headers)
@@ -58,6 +67,13 @@ class Writer:
                 self._put_when_room(topic, value, key, partition, each)
         key, value = records[-1]
         self._put_when_room(topic, value, key, partition, each if append.partition is None else self._on_last)
+
+    def _put_among(self, append: Append, partitions: int) -> None:
+        """The client would place them among all partitions that the topic has by now."""
+        headers: Iterable[Headers | None] = append.headers or repeat(None, len(append.records))
+        places = partitions_of([key for key, _ in append.records], partitions).tolist()
+        for (key, value), partition, own in zip(append.records, places, headers, strict=True):
+            self._put_when_room(append.topic, value, key, partition, self._each, None if own is None else [*own])
 
     def _put_with_headers(self, append: Append, headers: Sequence[Headers]) -> None:
         partition = -1 if append.partition is None else append.partition
@@ -88,11 +104,23 @@ class Writer:
 
     def flush(self) -> None:
         """Wait until all is acknowledged; raises what went wrong."""
-        left = self.producer.flush(FLUSH_S)
+        left = self._flushed()
         if self.failed is not None:
-            raise failure_of(self.failed, "writing", self._settings)
+            raise failure_of(self.failed, "writing", self._settings, {"topic": ("WRITE", self.topics)}, self.causes)
         if left:
-            raise LogUnavailable(f"writing: {left} records were not acknowledged within {FLUSH_S:.0f} s")
+            text = f"writing: {left} records were not acknowledged within {FLUSH_S:.0f} s"
+            raise unreached(text, self._settings, self.causes)
+
+    def _flushed(self) -> int:
+        """How many are left. Not waited for where there can be no answer: with a wrong password there is none."""
+        deadline = time.monotonic() + FLUSH_S
+        while True:
+            left = self.producer.flush(min(LOOK_S, max(deadline - time.monotonic(), 0.0)))
+            refusal = self.causes.refusal(self._settings) if left else None
+            if refusal is not None:
+                raise refusal
+            if not left or time.monotonic() > deadline:
+                return left
 
     def close(self) -> None:
         """Drop what was never sent. The client ends with its last reference: its own `close` would wait for a broker

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from samovar.patterns.native import TEXT, Batch, Messages, Other
+import numpy as np
+
+from samovar.changelog.log import Int64s
+from samovar.changelog.partition import partition_of
+from samovar.patterns.native import TEXT, UNDECIDED, Batch, Messages, Other, values_of
 
 
 def key_texts(batch: Batch, column: int, messages: Messages) -> list[bytes | None]:
@@ -34,3 +38,14 @@ def key_text(value: Any) -> bytes | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()
+
+
+def misplaced_rows(batch: Batch, column: int, partitions: int, partition: int) -> Int64s:
+    """Rows whose value in a column belongs to another of so many partitions than to this one. Null belongs to any."""
+    verdicts = batch.misplaced(column, partitions, partition)
+    if verdicts is None:
+        return np.empty(0, np.int64)
+    undecided = np.flatnonzero(verdicts == UNDECIDED)
+    for row, value in zip(undecided.tolist(), values_of(batch.column(column)[undecided]), strict=True):
+        verdicts[row] = partition_of(key_text(value) or b"", partitions) != partition
+    return np.flatnonzero(verdicts)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from samovar.common.tunables import Tunables
 from samovar.patterns.native import Messages
 
 Int64s: TypeAlias = NDArray[np.int64]
@@ -111,12 +112,15 @@ class Records(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Records for one topic. Without a partition each goes where murmur2 of its key says (no key: any partition)."""
+    """Records for one topic. Without a partition each goes where murmur2 of its key says (no key: any partition), among
+    all that the topic has, or among the first so many.
+    """
 
     topic: str
     records: Sequence[Pair]
     partition: int | None = None
     headers: Sequence[Headers] | None = None  # one a record, or none at all
+    among: int | None = None
 
 
 class Reader(Protocol):
@@ -165,6 +169,12 @@ class Member(Protocol):
         """Whether all that was committed at the last look has been given out."""
         ...
 
+    def standing(self) -> Mapping[TopicPartition, int]:
+        """Partitions of which a look at the log, since this was last asked, said that all has been given out. Looks
+        that follow each other without a break are one stretch, and have its number: after an outage it is another one.
+        """
+        ...
+
     def has_share(self) -> bool:
         """Whether the group has said what is this member's, be it nothing. Not before it joined, nor while it waits."""
         ...
@@ -201,6 +211,9 @@ class Joining:
 
     Partition p of all topics is always owned by one member. A revoked partition is already another's when it was lost
     (`on_lost`): nothing may be written for it any more.
+
+    `lead` is a topic with as many partitions as the group works on: those are shared out, and of `topics` each member
+    gets the same ones; what these have beyond is nobody's. Without it, all that the topics have is shared out.
     """
 
     group: str
@@ -210,10 +223,14 @@ class Joining:
     on_assigned: OnPartitions
     on_revoked: OnPartitions
     on_lost: OnPartitions
+    lead: str | None = None
 
 
 class Log(Protocol):
-    """A partitioned, transactional log."""
+    """A partitioned, transactional log. `tunables` say how much of it is read and written at once."""
+
+    @property
+    def tunables(self) -> Tunables: ...
 
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         """Those of the topics that exist."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from samovar.changelog.log import Records
 from samovar.changelog.packed import objects
+from samovar.changelog.record import deadline_rows
 from samovar.patterns.native import Messages, array_at, kernel, typed
 from samovar.state.store import Change
 
@@ -27,8 +28,8 @@ SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "samovar_newest_sort": (None, [c_void_p]),
     "samovar_newest_first": (None, [c_void_p, c_void_p, c_void_p]),
     "samovar_newest_pack": (None, [c_void_p, c_void_p]),
-    # newest, path; key, size, value, size; deletes
-    "samovar_newest_write": (c_int64, [c_void_p, c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_int]),
+    # newest, path; key, size, value, size; deletes, index
+    "samovar_newest_write": (c_int64, [c_void_p, c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_int, c_int]),
 }
 
 
@@ -88,14 +89,16 @@ class NewestTable:
     first: tuple[bytes, bytes]
     rows: Newest
     deletes: bool  # whether there may be rows in the store that these delete
+    index: bool = False  # whether the index of deadlines comes with them
 
     def changes(self) -> list[Change]:
-        return [self.first, *(change for change in self.rows.changes() if self.deletes or change[1] is not None)]
+        rows = [change for change in self.rows.changes() if self.deletes or change[1] is not None]
+        return [self.first, *sorted({*rows, *(deadline_rows(rows) if self.index else ())})]
 
     def write(self, file: Path) -> int:
         (key, value), handle = self.first, self.rows.handle
         written: int = _library().samovar_newest_write(
-            handle, os.fsencode(file), key, len(key), value, len(value), self.deletes
+            handle, os.fsencode(file), key, len(key), value, len(value), self.deletes, self.index
         )
         if written < 0:
             raise OSError(-written, os.strerror(-written), str(file))

@@ -1,9 +1,9 @@
-"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 2.
+"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 3.
 
 A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence` (format 1 has
-no `rules`, `at_work` and `rules_refused`). A container that leaves deletes its record; one that was killed leaves it
-behind, and is known by that it is in no group any more. The log's time of a record is the broker's (LogAppendTime on
-Kafka), `time_ms` the container's own: the difference shows a wrong clock.
+no `rules`, `at_work` and `rules_refused`, format 2 no `unread`). A container that leaves deletes its record; one that
+was killed leaves it behind, and is known by that it is in no group any more. The log's time of a record is the broker's
+(LogAppendTime on Kafka), `time_ms` the container's own: the difference shows a wrong clock.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from samovar.changelog.cursors import read_all
+from samovar.changelog.cursors import Cursor, read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 
-FORMAT = 2
+FORMAT = 3
 SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": "3600000"}
 
 
@@ -53,7 +53,9 @@ class RestoreReport:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One task. `held_by` is the stream and partition whose events event time waits for."""
+    """One task. `held_by` is the stream and partition whose events event time waits for; `waiting` is how many events
+    were taken and wait for event time.
+    """
 
     stage: str
     partition: int
@@ -63,6 +65,7 @@ class TaskReport:
     inputs: Sequence[InputReport] = ()
     restore: RestoreReport | None = None
     state_bytes: int | None = None
+    waiting: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class RuleReport:
     suppressed: int = 0
     dropped_partials: int = 0
     dropped_events: int = 0
+    dropped_matches: int = 0
     no_key: int = 0
     seconds: float = 0.0
     live_partials: int = 0
@@ -111,6 +115,7 @@ class Presence:
     rules: Sequence[RuleReport] = ()
     at_work: Sequence[RuleAtWork] = ()  # where rules were published, or one is in a storm
     rules_refused: str | None = None  # why a published change is not taken
+    unread: Mapping[str, int] = field(default_factory=dict)  # by stream: records in partitions that came later
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,15 @@ class Seen:
     """A container's record as it is in the log."""
 
     presence: Presence
+    log_ms: int
+
+
+class Heartbeat(NamedTuple):
+    """Who told something, and when by the log's clock."""
+
+    host: str
+    pid: int
+    since_ms: int
     log_ms: int
 
 
@@ -181,6 +195,31 @@ def all_seen(log: Log, service: str) -> dict[int, Seen]:
             else:
                 found[slot] = Seen(unpack_presence(value), int(records.times[row]))
     return dict(sorted(found.items()))
+
+
+def heartbeats(log: Log, service: str, slot: int, start: int = 0) -> tuple[list[Heartbeat | None], int]:
+    """What was told in a slot from an offset on, as far as the topic still has it, None where a container left; and the
+    offset to go on from. Of any format: who told it is in all of them.
+    """
+    at = TopicPartition(topic_of(service), 0)
+    if at.topic not in log.topics([at.topic]):
+        return [], start
+    begin, end = log.bounds([at])[at]
+    cursor = Cursor(log, at, max(start, begin), end)
+    found: list[Heartbeat | None] = []
+    try:
+        while (records := cursor.take(end)) is not None:
+            for row, (key, value) in enumerate(records.pairs()):
+                if key == _key(slot):
+                    found.append(None if value is None else _heartbeat(value, int(records.times[row])))
+    finally:
+        cursor.close()
+    return found, end
+
+
+def _heartbeat(data: bytes, log_ms: int) -> Heartbeat:
+    raw: dict[str, Any] = json.loads(data)
+    return Heartbeat(raw["host"], raw["pid"], raw["since_ms"], log_ms)
 
 
 def _key(slot: int) -> bytes:

@@ -14,18 +14,19 @@ Rows that are local to a store and never logged:
 
     b"l"               which changelog this store follows, and up to where (`Following`), JSON
     b"t" + time + key  an index of deadlines: 8 bytes of time that sort as numbers do, then the key's bytes; no value
-    b"i"               that index has an entry for every row with a deadline; a small store has no index
+    b"i"               how far that index is: empty where it has an entry for every row with a deadline, else the first
+                       row that it does not have yet; a small store has no index
     b"x" + ...         indexes of a user's stores and timers; b"x" alone: a hash of the position that they fit
 
 A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed. A
-position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input, one of format 3 `book`; without
-them it is written as format 1.
+position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input, one of format 3 `book`, one of
+format 4 `changelog`, or `placing` of an input; without them it is written as format 1.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,13 +34,15 @@ from samovar.changelog.errors import Refused
 from samovar.state.digest import varint
 from samovar.state.store import Change
 
-FORMAT = 3
+FORMAT = 4
+BOOK_FORMAT = 3
 FORWARDS_FORMAT = 2
 ROW_FORMAT = 1  # of patterns/kernel/rows.cpp
 LEAST_FORMAT = 1  # of what needs nothing newer, so that an older version can read it
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 STORM, BOOK = b"v", b"w"
-NEWER = ("parts", "joins", "unknown", "forwards", "book")  # than format 1
+# Than format 1, or left out where empty.
+NEWER = ("parts", "joins", "unknown", "forwards", "book", "placing", "changelog", "service")
 UNKNOWN_SINCE = -1
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
@@ -82,7 +85,8 @@ class Input:
     which it was raised without an event: (offset, largest). `silent`: it holds event time back no more, since no event
     ever came. Of a repartition topic, `parts` are its source partitions before `safe`, and `joins` the later points at
     which a silent one spoke again: (offset, partition, largest). `unknown` are the schemas that nobody knows yet, or
-    did not at some place from `safe` on.
+    did not at some place from `safe` on. `placing` are the offsets at which the check of records' partitions was turned
+    on and off, in turn (samovar.tasks.placing).
     """
 
     topic: str
@@ -95,13 +99,16 @@ class Input:
     parts: tuple[Part, ...] = ()
     joins: tuple[tuple[int, int, int], ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    placing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
 
-    `forwards` are the repartition topics that the task writes, `book` the change of published rules that it took last.
+    `forwards` are the repartition topics that the task writes, `book` the change of published rules that it took last,
+    `changelog` the id of the changelog topic that has all of the state: in another one this is a part of it. `service`
+    is whose state it is: nobody else may go on with it.
     """
 
     watermark: int | None
@@ -111,6 +118,8 @@ class Position:
     journal: int = 0
     forwards: Mapping[str, Told] = field(default_factory=dict)
     book: int = 0
+    changelog: str = ""
+    service: str = ""  # of an early version: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +140,10 @@ def pack_position(position: Position) -> bytes:
 
 def format_of(position: Position) -> int:
     """The least that a reader must know."""
-    if position.book:
+    if position.changelog or any(each.placing for each in position.inputs.values()):
         return FORMAT
+    if position.book:
+        return BOOK_FORMAT
     is_newer = position.forwards or any(each.parts or each.unknown for each in position.inputs.values())
     return FORWARDS_FORMAT if is_newer else LEAST_FORMAT
 
@@ -154,8 +165,19 @@ def unpack_position(data: bytes) -> Position:
     raw = _fields(data, "a task's position")
     inputs = {name: _input(each) for name, each in raw["inputs"].items()}
     forwards = {topic: Told(*each) for topic, each in raw.get("forwards", {}).items()}
-    book = raw.get("book", 0)
-    return Position(raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"], forwards, book)
+    head = raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"]
+    return Position(*head, forwards, raw.get("book", 0), raw.get("changelog", ""), raw.get("service", ""))
+
+
+def refuse_others(position: Position | None, service: str, where: str) -> None:
+    """Refuse the state of another service: two that write one changelog, or one folder, destroy each other's."""
+    if position is not None and position.service not in ("", service):
+        raise Refused(
+            "changelog-foreign",
+            f"{where} belongs to the service `{position.service}`, and this is `{service}`",
+            "Give each service its own `changelog` and `journal` topics and its own `state` folder: leave them out, and"
+            " they are named after it. A service that was renamed goes on under its old name.",
+        )
 
 
 def _input(raw: dict[str, Any]) -> Input:
@@ -163,7 +185,8 @@ def _input(raw: dict[str, Any]) -> Input:
     parts = tuple(Part(*each) for each in raw.get("parts", ()))
     joins = tuple((offset, partition, largest) for offset, partition, largest in raw.get("joins", ()))
     unknown = tuple(Unknown(*each) for each in raw.get("unknown", ()))
-    return Input(**{**raw, "raises": raises, "parts": parts, "joins": joins, "unknown": unknown})
+    more = {"parts": parts, "joins": joins, "unknown": unknown, "placing": tuple(raw.get("placing", ()))}
+    return Input(**{**raw, "raises": raises, **more})
 
 
 def pack_following(following: Following) -> bytes:
@@ -218,17 +241,18 @@ def unreadable_rows(values: Iterable[bytes]) -> Refused:
 
 def deadline_rows(changes: Iterable[Change]) -> list[Change]:
     """Index rows for the headers among changed rows: a restore has no one else to ask for them."""
-    return [(DEADLINE + value[1:9] + key, b"") for key, value in _headers(changes) if value[1:9] != NO_DEADLINE]
+    return [(index, b"") for index, _ in deadlines_in(changes)]
 
 
-def _headers(changes: Iterable[Change]) -> Iterable[tuple[bytes, bytes]]:
+def deadlines_in(changes: Iterable[Change]) -> Iterator[tuple[bytes, bytes]]:
+    """Index rows for the headers among changed rows, each with the row that it is for."""
     for row, value in changes:
         if value is None or row[:1] != ROW:
             continue
         key, rest = _counted(row, 1)
         _, rest = _counted(row, rest)
-        if len(row) == rest + 1 and row[rest] == HEADER_KIND:
-            yield key, value
+        if len(row) == rest + 1 and row[rest] == HEADER_KIND and value[1:9] != NO_DEADLINE:
+            yield DEADLINE + value[1:9] + key, row
 
 
 def row_parts(row: bytes) -> tuple[bytes, str, int, int]:

@@ -21,15 +21,16 @@ from samovar.changelog.record import (
     INDEXED,
     POSITION,
     Following,
+    Position,
     deadline_rows,
     pack_following,
+    refuse_others,
     unpack_following,
     unpack_position,
 )
 from samovar.state.points import passing
 from samovar.state.store import Readable, TaskStore
 
-TABLE_ROWS = 20_000  # more than so many go to the store as a file, into an empty one always
 STUCK_S = 120.0  # with no record and no progress for so long, a restore fails loudly
 
 
@@ -41,9 +42,10 @@ class Changelog:
     topic: Topic
     bounds: Bounds
     delete_retention_ms: int
+    service: str = ""  # whose it must be; "": anyone's
 
     @classmethod
-    def look(cls, log: Log, at: TopicPartition, delete_retention_ms: int) -> Changelog:
+    def look(cls, log: Log, at: TopicPartition, delete_retention_ms: int, service: str = "") -> Changelog:
         topic = log.topics([at.topic]).get(at.topic)
         if topic is None:
             raise Refused(
@@ -51,7 +53,12 @@ class Changelog:
                 f"the changelog topic {at.topic} does not exist",
                 "Start the service once with `topics: create`, or make it as `samovar topics plan` says.",
             )
-        return cls(at, topic, log.bounds([at])[at], delete_retention_ms)
+        return cls(at, topic, log.bounds([at])[at], delete_retention_ms, service)
+
+    def refuse_others(self, position: Position | None) -> None:
+        """A position that another service wrote to it."""
+        if self.service:
+            refuse_others(position, self.service, f"the changelog {self.at}")
 
 
 def following_of(store: Readable) -> Following | None:
@@ -122,8 +129,9 @@ class Restore:
         self.end = changelog.bounds.end if to is None else to
         self.next = start
         self.records = 0
+        self._tunables = log.tunables
         self._empty = next(store.range(), None) is None
-        self._indexed = store.get(INDEXED) is not None
+        self._indexed = store.get(INDEXED) is not None  # or begun: from then on rows are written with their entries
         following = following_of(store)
         self._time_ms = 0 if following is None else following.time_ms
         self._ahead = Ahead(log, changelog.at, start, self.end) if start < self.end else None
@@ -157,14 +165,22 @@ class Restore:
     def _write(self, part: Part) -> None:
         first = part.rows.first()
         if first is not None and first[0] == POSITION and first[1] is not None:
-            unpack_position(first[1])  # of a newer version: refused before anything of it is in the store
+            # Of a newer version, or of another service: refused before anything of it is in the store.
+            self.changelog.refuse_others(unpack_position(first[1]))
         follows = (FOLLOWING, pack_following(self._following(part)))  # its key is before those of all rows logged
-        if self._indexed or not (self._empty or len(part.rows) > TABLE_ROWS):
+        # A small state is kept in memory and has no index; a large one gets it here, where it costs least.
+        is_large = len(part.rows) > self._tunables.whole_states or part.next < self.end
+        is_begun = self._empty and is_large
+        if self._empty or len(part.rows) > self._tunables.table_rows:
+            has_index = self._indexed or is_begun
+            self.store.take(NewestTable(follows, part.rows, deletes=not self._empty, index=has_index))
+        else:
             rows = part.rows.changes()
             index = deadline_rows(rows) if self._indexed else []
             self.store.write([*rows, *index, follows])
-        else:
-            self.store.take(NewestTable(follows, part.rows, deletes=not self._empty))
+        if is_begun:
+            self._indexed = True
+            self.store.put(INDEXED, b"")
         self._empty = False
 
     def _following(self, part: Part) -> Following:

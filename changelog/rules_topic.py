@@ -5,11 +5,11 @@ A record is one change. Its key is the change's number and a word of its own, so
 its value JSON: `v` first, then the fields of `Change`:
 
     number            of the change, counted from 1
-    act               seed, publish, disable, enable, rollback or lists
+    act               seed, publish, disable, enable, rollback, quarantine or lists
     author, at_ms, note
     rules             what each changed rule is from here on: name, number (counted from 1 a rule), version, text,
-                      status (live, shadow, disabled), state (what becomes of partial matches: drop or drain),
-                      warm_from_ms
+                      status (live, shadow, disabled, quarantined), state (what becomes of partial matches: drop or
+                      drain), warm_from_ms
     lists             name to the whole list as it is from here on, and what was added and removed
     fields            stream to the types of its fields as they were then, where the service file says them
 
@@ -34,7 +34,8 @@ FORMAT = 1
 MAX_BYTES = 4 * 1_048_576  # of a change: many rules, or a long list
 SETTINGS = {"cleanup.policy": "compact", "max.message.bytes": str(MAX_BYTES)}
 DROP, DRAIN = "drop", "drain"
-LIVE, SHADOW, DISABLED = "live", "shadow", "disabled"
+LIVE, SHADOW, DISABLED, QUARANTINED = "live", "shadow", "disabled", "quarantined"
+AT_WORK = (LIVE, SHADOW)
 
 
 @dataclass(frozen=True)

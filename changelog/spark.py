@@ -56,6 +56,7 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.executor.heartbeatInterval": "5s",
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # what executors write is for this user alone
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",

@@ -36,7 +36,7 @@ from uuid import uuid4
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import Following, refuse_newer
-from samovar.state.folders import PART, remove, reveal, sync, write_file
+from samovar.state.folders import PART, make_private, remove, reveal, sync, write_file
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -93,7 +93,7 @@ def place_of(staging: Path, stage: str, partition: int) -> Path:
 def attempt(place: Path) -> Path:
     """A new folder to fill, beside where it will be."""
     folder = place.with_name(f"{place.name}.{uuid4().hex[:12]}{PART}")
-    folder.mkdir(parents=True)
+    make_private(folder)
     return folder
 
 

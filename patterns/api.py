@@ -25,7 +25,7 @@ from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.findings import Finding
 from samovar.patterns.loading import load_set, rendered
-from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS, Matches
+from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches
 from samovar.patterns.native import Batch, Decoder, joined
 from samovar.patterns.replay import Late, Lines, Replay
 from samovar.patterns.result import BadEvent, Match, Result
@@ -82,6 +82,7 @@ class Rules:
         missing: str = "error",
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
+        max_matches: int = MAX_MATCHES,
         suppressed: bool = False,
     ) -> Result:
         """Run the rules over events, as `samovar match` does.
@@ -101,12 +102,14 @@ class Rules:
             flush=flush,
             max_partials=max_partials,
             max_events=max_events,
+            max_matches=max_matches,
             show_suppressed=suppressed,
             on_late=late.append,
         )
         matches: list[Match] = []
         for batch in _batches(events, self.program.fields, time, type, fixed_type, missing, bad):
-            matches += _matches(replay.feed(batch))
+            for found in replay.take(batch):
+                matches += _matches(found)
         for found in replay.finish():
             matches += _matches(found)
         counters = {plan.rule.id: replay.states.counters(number) for number, plan in enumerate(self.program.rules)}

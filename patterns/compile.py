@@ -8,8 +8,9 @@ kernel/program.cpp; the two change together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from samovar.patterns import scalars
@@ -51,6 +52,7 @@ FUNCTION_OPS = {
     "index_of": 57, "between": 58, "abs": 59, "round": 60, "floor": 61, "ceil": 62, "hour": 63, "day_of_week": 64,
     "distance_km": 65, "lower": 66, "upper": 67,
 }  # fmt: skip
+FOLD = 68
 # Functions whose op goes to Python for what the kernel does not do itself (time zones, letters beyond ASCII).
 WITH_PYTHON = {"hour", "day_of_week", "lower", "upper"}
 AGGREGATES = {
@@ -84,6 +86,14 @@ class RulePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """A function that the kernel calls, under the name that it has in a rule."""
+
+    name: str
+    call: Callable[..., Scalar]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Compiled rules. Immutable; any number of `States` can run on one."""
 
@@ -92,7 +102,7 @@ class Program:
     types: tuple[str, ...]
     words: tuple[int, ...]
     text: bytes
-    functions: tuple[Callable[..., Scalar], ...] = field(repr=False)
+    functions: tuple[Function, ...] = field(repr=False)
     stores: frozenset[str] = frozenset()  # names under which states are stored: of rules, and of history functions
     histories: Mapping[str, tuple[str, History]] = field(default_factory=dict, repr=False)  # store: event type, call
 
@@ -134,6 +144,8 @@ class _Tables:
         self.blob = bytearray()
         self.constants: dict[tuple[type, Scalar], int] = {}
         self.constant_words: list[int] = []
+        self.sets: dict[tuple[int, ...], int] = {}
+        self.patterns: dict[tuple[int, ...], int] = {}
         self.fields: dict[str, int] = {}
         self.types: dict[str, int] = {}
         self.nodes: dict[tuple[int, int, int, tuple[int, ...]], int] = {}
@@ -141,7 +153,7 @@ class _Tables:
         self.keys: dict[tuple[int, ...], int] = {}
         self.histories: dict[tuple[int, ...], int] = {}
         self.history_names: dict[str, tuple[str, History]] = {}
-        self.functions: list[Callable[..., Scalar]] = []
+        self.functions: list[Function] = []
         self.function_ids: dict[Any, int] = {}
 
     def constant(self, value: Scalar) -> int:
@@ -173,22 +185,33 @@ class _Tables:
     def literal(self, value: Scalar) -> int:
         return self.node(CONST, self.constant(value))
 
+    def literals(self, lists: dict[tuple[int, ...], int], values: Iterable[Scalar]) -> int:
+        """One of the lists of literals, each value in it once."""
+        items = tuple(dict.fromkeys(self.constant(value) for value in values if value is not None))
+        return lists.setdefault(items, len(lists))
+
     def type(self, name: str) -> int:
         return -1 if name == "any" else self.types.setdefault(name, len(self.types))
 
     def keyspec(self, nodes: Sequence[int]) -> int:
         return self.keys.setdefault(tuple(nodes), len(self.keys))
 
-    def function(self, identity: Any, make: Callable[[], Callable[..., Scalar]]) -> int:
-        known = self.function_ids.get(identity)
+    def function(self, name: str, of: Hashable, make: Callable[[], Callable[..., Scalar]]) -> int:
+        """A function that is left to Python; `of` is what else it is made of."""
+        known = self.function_ids.get((name, of))
         if known is None:
-            known = self.function_ids[identity] = len(self.functions)
-            self.functions.append(make())
+            known = self.function_ids[name, of] = len(self.functions)
+            self.functions.append(Function(name, make()))
         return known
 
     def header(self) -> list[int]:
         types = [self.constant(name) for name in self.types]
-        words = [len(self.constants), *self.constant_words, len(self.fields), len(types), *types, len(self.nodes)]
+        words = [len(self.constants), *self.constant_words]
+        for lists in (self.sets, self.patterns):
+            words.append(len(lists))
+            for items in lists:
+                words += [len(items), *items]
+        words += [len(self.fields), len(types), *types, len(self.nodes)]
         for (op, x, y, args), columnar in zip(self.nodes, self.columnar, strict=True):
             words += [op, int(columnar), x, y, len(args), *args]
         words.append(len(self.keys))
@@ -270,7 +293,7 @@ class _RuleCompiler:
             case TextMatch():
                 return self.text_match(expr)
             case Call(function, args):
-                return self.call(function, [self.expression(arg) for arg in args])
+                return self.call(function, args)
         raise TypeError(f"not a resolved expression: {expr!r}")
 
     def field(self, path: str) -> int:
@@ -326,33 +349,45 @@ class _RuleCompiler:
     def membership(self, expr: In) -> int:
         assert isinstance(expr.items, tuple)
         operand = self.expression(expr.operand)
-        items = [self.expression(item) for item in expr.items]
+        # A list of literals is one set, however long; what is read from an event or a step is compared one by one.
+        literals = [item.value for item in expr.items if isinstance(item, Literal)]
+        others = [self.expression(item) for item in expr.items if not isinstance(item, Literal)]
         if expr.ignore_case:
-            operand, items = self.folded(operand), [self.folded(item) for item in items]
-        found = self.tables.node(IN, args=[operand, *items])
+            literals = [scalars.fold(value) for value in literals]
+            operand, others = self.folded(operand), [self.folded(item) for item in others]
+        among = self.tables.literals(self.tables.sets, literals) if literals or not others else -1
+        found = self.tables.node(IN, among, args=[operand, *others])
         return self.tables.node(NOT, args=[found]) if expr.negated else found
 
     def folded(self, node: int) -> int:
-        fold = self.tables.function("fold", lambda: scalars.fold)
-        return self.tables.node(CALL, fold, args=[node])
+        fold = self.tables.function("fold", (), lambda: scalars.fold)
+        return self.tables.node(FOLD, fold, args=[node])
 
     def text_match(self, expr: TextMatch) -> int:
         operand = self.expression(expr.operand)
         if expr.kind == "regex":
-            identity = ("regex", expr.patterns, expr.ignore_case)
-            search = self.tables.function(identity, lambda: scalars.regex_search(expr.patterns, expr.ignore_case))
+            identity = (expr.patterns, expr.ignore_case)
+            make = partial(scalars.regex_search, expr.patterns, expr.ignore_case)
+            search = self.tables.function("regex", identity, make)
             return self.tables.node(CALL, search, args=[operand])
         patterns = expr.patterns
         if expr.ignore_case:
             operand, patterns = self.folded(operand), tuple(pattern.casefold() for pattern in patterns)
-        return self.tables.node(LIKE, args=[operand, *(self.tables.literal(pattern) for pattern in patterns)])
+        return self.tables.node(LIKE, self.tables.literals(self.tables.patterns, patterns), args=[operand])
 
-    def call(self, function: str, args: list[int]) -> int:
+    def call(self, function: str, args: tuple[Expr, ...]) -> int:
         op = FUNCTION_OPS.get(function, CALL)
-        known = 0
-        if op == CALL or function in WITH_PYTHON:
-            known = self.tables.function(function, lambda: scalars.FUNCTIONS[function])
-        return self.tables.node(op, known, args=args)
+        if op != CALL and function not in WITH_PYTHON:
+            return self.tables.node(op, args=[self.expression(arg) for arg in args])
+        # Of a function in Python the literals behind the first argument are part of the function: they may be many
+        # (the networks of `cidr`), and are then no columns, nor looked at for every event.
+        literals = [arg.value for arg in args[1:] if isinstance(arg, Literal)]
+        if not literals or len(literals) < len(args) - 1:
+            known = self.tables.function(function, (), lambda: scalars.FUNCTIONS[function])
+            return self.tables.node(op, known, args=[self.expression(arg) for arg in args])
+        identity = tuple((type(value), value) for value in literals)
+        known = self.tables.function(function, identity, lambda: scalars.with_literals(function, literals))
+        return self.tables.node(CALL, known, args=[self.expression(args[0])])
 
     # ------------------------------------------------------------ brackets
 

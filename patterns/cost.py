@@ -76,8 +76,8 @@ class Cost:
 def cost(rule: Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PARTIALS) -> Cost:
     """What one key of a rule costs, by the rule alone."""
     histories = _histories(rule)
-    past = sum(_history_bytes(rule, COMMON_EVENTS) for _ in histories)
-    past_worst = sum(_history_bytes(rule, max_events) for _ in histories)
+    past = sum(_history_bytes(rule, each, COMMON_EVENTS) for each in histories)
+    past_worst = sum(_history_bytes(rule, each, max_events) for each in histories)
     form = rule.form
     name = len(rule.id) + 17  # the version is part of a store's name
     row = _row_bytes(name, rule) + 2 + TIME_BYTES + 4
@@ -124,8 +124,9 @@ def _log_bytes(width: int, events: int, name: int, rule: Rule) -> int:
     return 2 * NUMBER_BYTES + events * each + chunks * head
 
 
-def _history_bytes(rule: Rule, events: int) -> int:
+def _history_bytes(rule: Rule, history: History, events: int) -> int:
     """A history function's own rows; for brackets of `any` type the type is part of their key."""
+    events = 1 if history.function == "prev" else events  # it reads one event, and holds no other
     name = HISTORY_NAME + 5 + TEXT_BYTES
     return _row_bytes(name, rule) + 2 + TIME_BYTES + 4 + _log_bytes(1, events, name, rule)
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from samovar.patterns.compile import Program, RulePlan
-from samovar.patterns.matcher import encode_key
+from samovar.patterns.matcher import States, encode_key, step
 from samovar.patterns.native import Batch
+from samovar.patterns.order import NO_TIME
 from samovar.patterns.replay import Replay
 from samovar.patterns.syntax import Scalar
 
@@ -83,9 +84,16 @@ BY_LINE = Names(lambda offset: f"line {offset + 1}", iso_time, _lines)
 
 
 def follow(
-    program: Program, key: Sequence[Scalar], feed: Callable[[Replay], Iterator[object]], **options: Any
+    program: Program,
+    key: Sequence[Scalar],
+    feed: Callable[[Replay], Iterator[object]],
+    until_ms: int = NO_TIME,
+    **options: Any,
 ) -> Story:
-    """Runs a program of one rule and takes notes of one key. `feed` gives the replay its events, and is used up."""
+    """Runs a program of one rule and takes notes of one key. `feed` gives the replay its events, and is used up.
+
+    Without `flush`, event time ends at the largest time of an event, or at `until_ms` where that is later.
+    """
     (plan,) = program.rules
     events: dict[int, Seen] = {}
     notes: list[Mapping[str, Any]] = []
@@ -98,12 +106,36 @@ def follow(
             events[seen.offset] = seen
 
     replay = Replay(program, after_step=after_step, show_suppressed=True, **options)
+    replay.until_ms = until_ms
     replay.states.trace(encode_key(key))
     for _ in feed(replay):
         pass
-    names = [part.name for part in plan.rule.form.by]
     end = None if replay.flush else replay.end_ms
-    return Story(plan, dict(zip(names, key, strict=True)), tuple(events.values()), tuple(notes), end)
+    return Story(plan, _named(plan, key), tuple(events.values()), tuple(notes), end)
+
+
+def follow_from(
+    program: Program, key: Sequence[Scalar], before: Batch, batch: Batch, until_ms: int, **limits: Any
+) -> Story:
+    """The same over events that stand in order already, with notes of the second batch only: the first one is what the
+    rule knew by then. Event time ends at `until_ms`.
+    """
+    (plan,) = program.rules
+    states = States(program, show_suppressed=True, **limits)
+    if len(batch) and len(before):
+        step(states, before, int(batch.time[0]))
+    elif len(before):
+        step(states, before, int(before.time[-1]))
+    states.trace(encode_key(key))
+    step(states, batch, until_ms)
+    notes = states.notes()
+    offsets = {note["event"] for note in notes if note["what"] == "event"}
+    events = _rows_at(batch, offsets, program.fields)
+    return Story(plan, _named(plan, key), tuple(events), tuple(notes), until_ms)
+
+
+def _named(plan: RulePlan, key: Sequence[Scalar]) -> dict[str, Scalar]:
+    return dict(zip([part.name for part in plan.rule.form.by], key, strict=True))
 
 
 def _rows_at(batch: Batch, offsets: set[int], fields: Sequence[str]) -> list[Seen]:

@@ -14,30 +14,39 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 from weakref import finalize
 
 import numpy as np
 
-from samovar.patterns.compile import Program
+from samovar.common.tunables import DEFAULTS, Tunables
+from samovar.patterns.compile import Function, Program
 from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, Int64s, array_at, kernel, typed
 from samovar.patterns.syntax import Scalar
 
 MAX_PARTIALS = 1_000
 MAX_EVENTS = 10_000
+MAX_MATCHES = 1_000  # per event, key and rule
 NEVER = (1 << 63) - 1
 END_OF_TIME = 1 << 62  # the watermark that closes everything
-DIGEST_ROWS = 20_000  # looked at together
 ALL_ROWS, CHANGED_ROWS, CANONICAL_ROWS = range(3)
-
+STEP_BYTES = 3
+VERDICTS = {  # as in kernel/budget.h
+    1: "one event made it hold more memory than a step may",
+    2: "one event caused more work than a step may do",
+    4: "there was no more memory",
+}
 
 _SERIALS = count()
+_OVER_BUDGET, _FUNCTION_FAILED = -1, -2  # in place of a count, as in kernel/capi.cpp
 
 
 class _Payload(ctypes.Union):
@@ -53,12 +62,20 @@ _CALL = ctypes.CFUNCTYPE(None, c_int64, POINTER(_Value), c_int64, POINTER(_Value
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_program_new": (c_void_p, [c_void_p, c_char_p, c_size_t]),
     "samovar_program_free": (None, [c_void_p]),
-    "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64]),
+    "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64, c_int64]),
+    "samovar_mute": (None, [c_void_p, c_int, c_int, c_int64, c_int64]),
+    "samovar_budget": (None, [c_void_p, c_int64, c_int64, c_int64, c_char_p, c_size_t]),
+    "samovar_marked": (c_int, [c_void_p]),
+    "samovar_verdict": (c_int, [c_void_p, POINTER(c_int), POINTER(c_void_p), POINTER(c_size_t)]),
     "samovar_topic": (None, [c_void_p, c_char_p, c_size_t]),
     "samovar_show_suppressed": (None, [c_void_p, c_int]),
     "samovar_hold": (None, [c_void_p, c_int]),
+    # handle; events in a chunk, in a header, bytes of a header's row, rows evaluated together, rows looked at together
+    # for keys, results of functions that are remembered
+    "samovar_sizes": (None, [c_void_p, *[c_int64] * 6]),
     "samovar_states_free": (None, [c_void_p]),
-    "samovar_step": (c_size_t, [c_void_p, c_void_p, c_int64]),
+    "samovar_step": (c_int64, [c_void_p, c_void_p, c_size_t, c_size_t, c_int64]),
+    "samovar_failure": (c_void_p, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "samovar_lines": (c_void_p, [c_void_p]),
     "samovar_line_ends": (c_void_p, [c_void_p]),
     "samovar_counters": (None, [c_void_p, c_int, c_void_p]),
@@ -70,7 +87,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_dump": (c_size_t, [c_void_p, c_int, c_int64]),
     "samovar_deadlines": (c_size_t, [c_void_p]),
     "samovar_deadlines_of": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
-    "samovar_cold": (c_size_t, [c_void_p, c_void_p]),
+    "samovar_cold": (c_int64, [c_void_p, c_void_p]),
     "samovar_unknown": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_next_deadline": (c_int64, [c_void_p]),
     "samovar_row_data": (c_void_p, [c_void_p]),
@@ -127,6 +144,7 @@ class Counters:
     suppressed: int
     dropped_partials: int
     dropped_events: int
+    dropped_matches: int
     no_key: int
     live_partials: int
 
@@ -139,8 +157,50 @@ class Tallies:
     suppressed: int
     dropped_partials: int
     dropped_events: int
+    dropped_matches: int
     no_key: int
     ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """What a step may take before it is abandoned, in counts that are the same on every machine. It never changes what
+    a rule finds: a step is done whole, or not at all.
+
+    `event_bytes` and `event_work` are what one event, or timer, may cause in one key of one rule; past an eighth of
+    them the kernel writes the rule and the key to the file `mark`. `step_bytes` are matches of the whole batch. A unit
+    of work takes about a nanosecond.
+    """
+
+    event_bytes: int = 256 << 20
+    event_work: int = 2_000_000_000
+    step_bytes: int = DEFAULTS.step_bytes
+    mark: Path | None = None
+
+
+UNLIMITED = StepBudget(NEVER, NEVER, NEVER)
+
+
+class RuleFailure(Exception):
+    """A step was abandoned because of one rule. The states are of no more use; what is stored is as it was."""
+
+    hint = "Nothing of the batch was taken: see what this machine lacks, or leave the rule out, and try again."
+
+    def __init__(self, rule: str, version: str, key: tuple[Scalar, ...], reason: str) -> None:
+        super().__init__(f"rule {rule}, key {list(key)}: {reason}")
+        self.rule, self.version, self.key, self.reason = rule, version, key, reason
+
+
+class FunctionFailure(RuleFailure):
+    """A function that the kernel leaves to Python raised an exception, which is the cause of this one."""
+
+
+class BudgetExceeded(RuleFailure):
+    """One event took more memory or work in one key of a rule than a step's budget has."""
+
+
+class BatchTooLarge(Exception):
+    """A batch found more than is held at once. The states are of no more use; fewer events at a time will do."""
 
 
 class StateError(ValueError):
@@ -156,9 +216,11 @@ class States:
         *,
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
+        max_matches: int = MAX_MATCHES,
         topics: Sequence[str] = (),
         hold: bool = False,
         show_suppressed: bool = False,
+        tunables: Tunables = DEFAULTS,
     ) -> None:
         """With `topics`, one a stream, matches name events as [topic, partition, offset]; otherwise by offset alone.
 
@@ -166,18 +228,30 @@ class States:
         on where the input was cut; without it they come at once. Suppressed matches are counted, and only with
         `show_suppressed` given out.
         """
-        if max_partials < 1 or max_events < 1:
-            raise ValueError("max_partials and max_events are at least 1")
+        if max_partials < 1 or max_events < 1 or max_matches < 1:
+            raise ValueError("max_partials, max_events and max_matches are at least 1")
         library = _library()
         self.serial = next(_SERIALS)  # no other states of this process have it, also when these are gone
         self.program = program
         self._limits = max_partials, max_events
         self._words = np.array(program.words, np.int64)
         self._program = library.samovar_program_new(self._words.ctypes.data, program.text, len(program.text))
-        self._call = _CALL(_python_calls(program.functions))
-        self.handle: int = library.samovar_states_new(self._program, self._call, max_partials, max_events)
+        self._topics = tuple(topics)
+        self._functions = _Functions(program.functions)
+        self._call = _CALL(self._functions.answer)
+        self._gave_up = 0  # what the kernel said in place of a count
+        self.handle: int = library.samovar_states_new(self._program, self._call, max_partials, max_events, max_matches)
         for topic in topics:
             library.samovar_topic(self.handle, topic.encode(), len(topic.encode()))
+        library.samovar_sizes(
+            self.handle,
+            tunables.chunk_events,
+            tunables.header_events,
+            tunables.header_bytes,
+            tunables.slice_rows,
+            tunables.cold_rows,
+            tunables.memo_results,
+        )
         library.samovar_hold(self.handle, int(hold))
         library.samovar_show_suppressed(self.handle, int(show_suppressed))
         finalize(self, _free, self.handle, self._program)
@@ -186,26 +260,42 @@ class States:
         """Whether matches at the watermark wait from now on; those that wait come with the next step."""
         _library().samovar_hold(self.handle, int(wanted))
 
+    def limit(self, budget: StepBudget) -> None:
+        """What a step may take from now on."""
+        mark = b"" if budget.mark is None else os.fsencode(budget.mark)
+        limits = budget.event_bytes, budget.event_work, budget.step_bytes
+        _library().samovar_budget(self.handle, *limits, mark, len(mark))
+
+    def take_marked(self) -> bool:
+        """Whether a mark was written since this was last asked."""
+        return bool(_library().samovar_marked(self.handle))
+
+    def mute(self, rule: int, *, shadow: bool, before_at_ms: int | None, after_start_ms: int | None) -> None:
+        """Say which matches of a rule raise no alert: their lines have no message."""
+        before = -NEVER if before_at_ms is None else before_at_ms
+        after = NEVER if after_start_ms is None else after_start_ms
+        _library().samovar_mute(self.handle, rule, int(shadow), before, after)
+
     def live(self) -> int:
         """How many states are held: one a rule and key, and one a history function and key."""
         return int(_library().samovar_live(self.handle))
 
     def counters(self, rule: int) -> Counters:
-        out = (c_int64 * 6)()
+        out = (c_int64 * 7)()
         _library().samovar_counters(self.handle, rule, out)
         return Counters(*out)
 
     def tallies(self, rule: int) -> Tallies:
-        out = (c_int64 * 6)()
+        out = (c_int64 * 7)()
         _library().samovar_tallies(self.handle, rule, out)
         return Tallies(*out)
 
     def dropped(self) -> int:
-        """Partial matches and events that limits let go of, of all rules and history functions."""
+        """Partial matches, events and matches that limits let go of, of all rules and history functions."""
         return int(_library().samovar_dropped(self.handle))
 
     def dropped_history(self) -> int:
-        out = (c_int64 * 6)()
+        out = (c_int64 * 7)()
         _library().samovar_counters(self.handle, -1, out)
         return int(out[3])
 
@@ -248,7 +338,7 @@ class States:
 
         Only for states that were not loaded whole: their rows are loaded before the batch goes to `step`.
         """
-        return [key for key, _ in self._rows(_library().samovar_cold(self.handle, batch.handle))]
+        return [key for key, _ in self._rows(self.checked(_library().samovar_cold(self.handle, batch.handle)))]
 
     def unknown_keys(self, keys: Sequence[bytes]) -> list[bytes]:
         """Those of the keys that were never looked for; they count as looked for from now on."""
@@ -269,6 +359,7 @@ class States:
         return digest_of_rows(self.program, sorted(self.rows().items()), watermark, self._limits)
 
     def _dump(self, which: int, watermark: int) -> list[tuple[bytes, bytes | None]]:
+        self._refuse_if_failed()
         return self._rows(_library().samovar_dump(self.handle, which, watermark))
 
     def _rows(self, count: int) -> list[tuple[bytes, bytes | None]]:
@@ -283,6 +374,51 @@ class States:
         for place in np.flatnonzero(gone).tolist():
             pieces[place] = None
         return list(zip(pieces[0::2], pieces[1::2], strict=True))  # type: ignore[arg-type]  # a key is never gone
+
+    # ------------------------------------------------------------ failures
+
+    def checked(self, count: int) -> int:
+        """What the kernel counted; raises where it gave up instead."""
+        self._gave_up = min(count, self._gave_up)
+        self._refuse_if_failed()
+        return count
+
+    def _refuse_if_failed(self) -> None:
+        """States are half way through the batch that failed: nothing of them may be stored, or go on.
+
+        The exception is made each time. One that is kept holds the states by its traceback, and they hold it: such a
+        circle is never freed where the collector is off, as in a container.
+        """
+        if self._gave_up == _OVER_BUDGET:
+            raise self._what_was_over()
+        if self._gave_up == _FUNCTION_FAILED:
+            raise self._what_failed()
+
+    def _what_was_over(self) -> RuleFailure | BatchTooLarge:
+        rule, key, size = c_int(), c_void_p(), c_size_t()
+        verdict = _library().samovar_verdict(self.handle, byref(rule), byref(key), byref(size))
+        if verdict == STEP_BYTES or rule.value < 0:
+            return BatchTooLarge("the matches of one batch take more memory than a step may hold")
+        at = self.program.rules[rule.value]
+        values = decode_key(ctypes.string_at(key, size.value))
+        return BudgetExceeded(at.rule.id, at.version, values, VERDICTS[verdict])
+
+    def _what_failed(self) -> BaseException:
+        out, size = (c_int64 * 5)(), c_size_t()
+        key = ctypes.string_at(_library().samovar_failure(self.handle, out, byref(size)), size.value)
+        rule, has_event, stream, partition, offset = out
+        function, cause = self._functions.failed
+        if not isinstance(cause, Exception):  # Ctrl-C, or what a signal's handler raised
+            return cause
+        # What it was asked for is not told: it may be personal, and so may be the text of the exception.
+        detail = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
+        event = "/".join(map(str, [*self._topics[stream : stream + 1], partition, offset]))
+        place = "" if not has_event else f" at event {event if self._topics else offset}"
+        at = self.program.rules[rule]
+        reason = f"{function} raised {type(cause).__name__}{detail}{place}"
+        failure = FunctionFailure(at.rule.id, at.version, decode_key(key), reason)
+        failure.__cause__ = cause
+        return failure
 
     # ------------------------------------------------------------ looking inside
 
@@ -308,10 +444,11 @@ def digest_of_rows(
     rows: Iterable[tuple[bytes, bytes]],
     watermark: int,
     limits: tuple[int, int] = (MAX_PARTIALS, MAX_EVENTS),
+    tunables: Tunables = DEFAULTS,
 ) -> str:
     """As `States.digest`, of stored rows in the order of their keys; memory holds a part of them at a time."""
     digest = hashlib.sha256()
-    for key, value in canonical_rows(program, rows, watermark, limits):
+    for key, value in canonical_rows(program, rows, watermark, limits, tunables):
         digest.update(_varint(len(key)) + key + _varint(len(value)) + value)
     return digest.hexdigest()
 
@@ -321,21 +458,22 @@ def canonical_rows(
     rows: Iterable[tuple[bytes, bytes]],
     watermark: int,
     limits: tuple[int, int] = (MAX_PARTIALS, MAX_EVENTS),
+    tunables: Tunables = DEFAULTS,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Stored rows as a digest sees them: a row a state, trimmed to the watermark; equal where the states are."""
-    for part in _whole_keys(rows):
+    for part in _whole_keys(rows, tunables.digest_rows):
         # On a copy: what lies behind the watermark is let go of there.
-        copy = States(program, max_partials=limits[0], max_events=limits[1])
+        copy = States(program, max_partials=limits[0], max_events=limits[1], tunables=tunables)
         copy.load(part)
         for key, value in sorted(copy._dump(CANONICAL_ROWS, watermark)):
             yield key, value or b""
 
 
-def _whole_keys(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Rows in parts that never divide a key."""
+def _whole_keys(rows: Iterable[tuple[bytes, bytes]], about: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Rows in parts of about so many, which never divide a key."""
     part: list[tuple[bytes, bytes]] = []
     for row, value in rows:
-        if len(part) >= DIGEST_ROWS and not row.startswith(_key_of_row(part[-1][0])):
+        if len(part) >= about and not row.startswith(_key_of_row(part[-1][0])):
             yield part
             part = []
         part.append((row, value))
@@ -354,14 +492,20 @@ def _key_of_row(row: bytes) -> bytes:
         shift += 7
 
 
-def step(states: States, batch: Batch, watermark: int) -> Matches:
+def step(states: States, batch: Batch, watermark: int, rows: tuple[int, int] | None = None) -> Matches:
     """Take a batch of events, in order, through all rules; then let event time pass up to the watermark.
 
     Timers fire where they belong between the events of their key; a timer fires when its deadline is below the
-    watermark. No event of a later batch may be older than the watermark.
+    watermark. No event of a later batch may be older than the watermark. With `rows`, only these of the batch are
+    taken, from the first up to the second.
+
+    Raises a RuleFailure, or BatchTooLarge, where the step was abandoned: see `States.limit`. The states are then of no
+    more use.
     """
     library = _library()
-    count = library.samovar_step(states.handle, batch.handle, watermark)
+    states.checked(0)
+    first, end = rows or (0, len(batch))
+    count = states.checked(library.samovar_step(states.handle, batch.handle, first, end, watermark))
     if not count:
         return NOTHING
     ends = array_at(library.samovar_line_ends(states.handle), count, np.dtype(np.int64), states).copy()
@@ -419,14 +563,22 @@ def _free(states: int, program: int) -> None:
     _library().samovar_program_free(program)
 
 
-def _python_calls(functions: tuple[Callable[..., Scalar], ...]) -> Callable[..., None]:
-    keep: list[bytes] = [b""]  # the text of the last answer, until the kernel has copied it
+class _Functions:
+    """What the kernel calls. It does not know the states that it serves: in a circle they would outlive their use."""
 
-    def call(function: int, args: Any, count: int, out: Any) -> None:
-        values = [_to_python(args[k]) for k in range(count)]
-        _from_python(functions[function](*values), out[0], keep)
+    def __init__(self, functions: tuple[Function, ...]) -> None:
+        self.functions = functions
+        self.text = b""  # of the last answer, until the kernel has copied it
+        # Where nothing else is noted, an exception came between two lines of `answer`, so by a signal.
+        self.failed: tuple[str, BaseException] = ("", KeyboardInterrupt())
 
-    return call
+    def answer(self, function: int, args: Any, count: int, out: Any) -> None:
+        """The kernel takes an answer only if its tag was set, which is done last."""
+        called = self.functions[function]
+        try:
+            self.text = _from_python(called.call(*[_to_python(args[k]) for k in range(count)]), out[0])
+        except BaseException as error:  # in C it would be lost; `step` raises it
+            self.failed = called.name, error
 
 
 def _to_python(value: Any) -> Scalar:
@@ -440,18 +592,20 @@ def _to_python(value: Any) -> Scalar:
     return bool(value.payload.i) if tag == BOOL else None
 
 
-def _from_python(value: Scalar, out: Any, keep: list[bytes]) -> None:
-    out.tag = NIL
+def _from_python(value: Scalar, out: Any) -> bytes:
+    """Fills in an answer, its tag last; the text that it points to is returned, and must be kept."""
+    text, tag = b"", NIL
     if isinstance(value, bool):
-        out.tag, out.payload.i = BOOL, int(value)
+        out.payload.i, tag = int(value), BOOL
     elif isinstance(value, int) and -(2**63) <= value < 2**63:
-        out.tag, out.payload.i = INT, value
+        out.payload.i, tag = value, INT
     elif isinstance(value, (int, float)):
-        out.tag, out.payload.d = FLOAT, float(value)
+        out.payload.d, tag = float(value), FLOAT
     elif isinstance(value, str):
-        keep[0] = value.encode("utf-8", "replace")
-        out.tag, out.len = TEXT, len(keep[0])
-        out.payload.s = ctypes.cast(c_char_p(keep[0]), c_void_p)
+        text, tag = value.encode("utf-8", "replace"), TEXT
+        out.payload.s, out.len = ctypes.cast(c_char_p(text), c_void_p), len(text)
+    out.tag = tag
+    return text
 
 
 def _varint(n: int) -> bytes:

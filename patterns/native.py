@@ -29,6 +29,7 @@ Int64s: TypeAlias = NDArray[np.int64]
 VERDICT = np.dtype([("code", np.uint32), ("at", np.uint32)])
 VALUE = np.dtype([("tag", np.uint32), ("size", np.uint32), ("bits", np.int64)])
 NIL, BOOL, INT, FLOAT, TEXT, OTHER = range(6)
+IN_PLACE, ELSEWHERE, UNDECIDED = range(3)  # verdicts of `Batch.misplaced`
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_batch_new": (c_void_p, [c_size_t]),
@@ -43,6 +44,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     # to, from, rows, n
     "samovar_batch_append": (None, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "samovar_batch_select": (None, [c_void_p, c_void_p, c_size_t]),
+    # batch, column, partitions, partition; verdicts
+    "samovar_batch_misplaced": (c_size_t, [c_void_p, c_size_t, c_uint32, c_uint32, c_void_p]),
     # batch, n; time, stream, partition, offset
     "samovar_batch_rows_set": (None, [c_void_p, c_size_t] + [c_void_p] * 4),
     # batch, column, kind; data, offsets, valid
@@ -159,6 +162,15 @@ class Batch:
         """Keep these rows only, in this order."""
         rows = np.ascontiguousarray(rows, np.int64)
         kernel().samovar_batch_select(self.handle, rows.ctypes.data, len(rows))
+
+    def misplaced(self, column: int, partitions: int, partition: int) -> NDArray[np.uint8] | None:
+        """By row, whether murmur2 of a column's value places it in another of so many partitions than in this one; None
+        where all are in place. Values whose text only Python can write are UNDECIDED.
+        """
+        verdicts = np.empty(len(self), np.uint8)
+        place = column, partitions, partition
+        found = kernel().samovar_batch_misplaced(self.handle, *place, verdicts.ctypes.data)
+        return verdicts if found else None
 
     def _array(self, name: str, dtype: np.dtype[Any], *place: int) -> NDArray[Any]:
         address = getattr(kernel(), f"samovar_batch_{name}")(self.handle, *place)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from samovar.patterns.native import Other
 from samovar.patterns.syntax import (
@@ -15,12 +15,19 @@ from samovar.patterns.syntax import (
     History,
     In,
     Literal,
+    LongList,
     OfStep,
     TextMatch,
     Unary,
     walk,
 )
 from samovar.patterns.unparse import unparse
+
+Shows: TypeAlias = Callable[[Expr], bool]  # whether an expression, and what it gives, may be told
+
+
+def shows_all(_: Expr) -> bool:
+    return True
 
 
 def leaves(expr: Expr) -> list[Expr]:
@@ -35,7 +42,7 @@ def leaves(expr: Expr) -> list[Expr]:
         case Unary(_, operand) | TextMatch(_, operand):
             return leaves(operand)
         case In(operand, items):
-            inner = items if isinstance(items, tuple) else ()
+            inner = items if isinstance(items, tuple) and not isinstance(items, LongList) else ()
             return leaves(operand) + [leaf for item in inner for leaf in leaves(item)]
         case Call(_, args):
             return [leaf for arg in args for leaf in leaves(arg)]
@@ -54,17 +61,21 @@ def leaves_of_match(expr: Expr) -> list[Expr]:
         case Unary(_, operand) | TextMatch(_, operand):
             return leaves_of_match(operand)
         case In(operand, items):
-            inner = items if isinstance(items, tuple) else ()
+            inner = items if isinstance(items, tuple) and not isinstance(items, LongList) else ()
             return leaves_of_match(operand) + [leaf for item in inner for leaf in leaves_of_match(item)]
         case Call(_, args):
             return [leaf for arg in args for leaf in leaves_of_match(arg)]
     return leaves(expr)
 
 
-def read_text(expr: Expr, read: Sequence[Any], of_match: bool = False) -> str:
-    """`amount > 200` (amount is 35)."""
+def read_text(expr: Expr, read: Sequence[Any], of_match: bool = False, shows: Shows = shows_all) -> str:
+    """`amount > 200` (amount is 35). Of a condition that may not be told, only which fields it is on."""
+    if not shows(expr):
+        paths = dict.fromkeys(part.path for part in walk(expr) if isinstance(part, Field))
+        return f"a condition on {', '.join(paths)}"
     parts = leaves_of_match(expr) if of_match else leaves(expr)
-    shown = dict(zip((unparse(part) for part in parts), map(value_text, read), strict=False))
+    told = zip(parts, read, strict=False)
+    shown = {unparse(part): value_text(value) if shows(part) else "hidden" for part, value in told}
     values = ", ".join(f"{name} is {value}" for name, value in shown.items() if name != unparse(expr))
     return f"`{unparse(expr)}`" + (f" ({values})" if values else "")
 

@@ -13,17 +13,28 @@ it, memory holds what the slack spans. Nothing here reads or writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, NOTHING, Matches, States, step
+from samovar.patterns.matcher import (
+    END_OF_TIME,
+    MAX_EVENTS,
+    MAX_MATCHES,
+    MAX_PARTIALS,
+    NOTHING,
+    Matches,
+    States,
+    step,
+)
 from samovar.patterns.native import Batch, Decoder, Int64s, Messages, lines_of
 from samovar.patterns.order import NO_TIME, Buffer, drain, order
+from samovar.patterns.syntax import Overlap, Rule, Skip
+from samovar.patterns.syntax import Sequence as Sequence_
 
-CHUNK_ROWS = 65_536  # rows a step: enough to pay for the call, few enough to stay in the processor's cache
 MAX_LINE_BYTES = 16 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -135,7 +146,7 @@ class Late:
 class Replay:
     """Runs a program over recorded events. The source of truth for its states, and for the order of its output."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of a run, by name
         self,
         program: Program,
         *,
@@ -143,75 +154,92 @@ class Replay:
         flush: bool = True,
         max_partials: int = MAX_PARTIALS,
         max_events: int = MAX_EVENTS,
+        max_matches: int = MAX_MATCHES,
         show_suppressed: bool = False,
         on_late: Callable[[Late], None] = lambda _: None,
         after_step: Callable[[Batch], None] = lambda _: None,
-        chunk_rows: int = CHUNK_ROWS,
+        tunables: Tunables = DEFAULTS,
     ) -> None:
         """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
         self.program = program
         self.states = States(
-            program, max_partials=max_partials, max_events=max_events, hold=True, show_suppressed=show_suppressed
+            program,
+            max_partials=max_partials,
+            max_events=max_events,
+            max_matches=max_matches,
+            hold=True,
+            show_suppressed=show_suppressed,
+            tunables=tunables,
         )
         self.flush = flush
+        self.until_ms = NO_TIME  # without `flush`, event time ends no earlier than this
         self.on_late = on_late
         self.after_step = after_step
-        self.chunk_rows = chunk_rows
+        # Enough rows to pay for the call, few enough to stay in the processor's cache.
+        self._chunk_rows = tunables.replay_rows
         self.events = 0
         self.late = 0
         self._columns = len(program.fields)
+        # Few where one event can complete many matches: their lines are in memory at once.
+        self._step_rows = tunables.burst_records if any(may_burst(plan.rule) for plan in program.rules) else None
         self._largest = NO_TIME
         self._held: list[Batch] = []
         self._buffer = None if slack_ms is None else Buffer(self._columns, (slack_ms,))
 
     def feed(self, batch: Batch) -> Matches:
         """Take events in the order of their arrival. The batch belongs to the replay from now on."""
+        return joined_matches([found for found in self.take(batch) if len(found)])
+
+    def take(self, batch: Batch) -> Iterator[Matches]:
+        """As `feed`, with the matches in parts of a bounded size."""
         rows = len(batch)
         if not rows:
-            return NOTHING
+            return
         self.events += rows
         self._largest = max(self._largest, int(batch.time.max()))
         # Small batches are gathered: a step for each of them would cost too much.
-        if self._held and (self._buffer is not None or len(self._held[-1]) + rows <= self.chunk_rows // 4):
+        if self._held and (self._buffer is not None or len(self._held[-1]) + rows <= self._chunk_rows // 4):
             self._held[-1].append(batch, np.arange(rows))
         else:
             self._held.append(batch)
         # Releasing copies all that waits; letting half as much gather before keeps that at a few copies an event.
         if self._buffer is None or len(self._held[-1]) < len(self._buffer.pending) // 2:
-            return NOTHING
-        return self._release(self._held.pop(), self._buffer)
+            return
+        yield from self._release(self._held.pop(), self._buffer)
 
     def finish(self) -> Iterator[Matches]:
         """There is no more input: what is still to come, in order."""
         if self._buffer is None:
             for batch in self._in_order():
-                yield self._step(batch, int(batch.time[-1]))
+                yield from self._step(batch, int(batch.time[-1]))
         else:
             while self._held:
-                yield self._release(self._held.pop(), self._buffer)
+                yield from self._release(self._held.pop(), self._buffer)
             rest = drain(self._buffer)
-            yield self._step(rest, int(rest.time[-1]) if len(rest) else self._buffer.watermark())
+            yield from self._step(rest, int(rest.time[-1]) if len(rest) else self._buffer.watermark())
         self.states.hold(False)
-        yield self._step(Batch(self._columns), END_OF_TIME if self.flush else self._largest)
+        yield from self._step(Batch(self._columns), END_OF_TIME if self.flush else self.end_ms)
 
-    def _step(self, batch: Batch, watermark: int) -> Matches:
-        found = step(self.states, batch, watermark)
+    def _step(self, batch: Batch, watermark: int) -> Iterator[Matches]:
+        rows, size, times = len(batch), self._step_rows or max(1, len(batch)), batch.time
+        for first in range(0, max(1, rows), size):
+            end = min(first + size, rows)
+            yield step(self.states, batch, watermark if end == rows else int(times[end - 1]), (first, end))
         self.after_step(batch)
-        return found
 
     @property
     def end_ms(self) -> int:
-        """The largest time so far."""
-        return self._largest
+        """Where event time stands at the end, without `flush`."""
+        return max(self._largest, self.until_ms)
 
     # ------------------------------------------------------------ with slack
 
-    def _release(self, batch: Batch, buffer: Buffer) -> Matches:
+    def _release(self, batch: Batch, buffer: Buffer) -> Iterator[Matches]:
         ordered = order(batch, buffer)
         self.late += len(ordered.late)
         for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
             self.on_late(Late(offset, by))
-        return self._step(ordered.released, ordered.watermark)
+        yield from self._step(ordered.released, ordered.watermark)
 
     # ------------------------------------------------------------ without slack
 
@@ -230,8 +258,27 @@ class Replay:
         places = np.lexsort(
             (np.concatenate([batch.offset for batch in held]), np.concatenate([batch.time for batch in held]))
         )
-        for first in range(0, len(places), self.chunk_rows):
-            yield _gathered(held, starts, places[first : first + self.chunk_rows], self._columns)
+        for first in range(0, len(places), self._chunk_rows):
+            yield gathered(held, starts, places[first : first + self._chunk_rows], self._columns)
+
+
+def may_burst(rule: Rule) -> bool:
+    """Whether one event can complete more than one match of a key."""
+    form = rule.form
+    return isinstance(form, Sequence_) and form.overlap is not Overlap.LATEST and form.skip is not Skip.PAST_LAST
+
+
+def joined_matches(parts: Sequence[Matches]) -> Matches:
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    ends = np.cumsum([0, *(len(part.text) for part in parts)])
+    key_ends = np.cumsum([0, *(len(part.key_text) for part in parts)])
+    return Matches(
+        b"".join(part.text for part in parts),
+        np.concatenate([part.ends + at for part, at in zip(parts, ends, strict=False)]),
+        b"".join(part.key_text for part in parts),
+        np.concatenate([part.key_ends + at for part, at in zip(parts, key_ends, strict=False)]),
+    )
 
 
 def _are_in_order(batches: list[Batch]) -> bool:
@@ -247,7 +294,7 @@ def _are_in_order(batches: list[Batch]) -> bool:
     return True
 
 
-def _gathered(batches: list[Batch], starts: Int64s, places: Int64s, columns: int) -> Batch:
+def gathered(batches: list[Batch], starts: Int64s, places: Int64s, columns: int) -> Batch:
     """The rows at these places of all batches laid end to end, in this order."""
     chunk = Batch(columns)
     source = np.searchsorted(starts, places, side="right") - 1

@@ -10,12 +10,14 @@ from samovar.patterns.functions import ANY, BOOLEAN, LIST, NULL, NUMBER, TEXT
 from samovar.patterns.names import resolve_name
 from samovar.patterns.scope import Bench, Place, TooLarge, Typed, where
 from samovar.patterns.syntax import (
+    LONG_LIST,
     Binary,
     Call,
     Expr,
     History,
     In,
     Literal,
+    LongList,
     Name,
     Span,
     TextMatch,
@@ -75,7 +77,7 @@ def _condition_hint(expr: Expr, kind: str) -> str | None:
 
 
 def _literal(node: Literal, place: Place, _: Bench) -> Typed:
-    return Literal(node.value, where(node.span, place)), literal_kind(node.value)
+    return (node if place.at is None else Literal(node.value, place.at)), literal_kind(node.value)
 
 
 def literal_kind(value: Any) -> str:
@@ -178,10 +180,16 @@ def _in(node: In, place: Place, bench: Bench) -> Typed:
     assert isinstance(node.items, tuple)
     operand, kind = resolve(node.operand, place, bench)
     items = []
+    fitting: set[str] = set()  # kinds that can be compared with the operand's
     for raw in node.items:
-        # A list may be long: its literals do not count as nodes.
+        # A list may be long: its literals do not count as nodes, and each is looked at briefly.
         item, item_kind = _literal(raw, place, bench) if isinstance(raw, Literal) else resolve(raw, place, bench)
-        if mismatched(kind, item_kind):
+        if item_kind in fitting:
+            items.append(item)
+            continue
+        if not mismatched(kind, item_kind):
+            fitting.add(item_kind)
+        else:
             probe = Binary("==", operand, item, item.span)
             bench.report.error(
                 "type-mismatch",
@@ -192,7 +200,15 @@ def _in(node: In, place: Place, bench: Bench) -> Typed:
             )
         items.append(item)
     span = where(node.span, place)
-    return In(operand, tuple(items), node.negated, node.ignore_case, span), BOOLEAN
+    return In(operand, _listed(items, bench), node.negated, node.ignore_case, span), BOOLEAN
+
+
+def _listed(items: list[Expr], bench: Bench) -> tuple[Expr, ...]:
+    literals = [item for item in items if isinstance(item, Literal)]
+    if len(items) <= LONG_LIST or len(literals) < len(items):
+        return tuple(items)
+    found = LongList(literals)
+    return bench.long_lists.setdefault(found, found)
 
 
 def _text_match(node: TextMatch, place: Place, bench: Bench) -> Typed:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from samovar.patterns.syntax import EXPRESSIONS, Expr
+from samovar.patterns.syntax import EXPRESSIONS, Expr, LongList
 
 
 def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
@@ -19,6 +19,8 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         value = getattr(expr, item.name)
         if isinstance(value, EXPRESSIONS):
             parts[item.name] = rewrite(value, change)
+        elif isinstance(value, LongList):
+            continue
         elif isinstance(value, tuple) and any(isinstance(each, EXPRESSIONS) for each in value):
             parts[item.name] = tuple(rewrite(each, change) for each in value)
     return replace(expr, **parts) if parts else expr

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from samovar.patterns.compile import flatten
 from samovar.patterns.domains import Scope, allowed
-from samovar.patterns.syntax import Binary, Expr, In, Literal, Scalar, Unary
+from samovar.patterns.syntax import LONG_LIST, Binary, Expr, In, Literal, Scalar, Unary
 from samovar.patterns.terms import (
     Among,
     Compare,
@@ -34,7 +34,6 @@ from samovar.patterns.terms import (
 
 MAX_TRIES = 4_000
 MAX_TEXT_TESTS = 8
-MAX_LITERALS = 60
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _RELATIONS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -106,8 +105,8 @@ def _comparison(op: str, left: Expr, right: Expr) -> Tree:
 
 
 def _membership(expr: In, items: tuple[Expr, ...]) -> Tree:
-    values = tuple(item.value for item in items if isinstance(item, Literal))
-    if len(values) < len(items) or len(values) > MAX_LITERALS:
+    values = () if len(items) > LONG_LIST else tuple(item.value for item in items if isinstance(item, Literal))
+    if len(values) < len(items):
         found: Tree = Atom(expr if not expr.negated else In(expr.operand, items, False, expr.ignore_case), IsTrue())
     elif expr.ignore_case:
         found = Atom(expr.operand, TextTest("in~", tuple(str(value) for value in values)))

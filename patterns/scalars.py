@@ -1,19 +1,25 @@
 """Functions of values that the kernel leaves to Python: those that need Unicode tables, time zones or RE2.
 
-The kernel remembers their results, so each different value costs one call. What cannot be computed is None.
+The kernel remembers their results, so each different value costs one call. What cannot be computed is None: no value of
+an event makes them raise. What they do raise (no memory, no file handles) is not an answer, and the step fails with it.
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any
+from math import isfinite
 
 from samovar.patterns.syntax import Scalar
 
+WHOLE_DIGITS = 1000
+# What can be gone a moment later says nothing about the value that was asked for.
+TRANSIENT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -44,13 +50,22 @@ def number(value: Scalar, base: Scalar = None) -> Scalar:
         return _whole(text, 16)
     if not NUMBER.fullmatch(text):
         return None
-    return float(text) if any(sign in text for sign in ".eE") else int(text)
+    # Python reads no whole numbers of thousands of digits; those are no numbers of 64 bits either.
+    return _finite(float(text) if len(text) > WHOLE_DIGITS or any(sign in text for sign in ".eE") else int(text))
 
 
 def _whole(text: str, base: int) -> Scalar:
     try:
-        return int(text, base)
-    except ValueError:
+        return _finite(int(text, base))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _finite(value: float) -> Scalar:
+    """A number that the kernel can hold; what is beyond all doubles is none."""
+    try:
+        return value if isfinite(value) else None
+    except OverflowError:
         return None
 
 
@@ -65,21 +80,33 @@ def string(value: Scalar) -> Scalar:
 
 
 def cidr(address: Scalar, *networks: Scalar) -> Scalar:
-    if not isinstance(address, str):
-        return False
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return any(isinstance(network, str) and parsed in _network(network) for network in networks)
+    return in_networks(networks)(address)
 
 
 @lru_cache(maxsize=1024)
-def _network(text: str) -> Any:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return ()
+def in_networks(networks: Iterable[Scalar]) -> Callable[[Scalar], Scalar]:
+    """Whether an address is in any of them: one look per length of a prefix, however many networks there are."""
+    starts: dict[tuple[int, int], set[int]] = defaultdict(set)  # IP version and host bits: the bits before those
+    for text in networks:
+        try:
+            network = ipaddress.ip_network(text, strict=False) if isinstance(text, str) else None
+        except ValueError:
+            continue
+        if network is not None:
+            host_bits = network.max_prefixlen - network.prefixlen
+            starts[network.version, host_bits].add(int(network.network_address) >> host_bits)
+
+    def search(address: Scalar) -> Scalar:
+        if not isinstance(address, str):
+            return False
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        bits, version = int(parsed), parsed.version
+        return any(bits >> size in found for (kind, size), found in starts.items() if kind == version)
+
+    return search
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +115,11 @@ def _zone(name: str) -> tzinfo | None:
 
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
+    except (KeyError, ValueError):
+        return None
+    except OSError as error:
+        if error.errno in TRANSIENT:
+            raise
         return None
 
 
@@ -98,7 +129,7 @@ def _local(time: Scalar, zone: Scalar) -> datetime | None:
     place = _zone(zone)
     try:
         return None if place is None else (EPOCH + timedelta(milliseconds=time)).astimezone(place)
-    except OverflowError:
+    except (OverflowError, ValueError):
         return None
 
 
@@ -136,3 +167,11 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "hour": hour,
     "day_of_week": day_of_week,
 }
+
+
+def with_literals(function: str, literals: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
+    """The function of its first argument, where all others are literals."""
+    if function == "cidr":
+        return in_networks(tuple(literals))
+    call = FUNCTIONS[function]
+    return lambda value: call(value, *literals)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from samovar.patterns.findings import Report
 from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import Expr, Span
+from samovar.patterns.syntax import Expr, LongList, Span
 
 # Nodes of a whole rule once `let` is written out: a few lines of lets that use each other could otherwise be endless.
 MAX_NODES = 20_000
@@ -59,6 +59,7 @@ class Bench:
     known_fields: frozenset[str] | None
     lets: Mapping[str, Expr]
     resolve: Callable[[Expr, Place, Bench], Typed]
+    long_lists: dict[LongList, LongList] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
     exhausted: bool = False

@@ -116,8 +116,13 @@ def warn_numbers(node: Node, report: Report) -> None:
 
 def _given_items(name: str, values: Any, node: Node | None, report: Report) -> tuple[Scalar, ...]:
     sound = isinstance(values, Sequence | frozenset | set) and not isinstance(values, str)
+    if sound and len(values) > MAX_LIST_ITEMS:
+        what = f"the list set for `{name}` has {len(values):,} values; at most {MAX_LIST_ITEMS:,}"
+        report.error("too-long", what, node.span if node else _START)
+        return ()
     if sound and all(isinstance(value, None | bool | int | float | str) for value in values):
-        return tuple(values)
+        # A set has no order of its own, and the version is over the values in order.
+        return tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
     report.error(
         "bad-list", f"the value set for `{name}` must be a list of single values", node.span if node else _START
     )

@@ -29,6 +29,15 @@ def history_ms(rule: Rule) -> int:
     )
 
 
+def reach_ms(rule: Rule) -> int:
+    """How far before the first event of a match the events lie on which it usually depends: what is open at that time,
+    what must be absent before it, `suppress`, and history. Matches that follow each other closely, each depending on
+    the one before, reach further.
+    """
+    absent = max((step.for_ms or 0 for step in rule.form.steps), default=0) if isinstance(rule.form, Sequence) else 0
+    return lasting_ms(rule) + absent + (rule.suppress_ms or 0) + history_ms(rule)
+
+
 def cold_ms(rule: Rule) -> int:
     """For how long a rule that begins with no history cannot be trusted; 0 where that is short.
 

@@ -127,6 +127,25 @@ class Binary:
     op_span: Span = field(default=NOWHERE, compare=False)
 
 
+LONG_LIST = 60  # values; one that has more is a LongList
+
+
+class LongList(tuple["Literal", ...]):
+    """The literals of a list that is too long to be looked at one by one: hashed once, and no part of `walk`.
+
+    A rule has each one once, so that equal ones are one object.
+    """
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+
 @dataclass(frozen=True, slots=True)
 class In:
     """`x in (1, 2)`, `x not in $risky` (raw: `items` is a Param), `x in~ ("a")`."""
@@ -342,11 +361,13 @@ class Rule:
 
 
 def children(node: Expr) -> Iterator[Expr]:
-    """The expressions directly inside an expression, left to right."""
-    for item in fields(node):
-        value = getattr(node, item.name)
+    """The expressions directly inside an expression, left to right; not the literals of a long list."""
+    for name in _INSIDE[type(node)]:
+        value = getattr(node, name)
+        if isinstance(value, LongList):
+            continue
         for child in value if isinstance(value, tuple) else (value,):
-            if isinstance(child, EXPRESSIONS):
+            if type(child) in _INSIDE:
                 yield child
 
 
@@ -360,3 +381,7 @@ def walk(node: Expr) -> Iterator[Expr]:
 
 
 EXPRESSIONS = (Literal, Name, Param, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)
+# Fields of each in which others may stand; `compare` leaves out positions.
+_INSIDE: dict[type, tuple[str, ...]] = {
+    kind: tuple(item.name for item in fields(kind) if item.compare) for kind in EXPRESSIONS
+}

@@ -16,6 +16,7 @@ from samovar.patterns.syntax import (
     Expr,
     In,
     Literal,
+    LongList,
     Scalar,
     TextMatch,
     Unary,
@@ -179,6 +180,8 @@ def folded(expr: Expr) -> Expr:
                 return Literal(_arithmetic("-", 0, operand.value), expr.span)
             return replace(expr, operand=operand)
         case Unary("not", operand):
+            return replace(expr, operand=folded(operand))
+        case In(operand, LongList()):
             return replace(expr, operand=folded(operand))
         case In(operand, tuple() as items):
             return replace(expr, operand=folded(operand), items=tuple(folded(item) for item in items))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from samovar.patterns.habits import UNITS, duration_text
 from samovar.patterns.syntax import (
@@ -28,6 +30,7 @@ _BINDING = {"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 
 _BINDING |= {"+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
 _NOT, _COMPARISON, _SIGN, _ATOM = 3, 4, 7, 8
 _SHOWN_ITEMS = 6
+Item = TypeVar("Item")
 _PLAIN_NAME = re.compile(r"[@?]?[^\W\d][\w@-]*(\.[@\w-]+)*\Z")
 
 
@@ -122,15 +125,19 @@ def _of_step(step: str, value: Expr) -> str:
 
 def _membership(expr: In) -> str:
     sign = ("not " * expr.negated) + "in" + "~" * expr.ignore_case
-    items = list(map(unparse, expr.items)) if isinstance(expr.items, tuple) else [unparse(expr.items)]
-    more = [f"... {len(items) - _SHOWN_ITEMS} more"] if len(items) > _SHOWN_ITEMS + 1 else []
-    shown = items[:_SHOWN_ITEMS] + more if more else items
-    return f"{_write(expr.operand, 5)} {sign} ({', '.join(shown)})"
+    items = expr.items if isinstance(expr.items, tuple) else (expr.items,)
+    return f"{_write(expr.operand, 5)} {sign} ({_first(items, unparse)})"
 
 
 def _patterns(patterns: tuple[str, ...]) -> str:
-    shown = [literal_text(pattern) for pattern in patterns]
-    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
+    return literal_text(patterns[0]) if len(patterns) == 1 else f"({_first(patterns, literal_text)})"
+
+
+def _first(items: tuple[Item, ...], text: Callable[[Item], str]) -> str:
+    """All of a list, or its beginning where it is long."""
+    many = len(items) > _SHOWN_ITEMS + 1
+    shown = [text(item) for item in (items[:_SHOWN_ITEMS] if many else items)]
+    return ", ".join([*shown, f"... {len(items) - _SHOWN_ITEMS} more"] if many else shown)
 
 
 def is_difference(expr: Expr) -> bool:

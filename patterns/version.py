@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from samovar.patterns.syntax import Rule
+from samovar.patterns.syntax import Literal, Rule
 
 # Part of the hash: raised when the same rule text comes to mean something else.
 MEANING = 1
@@ -26,13 +26,17 @@ def version_of(rule: Rule) -> str:
 
 def _plain(node: Any) -> Any:
     """Data for JSON: a dataclass as its class and fields, without positions."""
+    if type(node) is Literal:  # as below, and quicker: a list may have very many
+        return ["Literal", _plain(node.value)]
+    if isinstance(node, Enum):
+        return node.value
+    if isinstance(node, str):
+        return node
     if is_dataclass(node):
         names = [item.name for item in fields(node) if item.compare]
         return [type(node).__name__, *(_plain(getattr(node, name)) for name in names)]
     if isinstance(node, tuple):
         return [_plain(item) for item in node]
-    if isinstance(node, Enum):
-        return node.value
     # 1 and 1.0 compare alike everywhere in the language, true and 1 do not.
     if isinstance(node, float) and node.is_integer() and abs(node) < 2**53:
         return int(node)

@@ -15,7 +15,7 @@ from typing import Any
 from samovar.patterns.compile import flatten, step_names
 from samovar.patterns.follow import BY_LINE, Names, Seen, Story, listed
 from samovar.patterns.habits import duration_text
-from samovar.patterns.reads import leaves_of_match, read_text, value_text
+from samovar.patterns.reads import Shows, leaves_of_match, read_text, shows_all, value_text
 from samovar.patterns.syntax import AggregateForm, Binary, Bracket, Expr, Literal, Session, StepKind
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.patterns.unparse import unparse
@@ -32,18 +32,20 @@ class Told:
     conclusion: tuple[str, ...]
 
 
-def explain(story: Story, names: Names = BY_LINE) -> Told:
+def explain(story: Story, names: Names = BY_LINE, shows: Shows = shows_all) -> Told:
+    """The story in sentences, which tell nothing of what an expression gives that `shows` says no to."""
     sequence = isinstance(story.plan.rule.form, SequenceForm)
-    teller: _Teller = _OfSequence(story, names) if sequence else _OfWindow(story, names)
+    teller: _Teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
     return Told(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
 
 
 class _Teller(ABC):
     """What both kinds of story have in common."""
 
-    def __init__(self, story: Story, names: Names) -> None:
+    def __init__(self, story: Story, names: Names, shows: Shows) -> None:
         self.story = story
         self.names = names
+        self.shows = shows
         self.plan = story.plan
         self.times = {event.offset: event.time for event in story.events}
         self.by_event: dict[int, list[Mapping[str, Any]]] = {}
@@ -59,7 +61,10 @@ class _Teller(ABC):
     def conclusion(self) -> list[str]: ...
 
     def nothing_seen(self) -> list[str]:
-        shown = ", ".join(f"{name}={value_text(value)}" for name, value in self.story.key.items())
+        parts = zip(self.plan.rule.form.by, self.story.key.items(), strict=True)
+        shown = ", ".join(
+            f"{name}={value_text(value) if self.shows(part.value) else 'hidden'}" for part, (name, value) in parts
+        )
         types = sorted({bracket.type for bracket in self.plan.brackets})
         return [f"No event of type {' or '.join(types)} has the key {shown}."]
 
@@ -75,7 +80,7 @@ class _Teller(ABC):
 
     def condition(self, note: Mapping[str, Any]) -> str:
         parts = self.plan.columns if note["what"] == "condition" else self.plan.conditions
-        return read_text(parts[note["bracket"]][note["index"]], note["read"])
+        return read_text(parts[note["bracket"]][note["index"]], note["read"], shows=self.shows)
 
     def conjuncts(self, note: Mapping[str, Any]) -> list[tuple[Expr, Mapping[str, Any]]]:
         having = self.plan.rule.form.having
@@ -86,7 +91,8 @@ class _Teller(ABC):
         return list(zip(parts, note["conjuncts"], strict=False))
 
     def having_text(self, note: Mapping[str, Any]) -> str:
-        failing = [read_text(part, told["read"], True) for part, told in self.conjuncts(note) if not told["holds"]]
+        parts = [(part, told["read"]) for part, told in self.conjuncts(note) if not told["holds"]]
+        failing = [read_text(part, read, True, self.shows) for part, read in parts]
         return " and ".join(failing)
 
 
@@ -94,8 +100,8 @@ class _Teller(ABC):
 
 
 class _OfSequence(_Teller):
-    def __init__(self, story: Story, names: Names) -> None:
-        super().__init__(story, names)
+    def __init__(self, story: Story, names: Names, shows: Shows) -> None:
+        super().__init__(story, names, shows)
         form = story.plan.rule.form
         assert isinstance(form, SequenceForm)
         self.form = form
@@ -268,7 +274,8 @@ class _OfWindow(_Teller):
             where += f" from {self.names.time(note['start'])}"
         values: dict[str, str] = {}
         for part, told in self.conjuncts(note):
-            values.update(zip(map(unparse, leaves_of_match(part)), map(value_text, told["read"]), strict=False))
+            read = zip(leaves_of_match(part), told["read"], strict=False)
+            values.update((unparse(leaf), value_text(value)) for leaf, value in read if self.shows(leaf))
         text = f"{note['count']} {where}" + "".join(f", {name} is {value}" for name, value in values.items())
         if isinstance(form, AggregateForm):
             held = all(told["holds"] for _, told in self.conjuncts(note))
@@ -292,7 +299,8 @@ class _OfWindow(_Teller):
     def nearness(self, note: Mapping[str, Any]) -> tuple[float, float]:
         """How many parts of `having` hold, and how little the others lack."""
         parts = self.conjuncts(note)
-        lacking = sum(_distance(part, told["read"]) for part, told in parts if not told["holds"])
+        failing = [(part, told["read"]) for part, told in parts if not told["holds"]]
+        lacking = sum(_distance(part, read) if self.shows(part) else float("inf") for part, read in failing)
         return sum(told["holds"] for _, told in parts), -lacking
 
 

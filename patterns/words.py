@@ -177,7 +177,10 @@ def _membership(expr: In, negated: bool) -> str:
 
 def _text_match(expr: TextMatch, negated: bool) -> str:
     case = " (in any case of letters)" if expr.ignore_case else ""
-    patterns = listed([f'"{pattern}"' for pattern in expr.patterns], "or")
+    shown = [f'"{pattern}"' for pattern in expr.patterns[:_SHOWN]]
+    if len(expr.patterns) > _SHOWN:
+        shown.append(f"{len(expr.patterns) - _SHOWN:,} more")
+    patterns = listed(shown, "or")
     if expr.kind == "regex":
         verb = "does not match" if negated else "matches"
         return f"{value_words(expr.operand)} {verb} the expression {patterns}{case}"
@@ -256,8 +259,9 @@ def _moment(expr: Expr) -> str:
     match expr:
         case OfStep(step, _):
             return step
-        case History("prev", _, span_ms):
-            return f"the event before it (at most {duration_words(span_ms)} back)"
+        case History("prev", _, span_ms, where):
+            among = "" if where is None else f", counting events in which {condition_words(where)}"
+            return f"the event before it (at most {duration_words(span_ms)} back{among})"
         case Aggregate(function, target, _):
             which = {"min": "first", "max": "last"}.get(function, function)
             return f"the {which} {target or 'event'}"

@@ -23,6 +23,7 @@ from typing import Any
 
 from samovar.changelog.log import Topic, TopicPartition
 from samovar.service.labels import Label
+from samovar.state.folders import make_private, make_private_file
 
 FORMAT = 1
 MOST_ALERTS = 200_000
@@ -115,7 +116,7 @@ class AlertsIndex:
     # ------------------------------------------------------------ opening
 
     def _opened(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.path.parent)
         try:
             return self._connect()
         except sqlite3.DatabaseError:
@@ -123,6 +124,7 @@ class AlertsIndex:
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
+        make_private_file(self.path)
         connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         try:
             connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")

@@ -5,6 +5,7 @@ One reader for all topics. A log that does not answer is asked again; a damaged 
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -13,7 +14,9 @@ from typing import TypeAlias
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
+from samovar.service import access
 from samovar.service import labels as labels_topic
+from samovar.service.access import Tokens
 from samovar.service.alerts_index import Alert, AlertsIndex, read_alert
 from samovar.service.settings_models import ServiceFile
 
@@ -21,9 +24,10 @@ POLL_RECORDS = 5_000
 POLL_S = 0.2
 AGAIN_S = 1.0
 CLOSE_S = 5.0
+LOOK_S = 5.0  # whether topics are still the same
 
+LOGGER = logging.getLogger("samovar.http")
 OnAlerts: TypeAlias = Callable[[Sequence[Alert], Mapping[int, int]], None]
-OnRecords: TypeAlias = Callable[[Records], None]
 
 
 class Follower:
@@ -35,18 +39,20 @@ class Follower:
         log: Log,
         index: AlertsIndex,
         on_alerts: OnAlerts,
-        others: Mapping[str, OnRecords] | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self._settings, self._log, self._index, self._on_alerts = settings, log, index, on_alerts
-        self._others = dict(others or {})
+        self._tokens = tokens
+        self._access = access.topic_of(settings.service)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.position: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self.skipped = 0  # records of the alerts topic that are no alerts
+        self.skipped = 0  # records that are no alerts and no labels
         self.trouble: str | None = None
         self.is_caught_up = False
         self._changed = threading.Condition()
+        self._looked_s = 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -86,17 +92,23 @@ class Follower:
                 self._index.renew()
             except (LogUnavailable, Fenced, Refused) as error:
                 self.trouble = str(error).splitlines()[0]
+            except Exception as error:  # the last line of defence: without this thread no token could be removed
+                LOGGER.error("what the HTTP process follows cannot be read", exc_info=error)
+                self.trouble = f"internal error: {type(error).__name__}"
             self._ending.wait(AGAIN_S)
 
     def _follow(self) -> None:
-        names = [self._settings.alerts.topic, labels_topic.topic_of(self._settings.service), *self._others]
+        names = [self._settings.alerts.topic, labels_topic.topic_of(self._settings.service)]
+        names += [] if self._tokens is None else [self._access]
         topics = self._log.topics(names)
+        if self._tokens is not None:
+            self._tokens.renew(access.load_tokens(self._log, self._settings.service))
         starts, ends = self._starts(topics)
         if not starts:
             return
         topic = self._settings.alerts.topic
         self._ends = {at.partition: end for at, end in ends.items() if at.topic == topic}
-        self._index.begin(topics, {at: start for at, start in starts.items() if at.topic not in self._others})
+        self._index.begin(topics, {at: start for at, start in starts.items() if at.topic != self._access})
         reader = self._log.reader(starts)
         positions = dict(starts)
         self._moved(positions)
@@ -106,16 +118,32 @@ class Follower:
                 self._take(batch, reader, positions)
                 self.trouble = None
                 self.is_caught_up = self.is_caught_up or all(positions[at] >= end for at, end in ends.items())
-                if len(topics) < len(set(names)) and not batch and self._log.topics(names).keys() - topics.keys():
-                    return  # one was made since: begin again with it
+                if self._are_others(topics, names, has_more=bool(batch)):
+                    return  # one was made since, or deleted and made again: begin again
         finally:
             reader.close()
+
+    def _are_others(self, topics: Mapping[str, Topic], names: Sequence[str], *, has_more: bool) -> bool:
+        """Whether the log has other topics under these names: looked at whenever it is quiet while one is missing, and
+        every few seconds in any case.
+        """
+        now = time.monotonic()
+        is_due = now - self._looked_s > LOOK_S or (len(topics) < len(set(names)) and not has_more)
+        if not is_due:
+            return False
+        self._looked_s = now
+        return {each.name: each.id for each in self._log.topics(names).values()} != {
+            each.name: each.id for each in topics.values()
+        }
 
     def _starts(self, topics: Mapping[str, Topic]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         for topic in topics.values():
-            stored = {} if topic.name in self._others else self._index.positions(topic)
+            if self._tokens is not None and topic.name == self._access:
+                stored = {0: self._tokens.next}  # what was before has been folded, removals included
+            else:
+                stored = self._index.positions(topic)
             places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
             for at, (begin, end) in self._log.bounds(places).items():
                 first = max(begin, end - self._index.most) if topic.name == self._settings.alerts.topic else begin
@@ -130,14 +158,14 @@ class Follower:
         moved: dict[TopicPartition, int] = {}
         for records in batch:
             at = TopicPartition(records.topic, records.partition)
-            if at.topic in self._others:
-                self._others[at.topic](records)
+            if self._tokens is not None and at.topic == self._access:
+                self._tokens.fold(records)
                 continue
             moved[at] = reader.position(at)
             if at.topic == self._settings.alerts.topic:
                 alerts += self._alerts(records)
             else:
-                labels += [labels_topic.unpack(value) for _, value in records.pairs() if value is not None]
+                labels += self._labels(records)
         if moved:
             new = self._index.take(alerts, labels, moved)
             positions |= moved
@@ -146,6 +174,15 @@ class Follower:
                 self._on_alerts(new, dict(self.position))
         for at in positions:
             positions[at] = max(positions[at], reader.position(at))
+
+    def _labels(self, records: Records) -> list[labels_topic.Label]:
+        found = []
+        for _, value in records.pairs():
+            try:
+                found += [] if value is None else [labels_topic.unpack(value)]
+            except (ValueError, KeyError, TypeError):
+                self.skipped += 1
+        return found
 
     def _alerts(self, records: Records) -> list[Alert]:
         found = []

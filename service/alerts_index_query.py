@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ class Search:
     to_ms: int | None = None
     limit: int = 50
     after: str | None = None
+    versions: Sequence[str] | None = None  # of rules; None: all
+    but_versions: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,10 @@ def _where(wanted: Search) -> tuple[str, list[Any]]:
         if value is not None:
             parts.append(column)
             values.append(value)
+    for word, versions in (("IN", wanted.versions), ("NOT IN", wanted.but_versions or None)):
+        if versions is not None:
+            parts.append(f"json_extract(alert.body, '$.version') {word} (SELECT value FROM json_each(?))")  # noqa: S608 - our own words
+            values.append(json.dumps(list(versions)))
     if wanted.label is not None:
         parts.append("coalesce(label.label, 'open') = ?")
         values.append(wanted.label)
@@ -135,6 +141,12 @@ def since(index: AlertsIndex, after: Mapping[int, int], until: Mapping[int, int]
     yield from sorted(found, key=lambda alert: (alert.logged, alert.partition, alert.offset))
 
 
+def versions_of(index: AlertsIndex, rule: str) -> list[str]:
+    """The versions of a rule that alerts here are of."""
+    rows = index.ask("SELECT DISTINCT json_extract(body, '$.version') FROM alert WHERE rule = ?", [rule])
+    return [str(version) for (version,) in rows]
+
+
 # ---------------------------------------------------------------- in numbers
 
 
@@ -167,8 +179,18 @@ def counts(index: AlertsIndex, from_ms: int, to_ms: int, buckets: int, rules: Se
     return {"from": from_ms, "to": to_ms, "bucket_ms": width, "total": total, "rules": by_rule}
 
 
-def values(index: AlertsIndex, rule: str, field: str, buckets: int, from_ms: int, to_ms: int) -> dict[str, Any]:
-    """How the values of a field that a rule emits are spread; `duration_ms` is from the first event to the last."""
+def values(
+    index: AlertsIndex,
+    rule: str,
+    field: str,
+    buckets: int,
+    from_ms: int,
+    to_ms: int,
+    shown: Callable[[Any], Any] = lambda value: value,
+) -> dict[str, Any]:
+    """How the values of a field that a rule emits are spread; `duration_ms` is from the first event to the last. Each
+    value counts as it is `shown`.
+    """
     rows = index.ask(
         "SELECT start, finish, body FROM alert WHERE rule = ? AND at >= ? AND at < ? ORDER BY at DESC LIMIT ?",
         [rule, from_ms, to_ms, VALUES_MOST],
@@ -176,7 +198,7 @@ def values(index: AlertsIndex, rule: str, field: str, buckets: int, from_ms: int
     if field == "duration_ms":
         found = [end - start for start, end, _ in rows]
     else:
-        found = [json.loads(body).get("emit", {}).get(field) for _, _, body in rows]
+        found = [shown(json.loads(body).get("emit", {}).get(field)) for _, _, body in rows]
     numbers = sorted(float(each) for each in found if isinstance(each, int | float) and not isinstance(each, bool))
     texts = Counter(each for each in found if isinstance(each, str))
     told: dict[str, Any] = {"rule": rule, "field": field, "count": len(numbers) + sum(texts.values())}

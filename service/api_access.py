@@ -13,7 +13,8 @@ from samovar.changelog.errors import Refused
 from samovar.service.access import Who
 from samovar.service.http_answers import answers_with
 from samovar.service.http_answers_state import Me
-from samovar.service.http_asking import COOKIE, Body, answered, who_asks, world_of
+from samovar.service.http_asking import Body, answered, client_of, cookie_of, who_asks, world_of
+from samovar.service.http_world import now_ms
 
 router = APIRouter(tags=["access"])
 
@@ -30,23 +31,45 @@ class Login(Body):
 
 @router.post("/session", responses=answers_with(Me))
 def log_in(request: Request, body: Login) -> Response:
-    """For pages: the token as a cookie that no script can read and no other site can send."""
-    token = body.token.strip()
-    who = world_of(request).tokens.who(token)
-    if who is None:
+    """For pages: a session, by a cookie that no script can read and no other site can send."""
+    world = world_of(request)
+    token = world.tokens.named_by(body.token.strip())
+    if token is None:
+        world.trail.refused(client_of(request))
         raise Refused("access-token", "this token is not known", "`samovar tokens list CONFIG` shows all names.")
-    response = answered(_told(request, who))
-    secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
+    name = cookie_of(world)
+    session = world.sessions.open(world.tokens, token, request.cookies.get(name), now_ms())
+    world.trail.record(token.name, "logged in", {"client": client_of(request)})
+    response = answered(_told(request, Who(token.name, token.role)))
+    response.set_cookie(
+        name,
+        session,
+        max_age=world.settings.http.session_ms // 1000,
+        httponly=True,
+        samesite="strict",
+        secure=_is_secure(request),
+        path="/",
+    )
     return response
 
 
 @router.delete("/session", status_code=204)
-def log_out() -> Response:
-    """Forget the cookie. The token stays good: `samovar tokens remove` ends it."""
+def log_out(request: Request) -> Response:
+    """End the session. The token stays good: `samovar tokens remove` ends it."""
+    world = world_of(request)
+    name = cookie_of(world)
+    given = request.cookies.get(name)
+    ended = None if given is None else world.sessions.end(world.tokens, given)
+    if ended is not None:
+        world.trail.record(ended.token, "logged out", {"client": client_of(request)})
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=_is_secure(request))
     return response
+
+
+def _is_secure(request: Request) -> bool:
+    """Whether the browser speaks TLS, with this process or with a proxy that is declared."""
+    return request.url.scheme == "https"
 
 
 def _told(request: Request, who: Who) -> dict[str, Any]:

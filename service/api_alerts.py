@@ -12,11 +12,19 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
 from samovar.changelog.errors import Refused
-from samovar.patterns.syntax import Rule
 from samovar.service import audit, labels
-from samovar.service.access_masks import PREFIX, Masks, emit_reads
+from samovar.service.access_masks import Masks
 from samovar.service.alerts_index import Alert
-from samovar.service.alerts_index_query import Search, counts, label_of, one, precisions, search, values
+from samovar.service.alerts_index_query import (
+    Search,
+    counts,
+    label_of,
+    one,
+    precisions,
+    search,
+    values,
+    versions_of,
+)
 from samovar.service.api_live import Wish, listen, read_position
 from samovar.service.api_timeline import timeline
 from samovar.service.http_answers import (
@@ -30,7 +38,9 @@ from samovar.service.http_answers import (
 )
 from samovar.service.http_answers_state import Spread
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
+from samovar.service.http_lookup import lookup
 from samovar.service.http_world import World
+from samovar.service.lineage import Flow
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 
@@ -51,16 +61,20 @@ def alert_data(world: World, masks: Masks, alert: Alert, label: str) -> dict[str
     match = alert.match
     loaded = world.shelf.get()
     rule = loaded.rules.get(alert.rule)
-    shown = masks.alert(match, loaded.of_version(alert.rule, match["version"]))
-    key = masks.alias(alert.key) if masks.is_on and any(map(masks.hides, match["key"])) else alert.key
+    own = loaded.of_version(alert.rule, match["version"])
+    shown = masks.alert(match, own)
+    ref = masks.key_ref(alert.key, own) if match["key"] else ""
+    if ref != alert.key:
+        world.aliases.remember(masks, [alert.key])
     return {
-        "id": alert.id,
+        "id": shown["id"],
         "rule": alert.rule,
         "version": match["version"],
         "title": None if rule is None else rule.title,
         "severity": None if rule is None else rule.severity,
         "key": shown["key"],
-        "key_text": key,
+        "key_text": ref if masks.is_on else alert.key,
+        "key_ref": ref,
         "start": match["start"],
         "end": match["end"],
         "at": match["at"],
@@ -80,14 +94,24 @@ def event_count(match: Mapping[str, Any]) -> int:
     return int(match["events"]) if isinstance(match.get("events"), int) else listed
 
 
-def real_key(world: World, masks: Masks, text: str) -> str:
-    """The key that a pseudonym stands for, of those that alerts have; any other text is a key itself."""
-    if not (masks.is_on and text.startswith(PREFIX)):
-        return text
-    for (key,) in world.index.ask("SELECT DISTINCT key FROM alert"):
-        if masks.alias(key) == text:
-            return str(key)
-    return text
+def found_alert(asking: Asking, id: str) -> tuple[Alert, str]:
+    """An alert and its label, by the id that who asks was shown."""
+    world, masks = asking.world, asking.masks
+    for each in (masks.real_id(id), id) if world.lineage.any else (id,):
+        try:
+            found, label = one(world.index, each)
+        except Refused as refused:
+            if refused.code != "unknown-alert":
+                raise
+            continue
+        if not masks.is_on or shown_id(world, masks, found) == id:  # who sees keys may name an alert by its own id
+            return found, label
+    return one(world.index, "")  # says that there is none
+
+
+def shown_id(world: World, masks: Masks, alert: Alert) -> str:
+    rule = world.shelf.get().of_version(alert.rule, alert.match["version"])
+    return masks.alert_id(alert.id, rule)
 
 
 # ---------------------------------------------------------------- search
@@ -106,10 +130,13 @@ def find(
 ) -> Response:
     """Alerts by rule, key, label and event time, newest first, in pages: `next` goes into `after`."""
     world, masks = asking.world, asking.masks
-    wanted = None if key is None else real_key(world, masks, key)
-    found = search(world.index, Search(rule or (), wanted, label, from_ms, to_ms, limit, after))
+    wanted = None if key is None else lookup(world, masks, key)
+    text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
+    place = masks.real_place(after) if after is not None and world.lineage.any else after
+    found = search(world.index, Search(rule or (), text, label, from_ms, to_ms, limit, place, versions, but))
     alerts = [alert_data(world, masks, alert, name) for alert, name in found.alerts]
-    more = {"next": found.next, "total": found.total, "total_is_exact": found.is_exact}
+    next_ = masks.place(found.next) if found.next is not None and world.lineage.any else found.next
+    more = {"next": next_, "total": found.total, "total_is_exact": found.is_exact}
     return answered({"alerts": alerts, **more})
 
 
@@ -145,14 +172,21 @@ def spread(
 ) -> Response:
     """How the values of a field that a rule emits are spread."""
     world, masks = asking.world, asking.masks
-    found = values(world.index, rule, field, buckets, from_ms, to_ms)
-    if masks.is_on and _may_hide(masks, world.shelf.get().rules.get(rule), field):
-        found["texts"] = [{**each, "value": masks.alias(each["value"])} for each in found["texts"]]
-    return answered(found)
+    flow = emitted(world, masks, rule, field)
+    return answered(values(world.index, rule, field, buckets, from_ms, to_ms, lambda value: masks.value(flow, value)))
 
 
-def _may_hide(masks: Masks, rule: Rule | None, field: str) -> bool:
-    return rule is None or any(map(masks.hides, emit_reads(rule).get(field, ())))
+def emitted(world: World, masks: Masks, rule: str, field: str) -> Flow:
+    """What is in a field that a rule emits, over all versions that alerts here are of."""
+    if not masks.is_on or field == "duration_ms":
+        return Flow.CLEAR
+    loaded = world.shelf.get()
+    found = Flow.CLEAR
+    for version in versions_of(world.index, rule):
+        known = loaded.of_version(rule, version)
+        flows = {} if known is None else world.lineage.of(known).emit
+        found = max(found, flows.get(field, Flow.COMPUTED))
+    return found
 
 
 # ---------------------------------------------------------------- live
@@ -174,9 +208,17 @@ async def live(
         raise Refused("log-unavailable", "the alerts cannot be read yet", hint, follower.trouble or "")
     given = last_event_id or start
     position = read_position(given, len(follower.position)) if given else None
-    wanted = None if key is None else real_key(world, masks, key)
-    kind = tuple(rule or ()), wanted, masks.is_on
-    wish = Wish(position, rule or (), wanted, lambda alert: live_text(world, masks, alert), kind)
+    wanted = None if key is None else await asyncio.to_thread(lookup, world, masks, key)
+    text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
+    kind = tuple(rule or ()), text, versions, but, masks.is_on
+
+    def is_allowed() -> bool:
+        return asking.is_still_allowed
+
+    def shown(alert: Alert) -> str:
+        return live_text(world, masks, alert)
+
+    wish = Wish(position, rule or (), text, shown, kind, versions, but, is_allowed)
     stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -206,9 +248,9 @@ async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 def show(asking: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
     """One alert with its events, the key's other events around it, and why it was raised."""
     world, masks = asking.world, asking.masks
-    found, label = one(world.index, alert)
+    found, label = found_alert(asking, alert)
     own = alert_data(world, masks, found, label)
-    known = label_of(world.index, alert)
+    known = label_of(world.index, found.id)
     more = timeline(world, masks, found, around)
     return answered({**own, **more, "labels": [] if known is None else [known]})
 
@@ -227,26 +269,26 @@ def put_label(asking: Labelling, alert: AlertId, body: Labelled) -> Response:
 
 
 def label_alert(asking: Asking, alert: str, body: Labelled) -> dict[str, Any]:
-    world = asking.world
-    found, _ = one(world.index, alert)
+    world, masks = asking.world, asking.masks
+    found, _ = found_alert(asking, alert)
     if "alarm" in found.match:
         hint = "Label the alerts that the rule raised: its precision is made of those."
         raise Refused("alarm-label", "this is an alarm about its rule, and nothing to be right or wrong", hint)
-    made = labels.Label(alert, found.rule, found.key, body.label, asking.name, int(time.time() * 1000), body.note)
+    made = labels.Label(found.id, found.rule, found.key, body.label, asking.name, int(time.time() * 1000), body.note)
     audit.record(
         world.log,
         world.settings,
         asking.name,
         "alert labelled",
-        {"alert": alert, "rule": made.rule, "label": body.label},
+        {"alert": found.id, "rule": made.rule, "label": body.label},
     )
     labels.put(world.log, world.settings.service, made)
     world.index.take([], [made], {})  # seen at once by who wrote it; the topic says it to all
-    key = asking.masks.alias(made.key) if any(map(asking.masks.hides, found.match["key"])) else made.key
+    rule = world.shelf.get().of_version(found.rule, found.match["version"])
     return {
         "alert": alert,
         "rule": made.rule,
-        "key": key,
+        "key": masks.key_text(made.key, rule),
         "label": made.label,
         "by": made.by,
         "at": made.at,

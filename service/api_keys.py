@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
+from pydantic import Field
 
 from samovar.changelog.errors import Refused
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.follow import key_candidates
+from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule, Session
-from samovar.service.alerts_index_query import Search, search
-from samovar.service.api_alerts import alert_data, real_key
+from samovar.service.alerts_index_query import search
+from samovar.service.api_alerts import alert_data
 from samovar.service.http_answers import KeyEvents, KeyShown, answers_with
-from samovar.service.http_answers_state import KeysPage, KeyWhy, SessionsPage
-from samovar.service.http_asking import Asking, Reading, answered
+from samovar.service.http_answers_state import KeyResolved, KeysPage, KeyWhy, SessionsPage
+from samovar.service.http_asking import Asking, Body, Reading, answered
 from samovar.service.http_events import Event
 from samovar.service.http_forward import answered_here, gathered
-from samovar.service.http_held import held_here, keys_here, masked_held, sessions_here, tasks_of_key
+from samovar.service.http_held import (
+    SCANNED_KEYS,
+    Task,
+    held_here,
+    keys_here,
+    masked_held,
+    sessions_here,
+    tasks_of_key,
+)
 from samovar.service.http_key_events import Marks, Scanned, events_of_key, marks_of
-from samovar.service.http_why import decoders_of, story_data, story_of
+from samovar.service.http_lookup import KeyLookup, lookup, marked_keys
+from samovar.service.http_why import (
+    decoders_of,
+    events_taken,
+    in_order,
+    limits_of,
+    span_text,
+    story_data,
+    story_of,
+)
 from samovar.service.http_world import World
 
 router = APIRouter(tags=["keys"])
@@ -35,24 +55,70 @@ Limit = Annotated[int, Query(ge=1, le=1_000)]
 Before = Annotated[str | None, Query(min_length=1, max_length=10_000, description="`scanned.older` of a page before")]
 
 
+class KeyAsked(Body):
+    """A key as somebody writes it."""
+
+    key: str = Field(min_length=1, max_length=1_000)
+
+
+@router.post("/keys/resolve", responses=answers_with(KeyResolved))
+def resolve(asking: Reading, body: KeyAsked) -> Response:
+    """What a key is called in addresses: where keys hold something marked, its pseudonym."""
+    world, masks = asking.world, asking.masks
+    found = lookup(world, masks, body.key.strip())
+    if found.marked is False and marked_keys(world) and not _is_there(world, found):
+        raise Refused(
+            "pii-comparison",
+            "no key of this name is known, but for such as are marked pii",
+            "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms.",
+        )
+    if masks.is_on or found.asked != found.text or not marked_keys(world):
+        return answered({"key_ref": found.asked})
+    world.aliases.remember(masks, [found.text])
+    return answered({"key_ref": masks.pseudonym(found.text)})
+
+
+def _is_there(world: World, wanted: KeyLookup) -> bool:
+    """Whether there is anything under a key that is not marked. What is not there may be a value that nobody is to see,
+    and goes into no address.
+    """
+    if search(world.index, wanted.search([], 1)).alerts:
+        return True
+    return bool(events_of(world, wanted, 1)[0])
+
+
 @router.get("/keys", responses=answers_with(KeysPage))
 def scan(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Keys that have state, of one rule or of all, over all nodes."""
     if rule is not None:
         asking.world.shelf.rule(rule)
-    found, missing = gathered(asking, "keys", None, lambda tasks: keys_here(asking.world, tasks, rule, limit + 1))
-    keys = _masked(asking, found)
+    found, missing = gathered(asking, "keys", None, lambda tasks: _keys(asking, tasks, rule, limit))
+    keys = _placed(asking, _masked(asking, found))
     return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
+
+
+def _keys(asking: Asking, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
+    """Stores have keys in their order: who may not see them gets some of all, and not the first of that order."""
+    if not asking.masks.is_on:
+        return keys_here(asking.world, tasks, rule, limit + 1)
+    return keys_here(asking.world, tasks, rule, SCANNED_KEYS)
+
+
+def _sessions(asking: Asking, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
+    masks = asking.masks
+    return sessions_here(asking.world, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
+
+
+def _placed(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda each: str(each["key_text"])) if asking.masks.is_on else found
 
 
 @router.get("/sessions", responses=answers_with(SessionsPage))
 def sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
     name = session_rule(asking.world, rule)
-    found, missing = gathered(
-        asking, "sessions", None, lambda tasks: sessions_here(asking.world, tasks, name, limit + 1)
-    )
-    found = _masked_sessions(asking, found)
+    found, missing = gathered(asking, "sessions", None, lambda tasks: _sessions(asking, tasks, name, limit))
+    found = _placed(asking, _masked_sessions(asking, found, name))
     found.sort(key=lambda each: each.get("last") or each.get("since") or 0, reverse=True)
     return answered({"rule": name, "sessions": found[:limit], "more": len(found) > limit, "missing": missing})
 
@@ -76,17 +142,18 @@ def session_rule(world: World, name: str | None) -> str:
 def show(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
     """What is held of a key: partial matches and what each waits for, sessions, history; and its newest alerts."""
     world, masks = asking.world, asking.masks
-    text = real_key(world, masks, key)
     if rule is not None:
         world.shelf.rule(rule)
-    tasks = tasks_of_key(world, text, rule)
+    wanted = lookup(world, masks, key, rule)
+    tasks = tasks_of_key(world, wanted.text, rule, key) if wanted.is_known else None
     found, missing = gathered(
-        asking, f"keys/{quote(text, safe='')}", tasks, lambda own: held_here(world, own, text, rule), rule=rule
+        asking, f"keys/{quote(key, safe='')}", tasks, lambda own: _held(asking, own, wanted, rule), rule=rule
     )
-    alerts = search(world.index, Search([] if rule is None else [rule], text, limit=SHOWN_ALERTS))
+    rules = [] if rule is None else [rule]
+    alerts = search(world.index, wanted.search(rules, SHOWN_ALERTS))
     shown = [alert_data(world, masks, alert, label) for alert, label in alerts.alerts]
     told = {
-        "key_text": key if masks.is_on else text,
+        "key_text": wanted.asked if masks.is_on else wanted.text,
         "held": _masked(asking, found),
         "alerts": shown,
         "missing": missing,
@@ -94,16 +161,32 @@ def show(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
     return answered(told)
 
 
+def _held(asking: Asking, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
+    found = held_here(asking.world, tasks, wanted.text, rule)
+    return found if wanted.marked is None else [each for held in found if (each := _bounded(held, wanted))]
+
+
+def _bounded(held: Mapping[str, Any], wanted: KeyLookup) -> dict[str, Any] | None:
+    """Only what may be compared. Which fields a history or a store is keyed by is not told: they may be marked."""
+    own = [each for each in held.get("rules", ()) if wanted.is_for(each["rule"])]
+    kept = wanted.marked or wanted.no_key_is_marked
+    others = {name: held[name] if kept else [] for name in ("histories", "stores", "timers") if name in held}
+    return {**held, "rules": own, **others} if own or any(others.values()) else None
+
+
 def _masked(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [masked_held(asking.masks, asking.world, each) for each in found]
 
 
-def _masked_sessions(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    masks = asking.masks
+def _masked_sessions(asking: Asking, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    world, masks = asking.world, asking.masks
+    rule = world.shelf.rule(name)
     for each in found:
-        if any(map(masks.hides, each["key"])):
-            each["key_text"] = masks.alias(each["key_text"])
-        each["key"] = masks.key(each["key"])
+        each["key_ref"] = masks.key_ref(each["key_text"], rule)
+        if each["key_ref"] != each["key_text"]:
+            world.aliases.remember(masks, [each["key_text"]])
+        each["key_text"] = masks.key_text(each["key_text"], rule)
+        each["key"] = masks.key(each["key"], rule)
     return found
 
 
@@ -112,19 +195,20 @@ def _masked_sessions(asking: Asking, found: list[dict[str, Any]]) -> list[dict[s
 
 @router.get("/held/keys", include_in_schema=False)
 def held_keys(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
-    return answered(_masked(asking, answered_here(asking, lambda own: keys_here(asking.world, own, rule, limit + 1))))
+    return answered(_masked(asking, answered_here(asking, lambda own: _keys(asking, own, rule, limit))))
 
 
 @router.get("/held/sessions", include_in_schema=False)
 def held_sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     name = session_rule(asking.world, rule)
-    found = answered_here(asking, lambda own: sessions_here(asking.world, own, name, limit + 1))
-    return answered(_masked_sessions(asking, found))
+    found = answered_here(asking, lambda own: _sessions(asking, own, name, limit))
+    return answered(_masked_sessions(asking, found, name))
 
 
 @router.get("/held/keys/{key}", include_in_schema=False)
 def held_key(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
-    return answered(_masked(asking, answered_here(asking, lambda own: held_here(asking.world, own, key, rule))))
+    wanted = lookup(asking.world, asking.masks, key, rule)
+    return answered(_masked(asking, answered_here(asking, lambda own: _held(asking, own, wanted, rule))))
 
 
 # ---------------------------------------------------------------- events, and why
@@ -138,7 +222,7 @@ def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = N
     """
     world, masks = asking.world, asking.masks
     marks = None if before is None else marks_of(before)
-    found, scanned = events_of(world, real_key(world, masks, key), limit, before=marks)
+    found, scanned = events_of(world, lookup(world, masks, key), limit, before=marks)
     shown = [event.data() | {"event": masks.event(event.stream, event.event)} for event in found]
     return answered({"events": shown, "scanned": scanned.data()})
 
@@ -147,31 +231,49 @@ def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = N
 def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
     """Why a rule did or did not fire for a key, event by event."""
     world, masks = asking.world, asking.masks
-    text = real_key(world, masks, key)
     found = world.shelf.rule(rule)
-    newest, scanned = events_of(world, text, WHY_EVENTS, found)
-    ordered = sorted(newest, key=lambda event: (event.time or 0, event.stream, event.partition, event.offset))
+    wanted = lookup(world, masks, key, rule)
+    if not wanted.is_for(rule):
+        raise Refused("bad-key", f"this is no key of the rule {rule}", "A pseudonym stands for a key that is marked.")
+    newest, scanned = events_of(world, wanted, WHY_EVENTS, found)
+    ordered = in_order(world.settings, events_taken(world, found, newest))
     names = [part.name for part in found.form.by]
-    candidates = key_candidates(names, text) if names else [()]
+    candidates = key_candidates(names, wanted.text) if names else [()]
     if not candidates:
         raise Refused(
             "bad-key", f"this is no key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
         )
     decoders, program = decoders_of(world.settings), compile_rules([found])
-    stories = (story_of(program, candidate, ordered, decoders) for candidate in candidates)
-    story = next((each for each in stories if each.events), None) or story_of(program, candidates[0], ordered, decoders)
-    told = story_data(masks, story, ordered)
-    return answered({"rule": rule, "key": masks.key(story.key), **told, "scanned": scanned.data()})
+    options = limits_of(world.settings) | {"until_ms": event_time(world, wanted, rule)}
+    stories = [story_of(program, candidate, ordered, decoders, **options) for candidate in candidates]
+    story = next((each for each in stories if each.events), stories[0])
+    told = story_data(masks, story, ordered.__getitem__)
+    if scanned.older:
+        told["conclusion"].append(f"What is older was not looked through; the rule reads {span_text(found)} back.")
+    return answered({"rule": rule, "key": masks.key(story.key, found), **told, "scanned": scanned.data()})
+
+
+def event_time(world: World, wanted: KeyLookup, rule: str) -> int:
+    """How far event time has come in the tasks that may hold a key: timers before it have fired."""
+    tasks = set(tasks_of_key(world, wanted.text, rule, wanted.asked))
+    known = [each.watermark for each in world.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
+    return min((each for each in known if each is not None), default=NO_TIME)
 
 
 def events_of(
-    world: World, text: str, limit: int, rule: Rule | None = None, before: Marks | None = None
+    world: World, wanted: KeyLookup, limit: int, rule: Rule | None = None, before: Marks | None = None
 ) -> tuple[list[Event], Scanned]:
     """A key's events. Of a key of several parts, those of its first part."""
-    rules = [rule] if rule is not None else list(world.shelf.get().rules.values())
+    known = world.shelf.get().rules
+    rules = [rule] if rule is not None else [known[name] for name in known if wanted.is_for(name)]
     fields = list(dict.fromkeys(each.form.by[0].name for each in rules if each.form.by))
-    first, named = first_part(text, fields)
-    return events_of_key(world.events, first, [named] if named else fields, limit, before)
+    first, named = first_part(wanted.text, fields)
+
+    def hides(stream: str, path: str) -> bool:
+        return world.lineage.is_marked_in(stream, path) is not wanted.marked
+
+    by = [named] if named else fields
+    return events_of_key(world.events, first, by, limit, before, None if wanted.marked is None else hides)
 
 
 def first_part(text: str, fields: list[str]) -> tuple[str, str | None]:

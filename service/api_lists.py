@@ -19,6 +19,7 @@ from samovar.service.http_answers import answers_with
 from samovar.service.http_answers_rules import ListPlanned, ListShown
 from samovar.service.http_asking import Authoring, Body, Reading, answered
 from samovar.service.http_world import World
+from samovar.service.masked_rules import hides_list, shown_item
 from samovar.service.rulebook import read_rulebook
 
 router = APIRouter(tags=["rules"])
@@ -39,7 +40,12 @@ class ListChange(Body):
 @router.get("/lists/{name}", responses=answers_with(ListShown))
 def show_list(asking: Reading, name: ListName) -> Response:
     """A shared list: items, the rules that name it, and its changes, the newest first."""
-    world, alias = asking.world, asking.masks.alias
+    world, masks = asking.world, asking.masks
+    is_hidden = hides_list(world, masks, name)
+
+    def alias(item: Any) -> Any:
+        return shown_item(masks, name, item) if is_hidden else item
+
     items = _items(world, name)
     changes = []
     for change in reversed(read_rulebook(world.settings, world.log).changes):
@@ -53,6 +59,7 @@ def show_list(asking: Reading, name: ListName) -> Response:
         {
             "list": name,
             "items": [alias(item) for item in items],
+            "hidden": is_hidden,
             "kind": kind_of(items),
             "rules": rules_naming(world, name),
             "changes": changes[:SHOWN_CHANGES],
@@ -65,7 +72,9 @@ def show_list(asking: Reading, name: ListName) -> Response:
 def plan_list(asking: Authoring, name: ListName, body: ListChange) -> Response:
     """What a change of a list would do to the rules that name it. Nothing is written."""
     world = asking.world
-    removed = real_items(asking.masks, _items(world, name), body.remove)
+    if body.add:
+        refuse_adding(world, asking.masks, name)
+    removed = real_items(world, asking.masks, name, _items(world, name), body.remove)
     plan = lists.plan_lists(world.settings, world.log, name, add=body.add, remove=removed)
     (record,) = plan.lists.values()
     rules = [{"rule": each.rule.name, "state": each.state, "told": each.state_text()} for each in plan.rules]
@@ -73,12 +82,24 @@ def plan_list(asking: Authoring, name: ListName, body: ListChange) -> Response:
     return answered({"list": name, "change": plan.number, **counts, "rules": rules})
 
 
-def real_items(masks: Masks, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
-    """What pseudonyms stand for, of a list's own items: whoever sees nothing else can still take one from it."""
-    if not masks.is_on:
+def real_items(world: World, masks: Masks, name: str, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
+    """What pseudonyms stand for, of a list's own items: whoever sees nothing else can still take one from it. They
+    cannot name an item itself, since the answer would tell whether it is there.
+    """
+    if not hides_list(world, masks, name):
         return list(given)
-    known = {masks.alias(item): item for item in items}
-    return [known.get(item, item) for item in given]
+    known = {shown_item(masks, name, item): item for item in items}
+    return [known[item] if item in known else shown_item(masks, name, item) for item in given]
+
+
+def refuse_adding(world: World, masks: Masks, name: str) -> None:
+    """Whoever puts a value on a list that a marked field is looked for in sees by the alerts who has it."""
+    if hides_list(world, masks, name):
+        raise Refused(
+            "pii-comparison",
+            f"fields that are marked pii are looked for in the list {name}, and alerts would tell whose they are",
+            "Ask somebody with the role operator, who sees these fields. You may take items from it, by pseudonym.",
+        )
 
 
 def kind_of(items: Sequence[Any]) -> str:

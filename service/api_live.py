@@ -73,6 +73,7 @@ class Piece:
 class Listener:
     """One who listens. What it gets is put here by the loop's thread."""
 
+    is_allowed: Callable[[], bool]
     waiting: list[Piece] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     is_cut: bool = False
@@ -124,7 +125,19 @@ class Hub:
                 listener.waiting.append(piece)
             listener.news.set()
 
-    def join(self) -> Listener:
+    def recheck(self) -> None:
+        """From any thread: tokens or sessions changed, and those who may listen no more are cut off."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._cut_refused)
+
+    def _cut_refused(self) -> None:
+        for listener in [each for each in self._listeners if not each.is_allowed()]:
+            listener.is_cut = True
+            self._listeners.discard(listener)
+            listener.news.set()
+
+    def join(self, is_allowed: Callable[[], bool] = lambda: True) -> Listener:
         """In the loop's thread: nothing is delivered between this and reading `position`."""
         if len(self._listeners) >= LISTENERS_MOST:
             raise Refused(
@@ -132,7 +145,7 @@ class Hub:
                 f"{LISTENERS_MOST} listeners are on live alerts already",
                 "Close some, or run another `samovar serve` beside this one.",
             )
-        listener = Listener()
+        listener = Listener(is_allowed)
         self._listeners.add(listener)
         return listener
 
@@ -151,14 +164,20 @@ class Wish:
     key: str | None
     shown: Callable[[Alert], str]
     kind: Hashable = None
+    versions: Sequence[str] | None = None  # of rules; None: all
+    but_versions: Sequence[str] = ()
+    is_allowed: Callable[[], bool] = lambda: True  # asked again whenever tokens change, and now and then
 
     def has(self, alert: Alert) -> bool:
-        return (not self.rules or alert.rule in self.rules) and (self.key is None or alert.key == self.key)
+        if (self.rules and alert.rule not in self.rules) or (self.key is not None and alert.key != self.key):
+            return False
+        version = alert.match["version"]
+        return version not in self.but_versions and (self.versions is None or version in self.versions)
 
 
 async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], wish: Wish) -> AsyncIterator[str]:
-    """Events as text, for ever."""
-    listener = hub.join()
+    """Events as text, for as long as the listener may."""
+    listener = hub.join(wish.is_allowed)
     try:
         begun = dict(current())  # what came before is in the index, what comes after in the queue
         place = dict(begun if wish.start is None else wish.start)
@@ -169,10 +188,12 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
             if gap or len(missed) > MISSED_MOST:
                 yield _event("gap", {"skipped": gap + max(len(missed) - MISSED_MOST, 0)}, None)
             for alert in missed[-MISSED_MOST:]:
+                if listener.is_cut:
+                    return
                 _move(place, alert)
                 if wish.has(alert):
                     yield _alert_event(alert, wish, place)
-        while not listener.is_cut:
+        while not listener.is_cut and listener.is_allowed():
             try:
                 async with asyncio.timeout(QUIET_S):
                     await listener.news.wait()
@@ -180,7 +201,7 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
                 yield ": quiet\n\n"
                 continue
             text = "".join(piece.text(wish, place) for piece in listener.take())
-            if text:
+            if text and not listener.is_cut:
                 yield text
     finally:
         hub.leave(listener)

@@ -14,10 +14,11 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar.changelog.errors import Refused
+from samovar.patterns.findings import to_json
 from samovar.service import lists, publishing
-from samovar.service.access_masks import Masks
-from samovar.service.api_lists import real_items
-from samovar.service.api_rules import RuleName, RuleTextBody, refuse_bad
+from samovar.service.access_masks import HIDDEN
+from samovar.service.api_lists import real_items, refuse_adding
+from samovar.service.api_rules import RuleName, RuleTextBody, checked, rule_to_run
 from samovar.service.backtesting import backtest
 from samovar.service.change_plan import ChangePlan
 from samovar.service.http_answers import Planned, RuleChanged, answers_with
@@ -25,6 +26,8 @@ from samovar.service.http_answers_rules import JobBegun, JobShown, ListChanged, 
 from samovar.service.http_asking import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http_jobs import OnProgress
 from samovar.service.http_world import World
+from samovar.service.masked_backtest import masked_backtest
+from samovar.service.masked_rules import hides_list, hides_text, shown_item, shown_text
 from samovar.service.publishing import seeded
 from samovar.service.rulebook import RuleEntry, read_rulebook
 
@@ -79,7 +82,7 @@ class Backtesting(RuleTextBody):
 def plan(asking: Authoring, body: Publishing) -> Response:
     """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
     found = _planned(asking, body)
-    return answered({"plan": found.to_json(), "digest": digest_of(found)})
+    return answered({"plan": _shown_plan(asking, body.text, found), "digest": digest_of(found)})
 
 
 @router.post("/rules/publish", responses=answers_with(RuleChanged))
@@ -99,10 +102,26 @@ def publish(asking: Authoring, body: Publishing) -> Response:
 
 def _planned(asking: Asking, body: Publishing) -> ChangePlan:
     world = asking.world
-    refuse_bad(world, body.text)
+    rule_to_run(world, body.text, asking.masks)
     return publishing.plan_publish(
         world.settings, world.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
     )
+
+
+def _shown_plan(asking: Asking, text: str, plan: ChangePlan) -> dict[str, Any]:
+    """A plan without what may not be seen: the text of before, and what is found with lists that are hidden."""
+    told, book = plan.to_json(), asking.world.shelf.get().book
+    if not asking.masks.is_on:
+        return told
+    told["findings"] = [to_json(each) for each in checked(asking.world, text, asking.masks)[1]]
+    before = {} if book is None else {each.name: each.text for each in book.entries}
+    rules = asking.world.shelf.get().rules
+    for each in told["rules"]:
+        known = rules.get(each["name"])
+        earlier = before.get(each["name"]) or (None if known is None else known.text)
+        if earlier is not None and hides_text(asking.world, asking.masks, earlier):
+            each["diff"] = HIDDEN
+    return told
 
 
 def digest_of(plan: ChangePlan) -> str:
@@ -162,14 +181,19 @@ def history(asking: Reading, rule: RuleName) -> Response:
     entries = []
     for each in reversed(found):
         effect = book.took_effect(rule, each.number) if book.change else None
-        entries.append({**entry_data(each), "text": each.text, "took_effect": effect})
+        text = shown_text(world, asking.masks, each.text)
+        entries.append({**entry_data(each), "text": text, "took_effect": effect})
     return answered({"entries": entries})
 
 
 @router.get("/rules/{rule}/diff", responses=answers_with(RuleDiff))
 def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
     """Two numbers of a rule, line by line."""
-    return answered({"diff": publishing.diff(asking.world.settings, asking.world.log, rule, a, b)})
+    world, masks = asking.world, asking.masks
+    found = publishing.diff(world.settings, world.log, rule, a, b)
+    texts = (publishing.text_of(world.settings, world.log, rule, number) for number in (a, b))
+    is_hidden = masks.is_on and any(hides_text(world, masks, text) for text in texts)
+    return answered({"diff": HIDDEN if is_hidden else found})
 
 
 # ---------------------------------------------------------------- lists
@@ -178,15 +202,19 @@ def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 @router.get("/lists", responses=answers_with(ListsShown))
 def show_lists(asking: Reading) -> Response:
     """Shared lists as they are now."""
-    found = lists.show(asking.world.settings, asking.world.log)
-    alias = asking.masks.alias  # what a list holds is compared with fields, and may be what is marked
-    return answered({"lists": {name: [alias(item) for item in items] for name, items in found.items()}})
+    world, masks = asking.world, asking.masks
+    found = dict(lists.show(world.settings, world.log))
+    for name in found if masks.is_on else ():
+        if hides_list(world, masks, name):
+            found[name] = tuple(shown_item(masks, name, item) for item in found[name])
+    return answered({"lists": found})
 
 
 @router.post("/lists/{name}/add", responses=answers_with(ListChanged))
 def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
     """Put items on a list, without publishing rules anew."""
     world = asking.world
+    refuse_adding(world, asking.masks, name)
     found = lists.add(world.settings, world.log, name, body.items, asking.name, body.note)
     return answered({"list": name, "items": len(found)})
 
@@ -195,7 +223,7 @@ def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
 def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
     """Take items from a list."""
     world = asking.world
-    items = real_items(asking.masks, lists.show(world.settings, world.log).get(name, ()), body.items)
+    items = real_items(world, asking.masks, name, lists.show(world.settings, world.log).get(name, ()), body.items)
     found = lists.remove(world.settings, world.log, name, items, asking.name, body.note)
     return answered({"list": name, "items": len(found)})
 
@@ -207,25 +235,17 @@ def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
 def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
     world, masks = asking.world, asking.masks
-    rule, _ = refuse_bad(world, body.text)  # a rule and never its text: that could be taken for a path
+    rule = rule_to_run(world, body.text, masks)  # a rule and never its text: that could be taken for a path
 
     def work(on_progress: OnProgress) -> Any:
         def progress(done: int, total: int) -> None:
             on_progress(done / total if total else 0.0, None)
 
         found = backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress)
-        return masked_backtest(masks, found.to_json())
+        return masked_backtest(masks, found).to_json()
 
     job = world.jobs.start("backtest", asking.name, work)
     return answered({"job": job.number}, 202)
-
-
-def masked_backtest(masks: Masks, found: dict[str, Any]) -> dict[str, Any]:
-    """Examples quote alerts and events: where anything is marked they are left out, and that is said."""
-    if not masks.is_on:
-        return found
-    rules = [{name: value for name, value in each.items() if name != "examples"} for each in found["rules"]]
-    return {**found, "rules": rules, "notes": [*found["notes"], "examples are hidden: they may hold marked values"]}
 
 
 @router.get("/jobs/{job}", responses=answers_with(JobShown))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,10 +11,12 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import Field
 
+from samovar.changelog.errors import Refused
 from samovar.patterns import functions
 from samovar.patterns.compile import CompileError, compile_rules
 from samovar.patterns.cost import cost
 from samovar.patterns.draw_svg import draw_svg
+from samovar.patterns.event_types import brackets_of
 from samovar.patterns.findings import Finding, has_errors, to_json
 from samovar.patterns.lint import lint
 from samovar.patterns.loading import load_given
@@ -22,6 +24,7 @@ from samovar.patterns.rulefile import load_text
 from samovar.patterns.ruletest import run_tests
 from samovar.patterns.syntax import Rule
 from samovar.patterns.version import version_of
+from samovar.service.access_masks import HIDDEN, Masks, not_compared
 from samovar.service.alerts_index_query import precisions
 from samovar.service.http_answers import answers_with
 from samovar.service.http_answers_rules import Checked, Completions, Explained, RulesShown, RuleWhole, Tested, Tried
@@ -29,11 +32,22 @@ from samovar.service.http_asking import Authoring, Body, Reading, answered
 from samovar.service.http_ingest import BadEvents
 from samovar.service.http_trying import try_rule
 from samovar.service.http_world import World
+from samovar.service.masked_rules import (
+    given_lists,
+    given_params,
+    hides_list,
+    hides_text,
+    refuse_hidden,
+    shown_item,
+    shown_params,
+    shown_rule,
+    shown_text,
+)
 from samovar.service.rulebook import RuleEntry
 from samovar.service.rules_explain import document
 from samovar.service.rules_test import json_of_result
 from samovar.service.service_rules import lists_of, schema_of
-from samovar.service.stages import brackets_of, sources_of
+from samovar.service.stages import sources_of
 
 router = APIRouter(tags=["rules"])
 
@@ -65,7 +79,10 @@ def rules(asking: Reading) -> Response:
     judged = precisions(world.index)
     off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
     found = [rule_data(world, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
-    return answered({"rules": found, "problems": [] if loaded.problem is None else [loaded.problem]})
+    problem = (
+        HIDDEN if loaded.problem is not None and asking.masks.is_on else loaded.problem
+    )  # it quotes lines of rules
+    return answered({"rules": found, "problems": [] if problem is None else [problem]})
 
 
 def rule_data(world: World, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,11 +127,15 @@ def rule(asking: Reading, rule: RuleName) -> Response:
     found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
     found = found or world.shelf.rule(rule)
     own = rule_data(world, rule, precisions(world.index).get(rule, {}))
-    return answered(own | {"text": found.text, "params": dict(found.params), "lists": _lists(found)})
+    masks = asking.masks
+    lists = {name: _items(world, masks, name, items) for name, items in found.lists.items()}
+    text = shown_text(world, masks, found.text)
+    return answered(own | {"text": text, "params": shown_params(world, masks, found.params), "lists": lists})
 
 
-def _lists(rule: Rule) -> dict[str, Any]:
-    return {name: list(items) for name, items in rule.lists.items()}
+def _items(world: World, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
+    is_hidden = hides_list(world, masks, name)
+    return [shown_item(masks, name, item) if is_hidden else item for item in items]
 
 
 @router.get(
@@ -124,18 +145,25 @@ def _lists(rule: Rule) -> dict[str, Any]:
 )
 def svg(asking: Reading, rule: RuleName) -> Response:
     """A rule's automaton, drawn."""
-    return Response(draw_svg(asking.world.shelf.rule(rule)), media_type="image/svg+xml")
+    world, masks = asking.world, asking.masks
+    found = shown_rule(masks, world.shelf.rule(rule))
+    if hides_text(world, masks, found.text):
+        fields = sorted({each.rpartition(".")[2] for each in masks.hidden})
+        raise not_compared(fields, "the drawing of a rule that names values of it")
+    return Response(draw_svg(found), media_type="image/svg+xml")
 
 
 # ---------------------------------------------------------------- a text that is being written
 
 
-def checked(world: World, text: str) -> tuple[Rule | None, list[Finding]]:
-    """A rule as the service would load it: with its schema, its parameters and its lists."""
+def checked(world: World, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
+    """A rule as the service would load it: with its schema, parameters, and lists as far as they may be seen."""
     site = world.shelf.get().site
     settings = world.settings if site is None else site.settings
     schema = schema_of(settings.streams)
-    loaded = load_given(text, "<rule>", settings.params, lists_of(settings), schema)
+    lists = lists_of(settings) if masks is None else given_lists(world, masks, lists_of(settings))
+    params = settings.params if masks is None else given_params(world, masks, settings.params)
+    loaded = load_given(text, "<rule>", params, lists, schema)
     if loaded.rule is None:
         return None, list(loaded.findings)
     found = [*loaded.findings, *_type_findings(world, loaded.rule)]
@@ -166,8 +194,8 @@ def _type_findings(world: World, rule: Rule) -> list[Finding]:
     ]
 
 
-def refuse_bad(world: World, text: str) -> tuple[Rule, list[Finding]]:
-    found, findings = checked(world, text)
+def refuse_bad(world: World, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
+    found, findings = checked(world, text, masks)
     if found is None:
         raise BadEvents(
             "rule-errors",
@@ -178,10 +206,21 @@ def refuse_bad(world: World, text: str) -> tuple[Rule, list[Finding]]:
     return found, findings
 
 
+def rule_to_run(world: World, text: str, masks: Masks) -> Rule:
+    """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
+    own, _ = refuse_bad(world, text, masks)
+    refuse_hidden(world, masks, own)
+    found, _ = checked(world, text)
+    if found is None:
+        raise Refused("rule-errors", "the rule has errors with the lists as they are", "An operator can see them.")
+    masks.refuse_comparing(found, "what the rule finds")
+    return found
+
+
 @router.post("/rules/check", responses=answers_with(Checked))
 def check(asking: Reading, body: RuleTextBody) -> Response:
     """Every error of a rule's text and every finding of the lint, and what the rule costs."""
-    found, findings = checked(asking.world, body.text)
+    found, findings = checked(asking.world, body.text, asking.masks)
     return answered(
         {
             "ok": found is not None,
@@ -196,7 +235,7 @@ def check(asking: Reading, body: RuleTextBody) -> Response:
 @router.post("/rules/test", responses=answers_with(Tested))
 def test(asking: Authoring, body: RuleTextBody) -> Response:
     """Run the tests inside a rule's text."""
-    found, findings = checked(asking.world, body.text)
+    found, findings = checked(asking.world, body.text, asking.masks)
     results = [] if found is None else list(run_tests(found))
     passed = sum(each.passed for each in results)
     shown = [to_json(finding) for finding in findings]
@@ -207,14 +246,14 @@ def test(asking: Authoring, body: RuleTextBody) -> Response:
 @router.post("/rules/explain", responses=answers_with(Explained))
 def explain(asking: Reading, body: RuleTextBody) -> Response:
     """A rule in plain English, drawn, and what it costs."""
-    found, _ = refuse_bad(asking.world, body.text)
+    found, _ = refuse_bad(asking.world, body.text, asking.masks)
     return answered(document(found) | {"svg": draw_svg(found)})
 
 
 @router.post("/rules/try", responses=answers_with(Tried))
 def try_it(asking: Authoring, body: Trying) -> Response:
     """Run a rule over recent events, and show what it would have raised. Nothing is published."""
-    found, _ = refuse_bad(asking.world, body.text)
+    found = rule_to_run(asking.world, body.text, asking.masks)
     return answered(try_rule(asking.world, asking.masks, found, body.minutes, body.max_events))
 
 
@@ -224,7 +263,8 @@ def try_it(asking: Authoring, body: Trying) -> Response:
 @router.get("/completions", responses=answers_with(Completions))
 def completions(asking: Reading) -> Response:
     """What can stand in a rule: fields by event type, functions, parameters and lists."""
-    settings = asking.world.settings
+    world = asking.world
+    settings = world.settings
     schema = schema_of(settings.streams)
     own = [
         {
@@ -244,7 +284,7 @@ def completions(asking: Reading) -> Response:
             "aggregates": list(functions.AGGREGATES),
             "history": list(functions.HISTORY),
             "keywords": KEYWORDS,
-            "params": json.loads(json.dumps(dict(settings.params), default=str)),
+            "params": json.loads(json.dumps(shown_params(world, asking.masks, settings.params), default=str)),
             "lists": list(settings.lists),
         }
     )

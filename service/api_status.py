@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from samovar.changelog.errors import Refused
+from samovar.service.access_masks import HIDDEN
 from samovar.service.http_answers import CaughtUp, Live, Ready, Status, answers_with
 from samovar.service.http_answers_state import Restores, RulesCounted, Samples, Snapshots
 from samovar.service.http_asking import Reading, answered, world_of
@@ -74,6 +75,8 @@ def status(asking: Reading) -> Response:
     world = asking.world
     seen = world.watch.latest
     found = seen.status.data()
+    if found["rules_refused"] is not None and asking.masks.is_on:
+        found["rules_refused"] = HIDDEN  # it quotes lines of rules
     sizes = {(task.stage, task.partition): task.state_bytes for each in seen.presences for task in each.tasks}
     found["tasks"] = [
         told | {"state_bytes": sizes.get((task.stage, task.partition))}
@@ -109,7 +112,7 @@ def rule_counts(seen: Seen) -> list[dict[str, Any]]:
             own["matches"] += rule.matches
             own["suppressed"] += rule.suppressed
             own["live_partials"] += rule.live_partials
-            own["dropped"] += rule.dropped_partials + rule.dropped_events
+            own["dropped"] += rule.dropped_partials + rule.dropped_events + rule.dropped_matches
             own["seconds"] = round(own["seconds"] + rule.seconds, 6)
     return [found[name] for name in sorted(found)]
 

@@ -89,6 +89,8 @@ async def post_events(asking: Ingesting, stream: StreamName, request: Request) -
     stream_of(asking.world, stream)
     body = await request.body()
     written = await run_in_threadpool(ingest, asking.world, asking.masks, stream, body)
+    if written:
+        await run_in_threadpool(asking.world.trail.count, asking.name, "events posted", stream, written)
     return answered({"written": written, "bad": []})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from samovar.changelog.keytexts import key_text
@@ -12,8 +12,9 @@ from samovar.service.access_masks import Masks
 from samovar.service.alerts_index import Alert
 from samovar.service.http_events import Event, Place, value_at
 from samovar.service.http_near import events_near
-from samovar.service.http_why import told_of
+from samovar.service.http_why import in_order, why_alert
 from samovar.service.http_world import World
+from samovar.service.masked_rules import shown_text
 
 READ_MOST = 1_000  # events of an alert that are read
 AROUND_MS = 60_000  # shown before and after it, or as long as the alert itself is
@@ -31,7 +32,7 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
     others = _others(world, alert, known, list(found.values()), around)
     events = {event.place: event for event in [*found.values(), *others]}
     taken = {event.place: steps[place] for place, event in found.items()}
-    ordered, program = _by_time(events.values()), None if known is None else compile_rules([known])
+    ordered, program = in_order(world.settings, events.values()), None if known is None else compile_rules([known])
     fields = () if program is None else program.fields
     shown = [_shown(masks, event, taken.get(event.place), fields) for event in ordered]
     streams = {stream.topic: name for name, stream in world.settings.streams.items()}
@@ -43,8 +44,8 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
         # An alarm has no key and no events: there is nothing that a rule could be run over.
         "why": None
         if rule is None or program is None or "alarm" in match
-        else told_of(masks, program, match["key"], ordered),
-        "rule_text": None if rule is None else rule.text,
+        else why_alert(world, masks, alert, rule, list(found.values())),
+        "rule_text": None if rule is None else shown_text(world, masks, rule.text),
         "rule_current": loaded.version(alert.rule) == match["version"],
     }
 
@@ -59,10 +60,6 @@ def _others(world: World, alert: Alert, rule: Rule | None, matched: Sequence[Eve
     first, last = alert.match["start"] - span, alert.match["at"] + span
     found = events_near(world.events, parts[0], fields, matched)
     return [event for event in found if event.time is not None and first <= event.time <= last][:around]
-
-
-def _by_time(events: Iterable[Event]) -> list[Event]:
-    return sorted(events, key=lambda event: (event.time or 0, event.stream, event.partition, event.offset))
 
 
 def _shown(masks: Masks, event: Event, step: str | None, fields: Sequence[str]) -> dict[str, Any]:

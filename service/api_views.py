@@ -6,7 +6,7 @@ commands.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
@@ -15,11 +15,14 @@ from pydantic import Field
 
 from samovar.changelog.errors import Refused
 from samovar.patterns.nearest import did_you_mean
-from samovar.service.access_masks import Masks
+from samovar.service.access_masks import Masks, not_compared
 from samovar.service.http_answers import answers_with
 from samovar.service.http_answers_state import ViewRows, ViewsShown
-from samovar.service.http_asking import Body, Reading, answered
+from samovar.service.http_asking import Asking, Body, Reading, answered, json_text
+from samovar.service.lineage import Flow
+from samovar.service.masked_views import flows_of_view
 from samovar.service.views import Listed, list_views, path_of, plain, show
+from samovar.service.views_store import MANIFEST, Manifest
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -28,7 +31,6 @@ router = APIRouter(tags=["views"])
 
 ROWS_MOST = 1_000
 ORDERED_MOST = 200_000  # rows that are put in order; more are refused
-PLAIN_COLUMNS = ("rule", "label", "severity", "title", "version")
 ViewName = Annotated[str, Path(max_length=200)]
 Value = str | int | float | bool | None
 
@@ -54,49 +56,78 @@ class Query(Body):
 @router.get("/views", responses=answers_with(ViewsShown))
 def views(asking: Reading) -> Response:
     """All views, and what is published of each."""
-    return answered({"views": [told(each) for each in list_views(asking.world.settings)]})
+    return answered({"views": [told(asking, each) for each in list_views(asking.world.settings)]})
 
 
 @router.post("/views/{name}/query", responses=answers_with(ViewRows))
 def query(asking: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
     settings = asking.world.settings
-    found = show(settings, name)
+    show(settings, name)  # says what is near
     path = path_of(settings, name)
+    manifest = Manifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
+    flows = flows_of_view(asking.world, manifest) if asking.masks.is_on else None
     try:
-        columns, rows = _rows(str(path), body)
+        columns, rows = _rows(str(path), body, flows, asking.masks)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         what = f"the view `{name}` cannot be asked for this"
         hint = "Compare a column with a value of its own type; GET /api/v1/views lists columns and types."
-        raise Refused("view-query", what, hint, str(error).splitlines()[0][:300]) from error
-    return answered({"columns": columns, "rows": _masked(asking.masks, found, columns, rows)})
+        raise Refused("view-query", what, hint, "" if flows else str(error).splitlines()[0][:300]) from error
+    return answered({"columns": columns, "rows": rows})
 
 
-def told(view: Listed) -> dict[str, Any]:
-    return {name: value for name, value in view.to_json().items() if name != "path"}
+def told(asking: Asking, view: Listed) -> dict[str, Any]:
+    shown = {name: value for name, value in view.to_json().items() if name != "path"}
+    return {**shown, "hidden": sorted(hidden_columns(asking, view))}
 
 
-def _rows(path: str, body: Query) -> tuple[list[str], list[list[Any]]]:
+def hidden_columns(asking: Asking, view: Listed) -> dict[str, Flow]:
+    """Columns that hold something marked, and what."""
+    if view.manifest is None or not asking.masks.is_on:
+        return {}
+    flows = flows_of_view(asking.world, view.manifest)
+    return {name: flow for name, flow in flows.items() if flow is not Flow.CLEAR}
+
+
+def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks) -> tuple[list[str], list[list[Any]]]:
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes longer to import than all the rest
 
     data = ds.dataset(path, format="parquet", partitioning="hive")
     known = [name for name in data.schema.names if not name.startswith("_")]
-    for name in [*body.columns, *(each.column for each in body.where), *([body.order] if body.order else [])]:
+    told = {name: Flow.CLEAR if flows is None else flows.get(name, Flow.COMPUTED) for name in known}
+    hidden = {name: flow for name, flow in told.items() if flow is not Flow.CLEAR}
+    compared = [*(each.column for each in body.where), *([body.order] if body.order else [])]
+    for name in [*body.columns, *compared]:
         if name not in known:
             hint = did_you_mean(name, known) or f"Columns are {', '.join(known)}."
             raise Refused("unknown-column", f"there is no column `{name[:80]}`", hint)
+    refused = sorted({name for name in compared if name in hidden})
+    if refused:
+        raise not_compared(refused, "picking or ordering rows by it")
     picked = _filter(body)
     wanted = list(body.columns) or known
-    if body.order is None:
+    both = list(dict.fromkeys([*wanted, *([body.order] if body.order else [])]))
+    if body.order is None and not hidden:
         table = data.head(body.limit, filter=picked, columns=wanted)
-    else:
-        if data.count_rows(filter=picked) > ORDERED_MOST:
-            raise Refused("view-query", f"more than {ORDERED_MOST:,} rows to put in order", "Add conditions.")
-        both = list(dict.fromkeys([*wanted, body.order]))
-        direction = "descending" if body.desc else "ascending"
-        whole = data.to_table(filter=picked, columns=both).sort_by([(body.order, direction)])
-        table = whole.slice(0, body.limit).select(wanted)
-    return wanted, [list(map(plain, row.values())) for row in table.to_pylist()]
+        return wanted, [list(map(plain, row.values())) for row in table.to_pylist()]
+    if data.count_rows(filter=picked) > ORDERED_MOST:
+        raise Refused("view-query", f"more than {ORDERED_MOST:,} rows to put in order", "Add conditions.")
+    table = data.to_table(filter=picked, columns=both)
+    # A file has its rows in the order of its key: what is hidden must not show by where a row stands.
+    if hidden:
+        table = table.take(_shuffled(table, masks))
+    if body.order is not None:
+        table = table.sort_by([(body.order, "descending" if body.desc else "ascending")])
+    rows = table.slice(0, body.limit).select(wanted).to_pylist()
+    return wanted, [
+        [masks.value(hidden.get(name, Flow.CLEAR), plain(value)) for name, value in row.items()] for row in rows
+    ]
+
+
+def _shuffled(table: Any, masks: Masks) -> list[int]:
+    """Rows in an order that tells nothing of them, and is the same each time."""
+    texts = [masks.pseudonym(json_text(list(map(plain, row.values()))), "row") for row in table.to_pylist()]
+    return sorted(range(len(texts)), key=texts.__getitem__)
 
 
 def _filter(body: Query) -> ds.Expression | None:
@@ -112,19 +143,3 @@ def _filter(body: Query) -> ds.Expression | None:
             one = getattr(column, compare[each.op])(each.value)
         found = one if found is None else found & one
     return found
-
-
-def _masked(masks: Masks, view: Listed, columns: list[str], rows: list[list[Any]]) -> list[list[Any]]:
-    """A column may hold what any marked field says: where the view names one, or a key, its texts are pseudonyms."""
-    if not masks.is_on:
-        return rows
-    names = {path.rpartition(".")[2] for path in masks.paths} | {"key"}
-    words = set(re.findall(r"\w+", view.view.sql or "")) | set(columns)
-    if not (names & words) and "*" not in (view.view.sql or "*"):
-        return rows
-    hides = [name not in PLAIN_COLUMNS for name in columns]
-    return [[_alias(masks, value) if hide else value for hide, value in zip(hides, row, strict=True)] for row in rows]
-
-
-def _alias(masks: Masks, value: Any) -> Any:
-    return masks.alias(value) if isinstance(value, str) else value

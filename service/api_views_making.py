@@ -51,7 +51,7 @@ def view(asking: Reading, name: ViewName) -> Response:
         {"version": each.version, "made": each.made_ms, "rows": each.rows, "kind": each.kind, "base": each.base}
         for each in kept
     ]
-    return answered({**told(found), "kept": versions})
+    return answered({**told(asking, found), "kept": versions})
 
 
 @router.post("/views/{name}/rollback", responses=answers_with(ViewRolledBack))

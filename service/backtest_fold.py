@@ -27,7 +27,7 @@ from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.tasks.plan import OutputTopics, Plan
 from samovar.tasks.rebuild import journal_of
-from samovar.tasks.residence import Index, Residence
+from samovar.tasks.residence import Residence
 
 STATE_BYTES = 1 << 30  # of states in memory; beyond it they go to a store on disk
 LOOK_EVERY = 500_000  # events between two looks at that
@@ -44,6 +44,7 @@ class Fold:
     stretches: tuple[Stretch, ...]
     until_ms: int
     state_bytes: int = STATE_BYTES
+    placed_in: int = 1  # partitions among which keys are placed, where one partition alone is folded
 
     @property
     def records(self) -> int:
@@ -128,9 +129,9 @@ def run_fold(
 
 
 def plan_of(settings: ServiceFile, fold: Fold) -> Plan:
-    inputs = tuple(input_of(name, settings.streams[name]) for name in fold.streams)
+    inputs = tuple(input_of(name, settings.streams[name], fold.placed_in) for name in fold.streams)
     topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)
-    limits = settings.max_partials, settings.max_events
+    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
     return Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
 
 
@@ -178,14 +179,13 @@ class _States:
     def _spill(self, watermark: int) -> None:
         """All states to the disk; those that are needed again come back."""
         if self.store is None:
-            self.store = self.residence.store = RocksStore(self.folder / "states")
+            self.store = RocksStore(self.folder / "states")
+            self.residence.spill_to(self.store)
         rows, index = self.residence.changes(watermark)
         self.store.write([*rows, *index])
         self.residence.committed()
         self._count_states(self.gone)
         self.residence.let_go()
-        while self.residence.index is Index.BUILDING:
-            self.residence.index_some()
 
     def count(self, tally: Tally) -> None:
         self._count_states(self.gone)
@@ -194,7 +194,7 @@ class _States:
     def _count_states(self, tally: Tally) -> None:
         for number, plan in enumerate(self.plan.program.rules):
             found = self.residence.states.tallies(number)
-            dropped = found.dropped_partials + found.dropped_events
+            dropped = found.dropped_partials + found.dropped_events + found.dropped_matches
             for counts, count in (
                 (tally.dropped, dropped), (tally.no_key, found.no_key), (tally.suppressed, found.suppressed)
             ):  # fmt: skip

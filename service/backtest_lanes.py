@@ -18,6 +18,7 @@ from samovar.patterns.matcher import END_OF_TIME
 from samovar.patterns.native import Batch, Int64s
 from samovar.patterns.order import Buffer, release
 from samovar.tasks.intake import Intake
+from samovar.tasks.placing import checked_streams
 from samovar.tasks.plan import Plan
 
 TIME_ENTRIES = ("advance", "silent", "joined")
@@ -55,6 +56,7 @@ class Lane:
         self.log, self.stretch, self.until_ms = log, stretch, until_ms
         self.intake = Intake(plan.inputs, plan.fields, stretch.partition)
         self.intake.replay()
+        self.intake.check_places(checked_streams(plan), None)  # as the live task puts such records aside
         self.watermark = self.intake.watermark
         self.counts = {stream: Seen() for stream in self.intake.sources}
         self._entries = [entry for entry in entries if self._matters(entry)]

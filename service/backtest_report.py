@@ -155,7 +155,7 @@ def _chart(result: RuleResult) -> str:
 def _remarks(result: RuleResult) -> Iterator[str]:
     for count, text in (
         (result.suppressed, "matches were held back by `suppress`"),
-        (result.dropped, "partial matches or events were dropped by max_partials and max_events"),
+        (result.dropped, "partial matches, events or matches were dropped by limits"),
         (result.any_dropped, "more were dropped so with `overlap=any`: it would have found even more"),
         (result.no_key, "events have no key for this rule"),
     ):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.errors import Refused
+from samovar.patterns.event_types import brackets_of
 from samovar.patterns.findings import Finding, render
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
 from samovar.patterns.rulefile import load_text
@@ -16,7 +17,7 @@ from samovar.patterns.syntax import Expr, History, Overlap, Rule, Session, walk
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.service.service_rules import BadRules, check_types, lists_of, schema_of
 from samovar.service.settings_models import ServiceFile
-from samovar.service.stages import brackets_of, stages_of, streams_of
+from samovar.service.stages import stages_of, streams_of
 
 ANY = "+any"  # no rule's id has a plus: a variant's cannot be another rule's
 

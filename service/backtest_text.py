@@ -40,7 +40,7 @@ def _of_rule(result: RuleResult) -> Iterator[str]:
         yield f"  overlap=any would find {result.any_more:,} more{dropped}"
     for count, text in (
         (result.suppressed, "held back by suppress"),
-        (result.dropped, "partial matches or events dropped by max_partials and max_events"),
+        (result.dropped, "partial matches, events or matches dropped by limits"),
         (result.no_key, "events with no key for this rule"),
     ):
         if count:

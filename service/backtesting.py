@@ -36,7 +36,7 @@ from samovar.service.backtest_rules import ANY, Group, grouped, load_rules, warm
 from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stages import stages_of
-from samovar.service.topics import partitions_of
+from samovar.service.topics import counted_topics, partitions_of
 
 EXAMPLES = 3  # of each kind and rule
 FEW_DAYS = 3  # so few are shown by the hour
@@ -233,14 +233,15 @@ class _Running:
                     f"the topic {topic} does not exist, so that there is no history",
                     f"Run the service, or `samovar produce {self.settings.path.name}`, first.",
                 )
-        return partitions_of(self.settings, known)
+        return partitions_of(self.settings, self.log.topics(counted_topics(self.settings)))
 
     def _folds(self, group: Group) -> Iterator[Fold]:
         rules = with_any(group.rules) if self.asked.overlap_any else group.rules
         stretches = tuple(self._stretch(group, partition) for partition in range(self.partitions))
         until_ms = END_OF_TIME if self.to_ms is None else self.to_ms
+        placed_in = self.partitions if group.apart else 1
         for part in [(each,) for each in stretches] if group.apart else [stretches]:
-            yield Fold(rules, group.streams, part, until_ms, self.asked.state_bytes)
+            yield Fold(rules, group.streams, part, until_ms, self.asked.state_bytes, placed_in)
 
     def _stretch(self, group: Group, partition: int) -> Stretch:
         start, stop = {}, {}

@@ -4,7 +4,7 @@ The document of `--json`, and of the HTTP API:
 
     {"change", "act", "findings": [...], "rules": [{"name", "number", "version", "status", "diff", "state", "states",
      "states_whole", "cold_start"}, ...], "lists": {name: {"added", "removed", "items"}}, "stages": {"new", "gone"},
-     "seeds": [...]}
+     "seeds": [...], "unchanged": [...]}
 
 `state` is what becomes of a rule's partial matches: `new` (there are none), `kept`, `moved` (kept under a changed
 list), `drained`, `dropped`; `states` how many keys have one in the stores of this machine, null where it has none, and
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.rules_topic import Change, ListRecord, RuleRecord
+from samovar.changelog.rules_topic import AT_WORK, Change, ListRecord, RuleRecord
 from samovar.patterns.findings import Finding, to_json
 from samovar.patterns.words import counted, duration_words
 
@@ -58,7 +58,7 @@ class RulePlan:
         rule = self.rule
         yield f"{rule.name}: number {rule.number}, version {rule.version}, {rule.status}"
         yield f"  partial matches: {self.state_text()}"
-        if rule.status != "disabled":
+        if rule.status in AT_WORK:
             yield f"  cold start: {self.cold_text()}"
         if self.diff:
             yield from (f"  {line}" for line in self.diff.splitlines())
@@ -89,6 +89,7 @@ class ChangePlan:
     new_stages: tuple[str, ...] = ()
     gone_stages: tuple[str, ...] = ()
     backtest: Mapping[str, Any] | None = None
+    unchanged: tuple[str, ...] = ()  # rules that were given, and are there like this already
 
     @property
     def number(self) -> int:
@@ -114,6 +115,7 @@ class ChangePlan:
             "lists": lists,
             "stages": {"new": list(self.new_stages), "gone": list(self.gone_stages)},
             "seeds": [rule.name for rule in self.seeds],
+            "unchanged": list(self.unchanged),
             "backtest": None if self.backtest is None else dict(self.backtest),
         }
 
@@ -127,6 +129,8 @@ class ChangePlan:
             yield f"the {count} of the rules folder are written down as number 1; from here on the folder is not read"
         for rule in self.rules:
             yield from rule.lines()
+        if self.unchanged:
+            yield f"left out, published like this already: {', '.join(self.unchanged)}"
         for name, each in self.lists.items():
             yield f"list {name}: {len(each.added)} added, {len(each.removed)} removed, {len(each.items):,} items"
         if self.new_stages:

@@ -32,6 +32,7 @@ from samovar.service import (
     cli_state,
     cli_views,
 )
+from samovar.service.users_mask import keep_private
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -76,6 +77,7 @@ def samovar(
 
 def main() -> None:
     """Entry point. Whatever happens, the user sees a sentence and an exit code, never a traceback."""
+    keep_private()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -45,6 +45,7 @@ def rules_backtest(
         bool, typer.Option("--overlap-any/--no-overlap-any", help="Also try sequences with overlap=any.")
     ] = True,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with charts.")] = None,
+    pii: Annotated[bool, typer.Option("--pii", help="Also values of fields that are marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
     from samovar.service.backtesting import Asked
@@ -60,8 +61,9 @@ def rules_backtest(
         except BadRules as bad:
             print(bad, file=sys.stderr)
             raise typer.Exit(RULE_ERRORS) from None
-    if html is not None:
-        _write(html, found)
+        found = found if pii else _masked(config, found)
+        if html is not None:
+            _write(config, html, found)
     print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _text(found), flush=True)
 
 
@@ -122,8 +124,30 @@ def _run_on_spark(
         return backtest(settings, log, rules, from_ms, to_ms, asked=asked)
 
 
-def _write(path: Path, found: Backtest) -> None:
+def _masked(config: Path, found: Backtest) -> Backtest:
+    """Reports are passed on: what is marked stands in them as it does on a viewer's pages."""
+    import secrets
+
+    from samovar.service.access import load_tokens
+    from samovar.service.access_masks import Lineage, Masks
+    from samovar.service.logs import opened
+    from samovar.service.masked_backtest import masked_backtest
+    from samovar.service.settings import load_service
+
+    settings = load_service(config)
+    lineage = Lineage(settings)
+    if not lineage.any:
+        return found
+    with told(), opened(settings) as log:
+        secret = load_tokens(log, settings.service).mask_secret
+    return masked_backtest(Masks(lineage, secret or secrets.token_bytes(32)), found)
+
+
+def _write(config: Path, path: Path, found: Backtest) -> None:
+    from samovar.service.audit import record_export
     from samovar.service.backtest_report import html
+    from samovar.service.logs import opened
+    from samovar.service.settings import load_service
     from samovar.state.folders import write_file
 
     try:
@@ -131,6 +155,9 @@ def _write(path: Path, found: Backtest) -> None:
     except OSError as fault:
         print(f"unwritable: cannot write {path}: {fault.strerror or fault}", file=sys.stderr)
         raise typer.Exit(REFUSED) from None
+    settings = load_service(config)
+    with opened(settings) as log:
+        record_export(log, settings, "rules backtest", path)
 
 
 def _text(found: Backtest) -> str:

@@ -41,6 +41,7 @@ def match(
     ] = None,
     max_partials: Annotated[int, typer.Option(min=1, metavar="N", help="Runs held a key and rule.")] = 1_000,
     max_events: Annotated[int, typer.Option(min=1, metavar="N", help="Events held a key and rule.")] = 10_000,
+    max_matches: Annotated[int, typer.Option(min=1, metavar="N", help="Matches per event, key and rule.")] = 1_000,
     explain: Annotated[
         str | None, typer.Option(metavar="KEY", help="Say why a key did or did not match: c1, or card=c1,user=u2.")
     ] = None,
@@ -65,6 +66,7 @@ def match(
         lists=dict(read_list(text) for text in list_ or ()),
         max_partials=max_partials,
         max_events=max_events,
+        max_matches=max_matches,
         explain=explain,
         score=score,
         json=json_,

@@ -132,7 +132,8 @@ def dlq_show(
     pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
-    from samovar.service.dlq import Summary, Wanted, hidden, letter_lines, letters_of, marked_streams
+    from samovar.service.audit import record_reading
+    from samovar.service.dlq import Summary, Wanted, hidden, letter_lines, letters_of
     from samovar.service.logs import opened
     from samovar.service.settings import load_service
 
@@ -140,11 +141,13 @@ def dlq_show(
     with told():
         settings = load_service(config)
         with opened(settings) as log:
+            if pii:
+                record_reading(log, settings, "dlq show --pii", {"reasons": reason or [], "from": start})
             for letter in letters_of(settings, log, Wanted(tuple(reason or ()), start=start)):
                 summary.add(letter)
                 if summary.total > limit:
                     continue
-                letter = letter if pii else hidden(letter, marked_streams(settings))
+                letter = letter if pii else hidden(letter, settings)
                 if json:
                     shown.append(letter.data())
                 else:

@@ -14,7 +14,10 @@ from samovar.service.cli_service import Config, Json
 if TYPE_CHECKING:
     from samovar.service.change_plan import ChangePlan
 
-CODES = "Exit codes: 0 fine, 1 it was not confirmed, 2 wrong usage or refused."
+CODES = """A person is asked first; where nobody can be, --yes is required. --json alone prints the plan, and nothing is
+written.
+
+Exit codes: 0 fine, 1 it was not confirmed, 2 wrong usage or refused."""
 
 PUBLISH_HELP = f"""Publish rules: a running service takes them between two batches, without a restart.
 
@@ -52,7 +55,7 @@ Author = Annotated[str | None, typer.Option(metavar="WHO", help="Who changes it;
 Note = Annotated[str, typer.Option(metavar="TEXT", help="Why.", show_default=False)]
 Drain = Annotated[bool, typer.Option("--drain", help="Matches that have begun go on under the old version.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking; required where nobody can be asked.")]
 Items = Annotated[list[str] | None, typer.Argument(metavar="ITEM...", show_default=False)]
 ItemsFile = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="Further items, one a line.", show_default=False)
@@ -331,7 +334,7 @@ def _do(config: Path, look: object, by: tuple[str | None, str], *, dry_run: bool
     """Look, show, ask, write."""
     from samovar.service.publish_commands import Doing, do
 
-    doing = Doing(by[0], by[1], dry_run=dry_run, yes=yes or json, json=json, ask=_asked)
+    doing = Doing(by[0], by[1], dry_run=dry_run, yes=yes, json=json, ask=_asked)
     return do(config, look, doing, sys.stdout)  # type: ignore[arg-type] # its types are heavy to import
 
 

@@ -18,6 +18,7 @@ def told(*, as_json: bool = False) -> Iterator[None]:
     """Everything that a command may refuse, written to standard error."""
     from samovar.changelog.errors import LogUnavailable, Refused
     from samovar.changelog.registry import RegistryUnavailable
+    from samovar.patterns.matcher import RuleFailure
     from samovar.service.match import UsageError
     from samovar.state.errors import StoreError
 
@@ -27,6 +28,8 @@ def told(*, as_json: bool = False) -> Iterator[None]:
         text = str(refused)
     except UsageError as error:
         text = f"samovar: {error}"
+    except RuleFailure as failure:
+        text = f"rule-failed: {failure}\n  {failure.hint}"
     except RegistryUnavailable as error:
         text = f"registry-unavailable: {error}\n  see that the registry can be reached from here, and try again"
     except LogUnavailable as error:

@@ -67,6 +67,7 @@ def restore(
     ] = None,
     json: Json = False,
 ) -> None:
+    from samovar.service.audit import record_export
     from samovar.service.restore_plan import SOURCES, Asked
 
     refuse_engine(engine, master)
@@ -78,6 +79,8 @@ def restore(
     moment = None if to_time is None else _moment(to_time)
     asked = Asked(tuple(partition or ()), source, to_offset, moment, out, dry_run, stage, engine)
     with at_site(config) as site:
+        if (out or staging) and not dry_run:
+            record_export(site.log, site.settings, "restore", out or staging)
         if ingest is not None:
             report, is_equal = _ingested(site, asked, ingest, verify=verify, quiet=json)
         elif engine == "spark" and not dry_run:

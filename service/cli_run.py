@@ -12,7 +12,7 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config, SetFlags
-from samovar.service.processes import nothing_begun, run_processes
+from samovar.service.processes import ENDS_WITH_PARENT, end_with_parent, nothing_begun, run_processes
 
 RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
 
@@ -61,12 +61,15 @@ def run(
         str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")
     ] = None,
     answers_at: Annotated[str | None, typer.Option(metavar="URL", hidden=True)] = None,
+    ends_with_parent: Annotated[bool, typer.Option(ENDS_WITH_PARENT, hidden=True)] = False,
     set_: SetFlags = None,
 ) -> None:
     if log not in (None, "text", "json"):
         raise typer.BadParameter(f"`{log}`: choose text or json", param_hint="--log")
     # What the settings say before they are read: a refusal to read them should come in the same form.
     with nothing_begun(), told(as_json=(log or os.environ.get("SAMOVAR_RUN__LOG")) == "json"):
+        if ends_with_parent:
+            end_with_parent()
         from samovar.service.settings import load_service
 
         flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
@@ -78,7 +81,7 @@ def run(
             if http is not None:
                 from samovar.service.http_place import place_from
 
-                place = place_from(http, settings.run.advertise)
+                place = place_from(http, settings.run.advertise, settings.http.scheme)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
                 beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
                 beside += [part for flag in flags for part in ("--set", flag)]

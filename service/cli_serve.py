@@ -11,6 +11,7 @@ import typer
 
 from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config, Json, SetFlags
+from samovar.service.processes import ENDS_WITH_PARENT, end_with_parent
 
 SERVE_HELP = """Serve a service's HTTP API and its pages, in a process of its own beside the containers.
 
@@ -27,7 +28,9 @@ LIST_HELP = """Show the names and roles of all API tokens.
 
 Exit codes: 0 fine, 2 wrong usage or refused."""
 
-REMOVE_HELP = """Remove an API token: it is refused from the next second on.
+REMOVE_HELP = """Remove an API token: it is refused from the next second on, and what was opened with it is closed.
+
+When the last one is removed, nobody may use the HTTP API until another is made.
 
 Exit codes: 0 fine, 2 wrong usage or refused."""
 
@@ -51,9 +54,12 @@ def serve(
     advertise: Annotated[
         str | None, typer.Option(metavar="URL", help="What other nodes reach this one by; without it, the address.")
     ] = None,
+    ends_with_parent: Annotated[bool, typer.Option(ENDS_WITH_PARENT, hidden=True)] = False,
     set_: SetFlags = None,
 ) -> None:
     with told():
+        if ends_with_parent:
+            end_with_parent()
         from samovar.service.http_serving import serve as run
         from samovar.service.settings import load_service
 
@@ -94,19 +100,22 @@ def tokens_list(config: Config, *, json: Json = False) -> None:
 
         settings = load_service(config)
         with opened(settings) as log:
-            found = load_tokens(log, settings.service).all
+            known = load_tokens(log, settings.service)
+    found = known.all
     if json:
         print(jsonlib.dumps([token.data() for token in found]))
         return
     for token in found:
         print(f"{token.name}  {token.role.word}  made {instant_text(token.at)} by {token.by}")
-    if not found:
+    if not found and known.was_made:
+        print("no tokens are left: nobody may use the HTTP API, until `samovar tokens add` makes one")
+    elif not found:
         print("no tokens: only this machine may use the HTTP API")
 
 
 def tokens_remove(config: Config, name: Name) -> None:
     with told():
-        from samovar.service.access import remove_token
+        from samovar.service.access import load_tokens, remove_token
         from samovar.service.audit import record
         from samovar.service.logs import opened
         from samovar.service.settings import load_service
@@ -115,4 +124,7 @@ def tokens_remove(config: Config, name: Name) -> None:
         with opened(settings) as log:
             remove_token(settings, log, name)
             record(log, settings, getpass.getuser(), "token removed", {"name": name})
+            is_last = not len(load_tokens(log, settings.service))
     print(f"{name} is removed")
+    if is_last:
+        print("no tokens are left: nobody may use the HTTP API, until `samovar tokens add` makes one")

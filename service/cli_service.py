@@ -96,6 +96,7 @@ def read(
     if follow and stop is not None:
         raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")
     with told():
+        from samovar.service.audit import record_reading
         from samovar.service.logs import opened
         from samovar.service.reading import Options
         from samovar.service.reading import read as run
@@ -103,6 +104,7 @@ def read(
 
         settings = load_service(config)
         with opened(settings) as log:
+            record_reading(log, settings, "read", {"topic": topic, "from": start, "to": stop})
             run(log, settings, topic, Options(start, stop, partition, follow, limit, json), sys.stdout)
 
 

@@ -79,7 +79,9 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def at_site(config: Path, state: Path | None = None) -> Iterator[Site]:
+def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[Site]:
+    """The service at its log. `shows` is the command, where it shows keys and states as they are."""
+    from samovar.service.audit import record_reading
     from samovar.service.logs import opened
     from samovar.service.settings import load_service
     from samovar.service.stores import site_of
@@ -87,6 +89,8 @@ def at_site(config: Path, state: Path | None = None) -> Iterator[Site]:
     with told():
         settings = load_service(config)
         with opened(settings) as log:
+            if shows is not None:
+                record_reading(log, settings, shows, {})
             yield site_of(settings, log, state)
 
 
@@ -95,7 +99,7 @@ def state_get(
 ) -> None:
     from samovar.service.state_commands import get
 
-    with at_site(config, store) as site:
+    with at_site(config, store, shows="state get") as site:
         found = get(site, key, rule, stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
             print(line)
@@ -114,7 +118,7 @@ def state_scan(
 ) -> None:
     from samovar.service.state_commands import scan
 
-    with at_site(config, store) as site:
+    with at_site(config, store, shows="state scan") as site:
         found = scan(site, rule, partition or (), limit, stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
             print(line)
@@ -131,7 +135,7 @@ def state_history(
 ) -> None:
     from samovar.service.state_commands import history
 
-    with at_site(config) as site:
+    with at_site(config, shows="state history") as site:
         found = history(site, key, rule, partition or (), stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
             print(line)

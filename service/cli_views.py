@@ -198,10 +198,15 @@ def views_query(
     limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
     json: Json = False,
 ) -> None:
+    from samovar.service.audit import record_reading
+    from samovar.service.logs import opened
     from samovar.service.views import query
 
     with told():
-        found = query(_settings(config), name, sql, limit)
+        settings = _settings(config)
+        found = query(settings, name, sql, limit)
+        with opened(settings) as log:
+            record_reading(log, settings, "views query", {"view": name})
     print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _table(found))
 
 

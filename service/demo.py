@@ -117,7 +117,7 @@ class Demo:
             reader = log.reader(alerts_from_now(log, settings))
             port = free_port_from(self._ports[-1] + 1 if self._ports else self._options.port)
             self._ports.append(port)
-            address = f"http://127.0.0.1:{port}"
+            address = f"{settings.http.scheme}://127.0.0.1:{port}"
             service = Service(settings, log, rules, reader, told, address)
             try:
                 with told.open("ab") as out:

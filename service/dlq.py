@@ -125,18 +125,15 @@ def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place])
 # ---------------------------------------------------------------- showing
 
 
-def hidden(letter: Letter, streams: Collection[str]) -> Letter:
-    """A letter of a stream with fields that are marked `pii`, without what it says: who may see it asks for it."""
-    if letter.stream not in streams:
+def hidden(letter: Letter, settings: ServiceFile) -> Letter:
+    """A letter that may hold what is marked `pii`, without what it says: who may see it asks for it. Where anything is
+    marked, only one of a stream that marks nothing is known to hold nothing.
+    """
+    stream = settings.streams.get(letter.stream)
+    if not any(each.pii for each in settings.streams.values()) or (stream is not None and not stream.pii):
         return letter
     record = replace(letter.record, key=None if letter.record.key is None else HIDDEN, value=HIDDEN)
     return replace(letter, record=record, message=HIDDEN.decode())
-
-
-def marked_streams(settings: ServiceFile) -> set[str]:
-    """Streams with marked fields; and where there is one, what is no stream's."""
-    marked = {name for name, stream in settings.streams.items() if stream.pii}
-    return {*marked, "-"} if marked else marked
 
 
 @dataclass

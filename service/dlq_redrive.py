@@ -16,14 +16,19 @@ from typing import Any
 
 from samovar.changelog import redriven
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.changelog.keytexts import key_texts
 from samovar.changelog.log import Append, Delivery, Headers, Joining, Log, Member, Pair, Topic, TopicPartition
+from samovar.changelog.partition import partition_of
 from samovar.changelog.redriven import Place
+from samovar.patterns.native import joined
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.dlq import Letter, Wanted, letters_of, topic_of_letters
 from samovar.service.own_topics import ensure_topic
+from samovar.service.plans import input_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.side_topics import redrive_group
-from samovar.service.topics import Role
+from samovar.service.topics import Role, counted_topics, partitions_of
+from samovar.tasks.placing import MISPLACED, MOVED
 from samovar.tasks.user_heart import TASK_FAILED
 
 JOIN_S = 60.0
@@ -72,7 +77,7 @@ def plan_redrive(settings: ServiceFile, log: Log, wanted: Wanted, to: str | None
     if to is not None and to not in settings.streams:
         known = ", ".join(settings.streams)
         raise Refused("unknown-stream", f"there is no stream `{to}`", did_you_mean(to, settings.streams) or known)
-    topics = log.topics([stream.topic for stream in settings.streams.values()])
+    topics = log.topics(counted_topics(settings))
     found = Plan()
     for letter in letters_of(settings, log, wanted):
         reason = why_not(letter, settings, topics, to)
@@ -100,11 +105,24 @@ def why_not(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], 
 
 
 def target_of(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> Target:
-    """The place it came from; in another stream, that of its key."""
+    """The place it came from; in another stream, that of its key; that of its key field where it was in another."""
     topic = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
     origin = letter.origin
+    if to is None and letter.reason in (MISPLACED, MOVED):
+        return Target(topic, _home_of(letter, settings, partitions_of(settings, topics)))
     is_there = origin is not None and origin.topic == topic and origin.partition < topics[topic].partitions
     return Target(topic, origin.partition if origin is not None and is_there else None)
+
+
+def _home_of(letter: Letter, settings: ServiceFile, partitions: int) -> int | None:
+    """The partition where the state of its key lives."""
+    topic = letter.origin.topic if letter.origin else ""
+    spec = next(input_of(name, stream) for name, stream in settings.streams.items() if stream.topic == topic)
+    decoder = spec.decoder((spec.key,), spec.time_field, spec.type_field, spec.stream)
+    messages, batch = joined([letter.record.value or b""]), decoder.batch()
+    decoder.decode(batch, messages)
+    texts = key_texts(batch, 0, messages)
+    return partition_of(texts[0], partitions) if texts and texts[0] is not None else None
 
 
 # ---------------------------------------------------------------- doing it
@@ -140,7 +158,7 @@ def redrive(
 ) -> int:
     """Put letters back; how many. The plan must have been made since `member` is the only one."""
     letters = topic_of_letters(settings, log)
-    topics = log.topics([stream.topic for stream in settings.streams.values()])
+    topics = log.topics(counted_topics(settings))
     done = 0
     for part in parts_of(letters_of(settings, log, Wanted(places=plan.places))):
         appends = [*_appends(part, letters, settings, topics, to)]

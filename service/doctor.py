@@ -23,12 +23,13 @@ from samovar.changelog.presence import Seen, all_seen
 from samovar.changelog.registry import Registry, RegistryUnavailable
 from samovar.service import doctor_machine as machine
 from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
+from samovar.service.growth import GROWN_FIX, grown_inputs
 from samovar.service.logs import opened
 from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import rules_of
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import Planned, bootstrap_of, check, partitions_of, plan
+from samovar.service.topics import Planned, bootstrap_of, check, counted_topics, partitions_of, plan
 from samovar.service.topics_rights import HTTP, SERVICE, Right, rights
 
 SKEW_MS = 2_000  # between two clocks, from which on it is worth a word
@@ -84,7 +85,7 @@ def _asked(settings: ServiceFile, log: Log) -> list[Finding]:
     found = [*cluster(settings, plan(settings, stages=are_fine))]
     if any(each.state == FAIL for each in found):
         return [*found, rules(settings, None)]
-    existing = log.topics([stream.topic for stream in settings.streams.values()])
+    existing = log.topics(counted_topics(settings))
     specs = plan(settings, existing, stages=are_fine)
     found += topics(settings, log, specs)
     partitions = partitions_of(settings, existing)
@@ -94,6 +95,7 @@ def _asked(settings: ServiceFile, log: Log) -> list[Finding]:
     found.append(fine("containers", f"{counted(len(members), 'container')} in the group"))
     found += clocks(settings, seen, int(time.time() * 1000))
     found += machine.limits(settings, partitions)
+    found += machine.stores(settings)
     found += machine.locks(settings, bool(members))
     return found
 
@@ -169,7 +171,10 @@ def topics(settings: ServiceFile, log: Log, specs: Sequence[Planned]) -> Iterato
     if made:
         names = ", ".join(each.topic for each in made)
         yield fine("topics", f"{counted(len(made), 'topic')} not there yet, which `samovar run` makes: {names}")
-    if not found:
+    grown = grown_inputs(settings, log)
+    for each_grown in grown:
+        yield Finding("topics", WARN, each_grown.text, GROWN_FIX)
+    if not found and not grown:
         parts = counted(specs[0].partitions, "partition")
         yield fine("topics", f"all {len(specs)} are as they should be, {parts} each input")
 

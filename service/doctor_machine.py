@@ -17,10 +17,13 @@ from samovar.changelog.errors import Refused
 from samovar.patterns.native import kernel
 from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine
 from samovar.service.settings_models import ServiceFile
-from samovar.state.folders import PART
+from samovar.state.errors import StoreError
+from samovar.state.folders import OTHERS, PART
 from samovar.state.hold import is_open
+from samovar.state.soundness import check_sound, holds_rows
 
 FREE_LEAST = 1 << 30
+READ_BYTES = 1 << 30  # of a store's tables, up to which all of its rows are read
 FILES_LEAST = 4_096
 FILES_A_STORE = 32  # beside its table files
 FAR = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
@@ -115,6 +118,17 @@ def _folder(about: str, folder: Path) -> Iterator[Finding]:
     else:
         kind = file_system(folder)
         yield fine(about, f"{folder}, writable" + (f", {kind}" if kind else ""))
+        yield from _read_by_others(about, folder)
+
+
+def _read_by_others(about: str, folder: Path) -> Iterator[Finding]:
+    """What other users of the machine can read: events in the clear, and of the embedded log the service's secrets."""
+    if not folder.stat().st_mode & OTHERS:
+        return
+    inside = [path for path in sorted(folder.iterdir()) if path.lstat().st_mode & OTHERS and not path.is_symlink()]
+    if inside:
+        what = f"other users of this machine can look into {folder}, and at {inside[0].name} in it"
+        yield Finding(about, WARN, what, f"chmod -R go= {folder}")
 
 
 def is_read_only(there: Path) -> bool:
@@ -186,6 +200,23 @@ def limits(settings: ServiceFile, partitions: int) -> Iterator[Finding]:
         yield Finding("open files", WARN, what, f"ulimit -n {wanted}, or LimitNOFILE={wanted} in systemd{ceiling}")
     else:
         yield fine("open files", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} may be open")
+
+
+def stores(settings: ServiceFile) -> Iterator[Finding]:
+    """Whether a container would open the stores of this machine, and could read all of their rows."""
+    found = sorted(folder for folder in settings.state.rglob("store") if holds_rows(folder))
+    unread = damaged = 0
+    for folder in found:
+        try:
+            unread += not check_sound(folder, rows=True, most_bytes=READ_BYTES)
+        except StoreError as error:
+            damaged += 1
+            yield Finding("stores", FAIL, f"{error.code}: {error.what}: {error.where}", error.hint)
+        except OSError as error:
+            yield Finding("stores", WARN, f"{folder} cannot be looked at: {error}", "give this user the right to")
+    if found and not damaged:
+        more = f"; the rows of {unread} are many and were not all read: `samovar verify` does" if unread else ""
+        yield fine("stores", f"{counted(len(found), 'store')} can be opened and read{more}")
 
 
 def locks(settings: ServiceFile, has_members: bool) -> Iterator[Finding]:

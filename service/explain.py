@@ -69,6 +69,7 @@ def _story(
         flush=options.flush,
         max_partials=options.max_partials,
         max_events=options.max_events,
+        max_matches=options.max_matches,
     )
 
 

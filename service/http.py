@@ -24,6 +24,7 @@ from samovar.service import (
     http_guard,
     http_pages,
     http_problems,
+    http_proxies,
 )
 from samovar.service.http_asking import bearer
 from samovar.service.http_world import World
@@ -105,6 +106,7 @@ def _guard(app: FastAPI, world: World) -> None:
     app.add_middleware(http_guard.Hosts, world=world)
     app.add_middleware(http_guard.Headers)
     app.add_middleware(http_guard.Counting, world=world)
+    app.add_middleware(http_proxies.Proxies, trusted=limits.trusted_proxies)
 
 
 def _describe(app: FastAPI) -> None:

@@ -24,7 +24,7 @@ def answers_with(model: type[BaseModel], *statuses: int) -> dict[int | str, dict
 
 class AlertShown(BaseModel):
     """An alert. `position` is its partition and offset in the alerts topic; `alarm` is null but of records about a rule
-    that passed its alert rate.
+    that passed its alert rate. `key_ref` is the key for use in addresses: a pseudonym where it holds something marked.
     """
 
     id: str
@@ -34,6 +34,7 @@ class AlertShown(BaseModel):
     severity: str | None
     key: dict[str, Any]
     key_text: str
+    key_ref: str
     start: int
     end: int
     at: int
@@ -94,6 +95,14 @@ class Why(BaseModel):
     conclusion: list[str]
 
 
+class AlertWhy(Why):
+    """The same up to an alert. `id` is the alert's own: the run found it again; null where it did not, and then
+    `conclusion` says what it lacked.
+    """
+
+    id: str | None
+
+
 class LabelShown(BaseModel):
     label: LabelName
     by: str
@@ -107,7 +116,7 @@ class AlertWhole(AlertShown):
     steps: dict[str, list[Place]]
     timeline: list[TimelineEvent]
     timeline_complete: bool
-    why: Why | None
+    why: AlertWhy | None
     rule_text: str | None
     rule_current: bool
     labels: list[LabelShown]
@@ -258,6 +267,7 @@ class Status(BaseModel):
     tasks: list[TaskShown]
     rules: list[dict[str, Any]]
     rules_refused: str | None
+    grown: list[dict[str, Any]]
     lag: int
     behind_s: float
     watermark: int | None
@@ -305,6 +315,7 @@ class ChangePlanned(BaseModel):
     lists: dict[str, dict[str, Any]]
     stages: StagesPlanned
     seeds: list[str]
+    unchanged: list[str]
     backtest: dict[str, Any] | None
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from samovar.service.http_answers import EventShown, RuleChanged
 
-RuleStatus = Literal["live", "shadow", "disabled"]
+RuleStatus = Literal["live", "shadow", "disabled", "quarantined"]
 Scalar = str | int | float | bool | None
 
 
@@ -166,6 +166,7 @@ class TriedAlert(BaseModel):
 
 class KeyCount(BaseModel):
     key_text: str
+    key_ref: str
     count: int
 
 
@@ -231,6 +232,7 @@ class ListChangeShown(BaseModel):
 class ListShown(BaseModel):
     name: str = Field(alias="list")
     items: list[Scalar]
+    hidden: bool
     kind: Literal["text", "number"]
     rules: list[str]
     changes: list[ListChangeShown]

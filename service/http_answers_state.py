@@ -20,11 +20,18 @@ class KeyListed(BaseModel):
     partition: int
     key: list[Any]
     key_text: str
+    key_ref: str
     rules: list[str]
     rows: int
-    bytes: int
+    bytes: int | None
     container: int | None
     due: int | None = None
+
+
+class KeyResolved(BaseModel):
+    """What a key is called in addresses."""
+
+    key_ref: str
 
 
 class KeysPage(BaseModel):
@@ -38,6 +45,7 @@ class SessionShown(BaseModel):
 
     key: dict[str, Any]
     key_text: str
+    key_ref: str
     stage: str
     partition: int
     events: int
@@ -294,6 +302,7 @@ class ViewShown(BaseModel):
     made: int | None
     changed: bool
     columns: dict[str, str]
+    hidden: list[str] = Field(description="columns that hold something marked, for who may not see it")
     sources: dict[str, dict[str, tuple[int, int]]]
     rules: dict[str, Any]
     kind: str | None

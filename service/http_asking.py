@@ -13,11 +13,13 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
 from samovar.changelog.errors import Refused
-from samovar.service.access import RIGHTS, Who
+from samovar.service.access import NOBODY, RIGHTS, Who
 from samovar.service.access_masks import Masks
-from samovar.service.http_world import World
+from samovar.service.http_world import Credential, World
 
-COOKIE = "samovar"
+API = "/api/v1"
+# What shows no event, key or alert. Another node that is asked (/held) has been asked by one that wrote it down.
+UNMARKED = ("/audit", "/completions", "/held", "/me", "/metrics", "/session", "/snapshots", "/status")
 LEAST_MS, MOST_MS = -(1 << 53), 1 << 53
 
 # Only for the OpenAPI document: who asks is found by `who_asks`, which takes the cookie of pages as well.
@@ -36,15 +38,30 @@ def world_of(request: Request) -> World:
 
 
 def who_asks(request: Request) -> Who:
-    return world_of(request).who(token_of(request))
+    world, given = world_of(request), credential_of(request)
+    found = world.who(given)
+    if found.role is None and given.token is not None:
+        world.trail.refused(client_of(request))
+    return found
 
 
-def token_of(request: Request) -> str | None:
+def credential_of(request: Request) -> Credential:
+    """A token from the header, else a session from the cookie. A cookie is never a token, nor the other way round."""
     header = request.headers.get("authorization", "")
     scheme, _, token = header.partition(" ")
     if scheme.lower() == "bearer":
-        return token.strip()
-    return request.cookies.get(COOKIE)
+        return Credential(token=token.strip())
+    return Credential(session=request.cookies.get(cookie_of(world_of(request))))
+
+
+def client_of(request: Request) -> str:
+    """The address that a request comes from, as a declared proxy tells it."""
+    return request.client.host if request.client is not None else ""
+
+
+def cookie_of(world: World) -> str:
+    """Its own name for each service: browsers keep cookies by host, whatever the port."""
+    return f"samovar-{world.settings.service}"
 
 
 class Asking:
@@ -53,6 +70,11 @@ class Asking:
     def __init__(self, request: Request, who: Who) -> None:
         self.request, self.who = request, who
         self.world = world_of(request)
+
+    @property
+    def is_still_allowed(self) -> bool:
+        """For answers that go on: whether the caller is still who they were."""
+        return self.world.is_still(self.who, credential_of(self.request))
 
     @property
     def masks(self) -> Masks:
@@ -80,9 +102,23 @@ def need(right: str) -> Callable[[Request], Asking]:
                 f"the role {who.role.word} may not do this",
                 f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
             )
-        return Asking(request, who)
+        asking = Asking(request, who)
+        if right != "ingest":  # which only writes, and is written down as that
+            _note_reading(asking)
+        return asking
 
     return check
+
+
+def _note_reading(asking: Asking) -> None:
+    """That marked fields may be read in the clear here, and of which key: that as its pseudonym."""
+    world, request = asking.world, asking.request
+    path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
+    if not asking.who.may("pii") or path.startswith(UNMARKED) or not world.marks_pii:
+        return
+    key = request.path_params.get("key")
+    shown = "" if key is None else f" {world.masks(NOBODY).alias(key)}"
+    world.trail.count(asking.name, "unmasked read", f"{request.method} {path}{shown}")
 
 
 Reading = Annotated[Asking, Depends(need("read"))]

@@ -267,9 +267,9 @@ def may_have(stream: Stream, path: str) -> bool:
     return stream.fields is None or path in json.dumps(stream.fields)
 
 
-def is_of(event: Event, key: str, fields: Sequence[str]) -> bool:
+def is_of(event: Event, key: str, fields: Sequence[str], *, by_key: bool = True) -> bool:
     """Whether a key is an event's record key, or stands in one of these fields."""
-    if event.key == key.encode("utf-8", "surrogatepass"):
+    if by_key and event.key == key.encode("utf-8", "surrogatepass"):
         return True
     return any(_text(value_at(event.event, path)) == key for path in fields)
 

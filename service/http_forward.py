@@ -2,7 +2,7 @@
 the HTTP process beside another container for the rest.
 
 Addresses come from the containers' own topic and from nowhere else; a forwarded question is never forwarded again, and
-goes with the token of whoever asked, so that nobody learns more by asking another node.
+goes with the token or the session of the caller, so that nobody learns more by asking another node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpx2
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.presence import Presence
-from samovar.service.http_asking import token_of
+from samovar.service.http_asking import cookie_of, credential_of
 from samovar.service.http_held import Task
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def _ask(
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Refused("owner-silent", f"{address} is no address", "The container's record in the log is wrong.")
-    token = token_of(asking.request)
-    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)}
-    if token is not None:
-        headers["authorization"] = f"Bearer {token}"
+    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)} | _shown(asking)
     url = f"{address}/api/v1/held/{path}"
     given = {name: value for name, value in {**query, **dict(asking.request.query_params)}.items() if value is not None}
     try:
-        with httpx2.Client(timeout=ANSWER_S, trust_env=False, follow_redirects=False) as client:
+        client_of = httpx2.Client(
+            timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=asking.world.verifying
+        )
+        with client_of as client:
             response = client.get(url, params=given, headers=headers)
         data = response.json() if len(response.content) <= ANSWER_BYTES else None
     except (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -134,3 +134,11 @@ def _ask(
     if response.status_code != 200 or not isinstance(data, list):
         raise Refused("owner-silent", f"the node {address} answered with {response.status_code}", "Look at its log.")
     return data
+
+
+def _shown(asking: Asking) -> dict[str, str]:
+    """What the caller showed here. Sessions are in the log: every node knows them."""
+    given = credential_of(asking.request)
+    if given.token is not None:
+        return {"authorization": f"Bearer {given.token}"}
+    return {} if given.session is None else {"cookie": f"{cookie_of(asking.world)}={given.session}"}

@@ -1,9 +1,9 @@
 """What every request passes before it is looked at, and what every answer carries: ASGI layers of one concern each.
 
-    Counting -> Headers -> Hosts -> Origins -> Rates -> Sizes -> the app
+    Proxies -> Counting -> Headers -> Hosts -> Origins -> Rates -> Sizes -> the app
 
 - Hosts: where there is no access control, only names of this machine are answered. A page of another site can make its
-  own name point here; the name still shows.
+  own name point here; the name still shows. What came through a proxy is not from this machine, whatever it names.
 - Origins: a change that a browser sends must come from our own pages. A browser always says where a POST comes from;
   whoever says nothing is no browser, and a browser's cookie alone, without an origin, changes nothing.
 - Rates: so many requests a second of one client, with a burst; Sizes: so many bytes of a body.
@@ -13,23 +13,19 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
 
+from samovar.service.asgi import App, Message, Receive, Scope, Send, headers_of
 from samovar.service.http_place import is_loopback
 from samovar.service.http_problems import MEDIA_TYPE, problem
 from samovar.service.http_world import World
 
-Message: TypeAlias = MutableMapping[str, Any]
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 SAFE = ("GET", "HEAD", "OPTIONS")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 CLIENTS_MOST = 10_000  # that are remembered
 
 # Nothing from elsewhere, no script or style inside a page, no page of ours inside another.
@@ -46,10 +42,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-
-
-def headers_of(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, document: dict[str, Any], **headers: str) -> None:
@@ -103,16 +95,17 @@ class Hosts:
         self.app, self.world = app, world
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] == "http"
-            and self.world.is_open
-            and not is_loopback(host_of(headers_of(scope).get("host", "")))
-        ):
-            hint = f"Ask 127.0.0.1 or localhost, port {self.world.place.port}; by other names only with API tokens."
+        if scope["type"] == "http" and self.world.is_open and not is_from_here(headers_of(scope)):
+            port = self.world.place.port
+            hint = f"Ask 127.0.0.1 or localhost, port {port}; by other names, or through a proxy, only with API tokens."
             told = problem("http-host", "this name is not answered to", status=421, hint=hint)
             await refuse(scope, receive, send, told)
             return
         await self.app(scope, receive, send)
+
+
+def is_from_here(headers: Mapping[str, str]) -> bool:
+    return is_loopback(host_of(headers.get("host", ""))) and not any(name in headers for name in FORWARDED)
 
 
 def host_of(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,9 +13,11 @@ from samovar.changelog.partition import partition_of
 from samovar.changelog.record import ROW, row_parts
 from samovar.patterns.compile import RulePlan
 from samovar.patterns.matcher import decode_key
-from samovar.patterns.syntax import Field, Scalar
+from samovar.patterns.syntax import Field, History, Scalar
+from samovar.patterns.unparse import unparse
 from samovar.service.access_masks import HIDDEN, Masks
 from samovar.service.alerts_index import key_text
+from samovar.service.lineage import Flow
 from samovar.service.state_commands import refuse_no_key, with_events
 from samovar.service.state_tasks import held_of, scanned
 from samovar.service.state_view import FOREVER, keys_meant, look_up
@@ -34,10 +36,10 @@ SCANNED_KEYS = 20_000  # of a task, to find those of one rule
 # ---------------------------------------------------------------- which tasks
 
 
-def tasks_of_key(world: World, text: str, rule: str | None) -> list[Task]:
+def tasks_of_key(world: World, text: str, rule: str | None, asked: str) -> list[Task]:
     """The tasks that may hold something of a key."""
     site = world.shelf.site()
-    refuse_no_key(site, text, rule, None)
+    refuse_no_key(site, text, rule, None, asked)
     found: dict[Task, None] = {}
     for here in site.stages():
         for partition in partitions_for(here, text, rule):
@@ -143,12 +145,17 @@ def _keys(plan: Plan, store: Any) -> Iterator[dict[str, Any]]:
         yield {"key": list(decode_key(key)), "rules": list(names), "rows": len(rows), "bytes": size}
 
 
-def sessions_here(world: World, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
-    """Live sessions of a rule."""
+def sessions_here(
+    world: World, tasks: Sequence[Task], rule: str, limit: int, order: Callable[[str], str] | None = None
+) -> list[dict[str, Any]]:
+    """Live sessions of a rule: of the first keys, or of those that come first by an order of their texts."""
     site = world.shelf.site()
     found: list[dict[str, Any]] = []
     names = _by(world.shelf.rule(rule))
-    for each in keys_here(world, tasks, rule, limit):
+    keys = keys_here(world, tasks, rule, limit if order is None else SCANNED_KEYS)
+    if order is not None:
+        keys = sorted(keys, key=lambda each: order(each["key_text"]))[:limit]
+    for each in keys:
         here = site.at(each["stage"])
         with suppress(StoreError), world.stores.reading(here.store(each["partition"])) as store:
             plan = plan_for(here, each["partition"], position_of(store))
@@ -184,24 +191,38 @@ def _session(
 
 
 def masked_held(masks: Masks, world: World, held: Mapping[str, Any]) -> dict[str, Any]:
-    """What is held of a key, with marked values hidden."""
+    """What is held of a key, with marked values hidden. A part of the key is shown where every rule that holds
+    something has nothing marked there; a rule that is not known may have.
+    """
+    found, rules = dict(held), world.shelf.get().rules
+    own = [rules.get(_rule_id(each)) for each in held.get("rules", ())] or [None]
+    if "key_text" in held:
+        found["key_ref"] = held["key_text"]
+        if not all(map(world.lineage.has_clear_key, own)):
+            found["key_ref"] = masks.pseudonym(held["key_text"])
+            world.aliases.remember(masks, [held["key_text"]])
     if not masks.is_on:
-        return dict(held)
-    rules = world.shelf.get().rules
-    names = [_by(rules[name]) for each in held["rules"] if (name := _rule_id(each)) in rules] if "rules" in held else []
-    by = next((each for each in names if len(each) == len(held["key"])), None)
-    hides = by is None or any(map(masks.hides, by))
-    found = dict(held)
-    if hides:
-        found["key"] = [masks.alias(value) for value in held["key"]]
-        if "key_text" in found:
-            found["key_text"] = masks.alias(found["key_text"])
+        return found
+    if "bytes" in held:
+        found["bytes"] = None  # keys and histories are in it, and how long a value is tells something of it
+    keys = [list(masks.key(dict(zip(_by(rule), held["key"], strict=False)), rule).values()) for rule in own if rule]
+    whole = [list(map(masks.alias, held["key"]))] if None in own or not keys else []
+    found["key"] = [
+        next((each for each in shown if each != value), value)
+        for value, *shown in zip(held["key"], *keys, *whole, strict=False)
+    ]
+    if "key_text" in held:
+        found["key_text"] = found["key_ref"]
     found["rules"] = [_masked_rule(masks, each) if isinstance(each, dict) else each for each in held.get("rules", ())]
     if "histories" in held:
-        found["histories"] = [_masked_history(masks, each) for each in held["histories"]]
-    for name in ("stores", "timers"):
-        if name in held:
-            found[name] = [{**each, "key": masks.alias(each.get("key")), "value": HIDDEN} for each in held[name]]
+        calls = history_calls(world)
+        found["histories"] = [masked_history(masks, each, calls) for each in held["histories"]]
+    if "unreadable" in held:
+        found["unreadable"] = [HIDDEN for _ in held["unreadable"]]
+    if "stores" in held:
+        found["stores"] = [{**each, "key": masks.alias(each.get("key")), "value": HIDDEN} for each in held["stores"]]
+    if "timers" in held:
+        found["timers"] = [{**each, "name": masks.alias(each.get("name"))} for each in held["timers"]]
     return found
 
 
@@ -220,9 +241,18 @@ def _masked_rule(masks: Masks, rule: Mapping[str, Any]) -> dict[str, Any]:
     return {**rule, "partials": partials} if "partials" in rule else dict(rule)
 
 
-def _masked_history(masks: Masks, history: Mapping[str, Any]) -> dict[str, Any]:
-    """Which field a history function reads is in its text: where any marked name is in it, its values are hidden."""
-    call = str(history["call"])
-    named = any(path.rpartition(".")[2] in call for path in masks.paths)
-    events = [{**each, "value": masks.alias(each["value"])} if named else each for each in history["events"]]
-    return {**history, "events": events}
+def history_calls(world: World) -> dict[str, History]:
+    """The history functions of all rules, by their texts."""
+    site = world.shelf.get().site
+    plans = () if site is None else (here.plan for here in site.stages())
+    return {unparse(call): call for plan in plans if plan.task is None for _, call in plan.program.histories.values()}
+
+
+def masked_history(masks: Masks, history: Mapping[str, Any], calls: Mapping[str, History]) -> dict[str, Any]:
+    """Of one that computes something from a marked field, or picks events by one, not even which events it kept: they
+    are those that fit.
+    """
+    call = calls.get(str(history["call"]))
+    if call is None or masks.history_flow(call) is Flow.COMPUTED:
+        return {**history, "call": HIDDEN, "events": []}
+    return {**history, "events": [{**each, "value": masks.history(call, each["value"])} for each in history["events"]]}

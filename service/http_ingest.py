@@ -14,6 +14,7 @@ from samovar.patterns.avro_write import AvroValueError
 from samovar.patterns.native import Decoder, lines_of
 from samovar.service.access_masks import HIDDEN, Masks
 from samovar.service.produce import encoder_of, slices
+from samovar.service.topics import counted_topics, partitions_of
 
 if TYPE_CHECKING:
     from samovar.service.http_world import World
@@ -53,7 +54,10 @@ def ingest(world: World, masks: Masks, name: str, body: bytes) -> int:
     if faults:
         raise _refused(masks, name, faults)
     pairs = list(zip(key_texts(batch, 0, messages), values, strict=True))
-    return world.log.append([Append(stream.topic, pairs)]) if pairs else 0
+    if not pairs:
+        return 0
+    partitions = partitions_of(world.settings, world.log.topics(counted_topics(world.settings)))
+    return world.log.append([Append(stream.topic, pairs, among=partitions)])
 
 
 def _refused(masks: Masks, stream: str, faults: list[tuple[int, int | None, str]]) -> BadEvents:

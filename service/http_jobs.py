@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.patterns.matcher import RuleFailure
 from samovar.service import http_problems
 
 RUNNING_MOST = 2
@@ -88,6 +89,13 @@ class Jobs:
                 raise Refused("unknown-job", "there is no such job", f"The last {KEPT} are kept, until a restart.")
             return self._jobs[number]
 
+    def cancel_of(self, is_gone: Callable[[str], bool]) -> None:
+        """Cancel what those began who are no more."""
+        with self._lock:
+            for job in self._jobs.values():
+                if job.state == "running" and is_gone(job.by):
+                    job.cancelled.set()
+
     def close(self) -> None:
         with self._lock:
             jobs = list(self._jobs.values())
@@ -105,6 +113,8 @@ class Jobs:
             job.state = "cancelled"
         except Refused as refused:
             job.problem, job.state = http_problems.of_refusal(refused), "failed"
+        except RuleFailure as failure:
+            job.problem, job.state = http_problems.of_failed_rule(failure), "failed"
         except (LogUnavailable, Fenced) as error:
             job.problem, job.state = http_problems.unavailable(error), "failed"
         except Exception as error:  # the last line of defence: a job that hangs for ever helps nobody

@@ -12,7 +12,7 @@ times in the log and in events stand to each other.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.partition import partition_of
 from samovar.service.http_events import READ_RECORDS, Event, Events, is_of, may_have
 from samovar.service.http_rows import rows_of
+from samovar.service.topics import counted_topics, partitions_of
 
 SCAN_RECORDS = 200_000  # of a partition
 SCAN_S = 1.5
@@ -48,6 +49,7 @@ class _Wanted:
     fields: Sequence[str]
     limit: int
     deadline: float
+    by_key: bool = True  # whether it is compared with the records' own keys
 
     @property
     def key(self) -> bytes:
@@ -55,14 +57,25 @@ class _Wanted:
 
 
 def events_of_key(
-    events: Events, key: str, fields: Collection[str], limit: int, before: Marks | None = None
+    events: Events,
+    key: str,
+    fields: Collection[str],
+    limit: int,
+    before: Marks | None = None,
+    hides: Callable[[str, str], bool] | None = None,
 ) -> tuple[list[Event], Scanned]:
-    """Events of a key, newest first: those whose record key it is, or that have it in one of these fields."""
+    """Events of a key, newest first: those whose record key it is, or that have it in one of these fields. It is not
+    compared with what `hides` says of a stream and field.
+    """
     scanned, found = Scanned(), dict[tuple[str, int], list[Event]]()
     deadline = time.monotonic() + SCAN_S
     for name, stream in events.settings.streams.items():
         others = [path for path in fields if path != stream.key and may_have(stream, path)]
-        found |= _scan(events, name, _Wanted(key, others, limit, deadline), before, scanned)
+        if hides is not None:
+            others = [path for path in others if not hides(name, path)]
+        by_key = hides is None or not hides(name, stream.key)
+        if by_key or others:
+            found |= _scan(events, name, _Wanted(key, others, limit, deadline, by_key), before, scanned)
     page = _newest(found, limit, scanned)
     return sorted(page, key=_age, reverse=True), scanned
 
@@ -84,7 +97,9 @@ def _scan(
                 first = int(records.times[0])
                 scanned.since_ms = first if scanned.since_ms is None else min(scanned.since_ms, first)
             rows = rows_of(records, wanted.key, by_value=bool(wanted.fields))
-            some = [each for each in events.read(records, rows) if is_of(each, wanted.text, (own, *wanted.fields))]
+            paths = (own, *wanted.fields) if wanted.by_key else wanted.fields
+            read = events.read(records, rows)
+            some = [each for each in read if is_of(each, wanted.text, paths, by_key=wanted.by_key)]
             found[stream, records.partition] += some
         ends = {at: start for at, start in starts.items() if start > places[at][0]}
         back *= 4
@@ -100,8 +115,10 @@ def _places(
     """Where the key's records can be, and between which offsets."""
     places = events.places(stream)
     if not wanted.fields and not events.settings.streams[stream].repartition:
-        home = partition_of(wanted.key, len(places)) if places else 0
-        places = {at: bounds for at, bounds in places.items() if at.partition == home}
+        # Where the topic has grown, older records are where the number before placed them.
+        known = partitions_of(events.settings, events.log.topics(counted_topics(events.settings)))
+        homes = {partition_of(wanted.key, count) for count in (known, len(places)) if count}
+        places = {at: bounds for at, bounds in places.items() if at.partition in homes}
     if before is None:
         return places
     marked = {at: (begin, min(end, before.get((stream, at.partition), begin))) for at, (begin, end) in places.items()}

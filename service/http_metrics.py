@@ -103,6 +103,7 @@ def _fill(families: dict[str, Any], presence: Presence, service: str) -> None:
         put("rule_suppressed", rule.suppressed, rule.id)
         put("rule_dropped", rule.dropped_partials, rule.id, "partials")
         put("rule_dropped", rule.dropped_events, rule.id, "events")
+        put("rule_dropped", rule.dropped_matches, rule.id, "matches")
         put("rule_without_key", rule.no_key, rule.id)
         put("rule_seconds", rule.seconds, rule.id)
         put("rule_live_partials", rule.live_partials, rule.id)

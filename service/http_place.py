@@ -36,13 +36,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def place_of(host: str, port: int, advertised: str | None = None) -> Place:
+def place_of(host: str, port: int, advertised: str | None = None, scheme: str = "http") -> Place:
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - told apart, not bound here
     shown = f"[{name}]" if ":" in name else name
-    return Place(host, port, advertised or f"http://{shown}:{port}")
+    return Place(host, port, advertised or f"{scheme}://{shown}:{port}")
 
 
-def place_from(text: str, advertised: str | None = None) -> Place:
+def place_from(text: str, advertised: str | None = None, scheme: str = "http") -> Place:
     """From PORT or HOST:PORT.
 
     >>> place_from("8080").advertised, place_from("[::1]:8080").host
@@ -51,4 +51,4 @@ def place_from(text: str, advertised: str | None = None) -> Place:
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise Refused("bad-address", f"`{text}` is no address for HTTP", "Write a port, or HOST:PORT: 8080.")
-    return place_of(host.strip("[]") or "127.0.0.1", int(port), advertised)
+    return place_of(host.strip("[]") or "127.0.0.1", int(port), advertised, scheme)

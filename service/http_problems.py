@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.patterns.matcher import RuleFailure
 from samovar.state.errors import StoreError
 
 MEDIA_TYPE = "application/problem+json"
@@ -38,6 +39,7 @@ STATUS = {
     "http-host": 421,
     "log-unavailable": 503,
     "not-ready": 503,
+    "pii-comparison": 403,
     "owner-silent": 503,
     "rate-limit": 429,
     "read-stalled": 503,
@@ -94,6 +96,12 @@ def unavailable(error: Exception) -> dict[str, Any]:
     return problem("log-unavailable", "the log does not answer", status=503, detail=_first_line(error), hint=hint)
 
 
+def of_failed_rule(failure: RuleFailure) -> dict[str, Any]:
+    """Without the key, which not everybody may see."""
+    title = f"rule {failure.rule} could not be run"
+    return problem("rule-failed", title, status=503, detail=failure.reason, hint=failure.hint, rule=failure.rule)
+
+
 # ---------------------------------------------------------------- what can be raised
 
 
@@ -109,6 +117,10 @@ def register(app: FastAPI) -> None:
     async def store(request: Request, error: StoreError) -> JSONResponse:
         told = problem(error.code, error.what, status=status_of(error.code), hint=error.hint)  # paths stay here
         return answer(request, told)
+
+    @app.exception_handler(RuleFailure)
+    async def failed_rule(request: Request, error: RuleFailure) -> JSONResponse:
+        return answer(request, of_failed_rule(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -145,7 +157,8 @@ async def _log_failed(request: Request, error: Exception) -> JSONResponse:
 
 async def _fault(request: Request, error: Exception) -> JSONResponse:
     number = secrets.token_hex(6)
-    LOGGER.error("fault %s: %s %s", number, request.method, request.url.path, exc_info=error)
+    route = getattr(request.scope.get("route"), "path", "?")  # and not what stands in it: keys are in no log
+    LOGGER.error("fault %s: %s %s", number, request.method, route, exc_info=error)
     told = problem(
         "internal-error",
         "this is a fault of Samovar",

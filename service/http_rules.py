@@ -19,9 +19,11 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
+from samovar.patterns.version import version_of
 from samovar.service.rulebook import Rulebook, RuleEntry
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import Site, site_of
+from samovar.service.version_start import rule_that_ran
 from samovar.tasks.plan import RuleText
 
 LOOK_EVERY_S = 1.0
@@ -44,13 +46,19 @@ class Loaded:
         return self.texts[rule].version if rule in self.texts else None
 
     def of_version(self, rule: str, version: str) -> Rule | None:
-        """A rule of a version: the one of now, or one that the rulebook still has."""
+        """A rule of a version: the one of now, or one that was at work before, with the parameters and lists it had."""
         if self.version(rule) == version:
             return self.rules.get(rule)
         if version not in self._parsed:
-            found = self.entry_of(rule, version)
-            self._parsed[version] = None if found is None else load_text(found.text).rule
+            self._parsed[version] = self._earlier(rule, version)
         return self._parsed[version]
+
+    def _earlier(self, rule: str, version: str) -> Rule | None:
+        entry = self.entry_of(rule, version)
+        found = None if entry is None else load_text(entry.text).rule
+        if (found is not None and version_of(found) == version) or self.site is None:
+            return found
+        return rule_that_ran(self.site, rule, version) or found
 
     def entry_of(self, rule: str, version: str) -> RuleEntry | None:
         entries = () if self.book is None else self.book.history(rule)
@@ -110,9 +118,9 @@ class RuleShelf:
     def site(self) -> Site:
         found = self.get()
         if found.site is None:
-            raise Refused(
-                "rule-errors", "the rules have errors", "`samovar rules check` shows them", found.problem or ""
-            )
+            marked = any(stream.pii for stream in self._settings.streams.values())  # a problem quotes lines of rules
+            detail = "" if marked else found.problem or ""
+            raise Refused("rule-errors", "the rules have errors", "`samovar rules check` shows them", detail)
         return found.site
 
     def rule(self, name: str) -> Rule:

@@ -43,14 +43,14 @@ def try_rule(world: World, masks: Masks, rule: Rule, minutes: float, most: int) 
     begun = time.monotonic()
     program = compile_rules([rule])
     taken = Taken()
-    replay = Replay(program, flush=False, show_suppressed=True)
+    replay = Replay(program, flush=False, show_suppressed=True, tunables=world.settings.tunables)
     matches: list[Mapping[str, Any]] = []
     for batch in _batches(world, program, rule, minutes, most, taken):
         matches += list(replay.feed(batch))
     for found in replay.finish():
         matches += list(found)
     raised = [match for match in matches if not match.get("suppressed")]
-    keys = Counter(_key(masks, match["key"]) for match in raised)
+    keys = Counter(masks.key_text(key_text(match["key"]), rule) for match in raised)
     return {
         "events": replay.events,
         "from": taken.first_ms,
@@ -59,7 +59,10 @@ def try_rule(world: World, masks: Masks, rule: Rule, minutes: float, most: int) 
         "matches": len(raised),
         "suppressed": len(matches) - len(raised),
         "alerts": [_shown(world, masks, rule, match, taken) for match in raised[-SHOWN:]][::-1],
-        "per_key": [{"key_text": key, "count": count} for key, count in keys.most_common(KEYS_SHOWN)],
+        "per_key": [
+            {"key_text": key, "key_ref": masks.key_ref(key, rule), "count": count}
+            for key, count in keys.most_common(KEYS_SHOWN)
+        ],
         "seconds": round(time.monotonic() - begun, 3),
         "complete": taken.complete,
     }
@@ -108,10 +111,6 @@ def _decoded(decoder: Any, stream: str, records: Records, taken: Taken) -> Any:
     return batch
 
 
-def _key(masks: Masks, key: Mapping[str, Any]) -> str:
-    return str(masks.alias(key_text(key)) if any(map(masks.hides, key)) else key_text(key))
-
-
 def _shown(world: World, masks: Masks, rule: Rule, match: Mapping[str, Any], taken: Taken) -> dict[str, Any]:
     shown = masks.alert(match, rule)
     timeline = []
@@ -125,7 +124,7 @@ def _shown(world: World, masks: Masks, rule: Rule, match: Mapping[str, Any], tak
     return {
         "rule": rule.id,
         "key": shown["key"],
-        "key_text": _key(masks, match["key"]),
+        "key_text": masks.key_text(key_text(match["key"]), rule),
         "start": match["start"],
         "end": match["end"],
         "at": match["at"],

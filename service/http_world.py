@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.service import access
 from samovar.service.access import LOCAL, NOBODY, Role, Tokens, Who
-from samovar.service.access_masks import Masks
+from samovar.service.access_masks import Lineage, Masks
 from samovar.service.alerts_index import AlertsIndex
 from samovar.service.alerts_index_follow import Follower
 from samovar.service.api_live import Hub
+from samovar.service.audit_trail import Trail
 from samovar.service.http_events import Events
 from samovar.service.http_jobs import Jobs
+from samovar.service.http_lookup import Aliases
 from samovar.service.http_metrics import Requests
 from samovar.service.http_place import Place
 from samovar.service.http_rules import RuleShelf
 from samovar.service.http_stores import StorePool
 from samovar.service.http_tail import Tail
+from samovar.service.http_tls import client_context
 from samovar.service.http_watch import Watch
 from samovar.service.own_topics import ensure_topic
+from samovar.service.sessions import Sessions
 from samovar.service.settings_models import ServiceFile
 from samovar.service.sinks import Sinks
 from samovar.service.topics import Role as TopicRole
 from samovar.service.topics import ensure
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What somebody shows: an API token, or the id of a browser's session."""
+
+    token: str | None = None
+    session: str | None = None
 
 
 class World:
@@ -50,6 +65,12 @@ class World:
         self.stores = StorePool()
         self.index = AlertsIndex(index_path(settings, place.port), settings.alerts.topic)
         self.tokens: Tokens = Tokens()
+        self.sessions = Sessions(settings, log)
+        self.trail = Trail(settings, log)
+        self.verifying = client_context(settings.http.tls)
+        self.lineage = Lineage(settings)
+        self.aliases = Aliases()
+        self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
         self.follower = Follower(settings, log, self.index, self.hub.publish)
@@ -58,17 +79,19 @@ class World:
         """Topics first: without the alerts' there is nothing to follow."""
         ensure(self.log, self.settings, stages=False)
         self.tokens = access.ensure_access(self.settings, self.log)
-        refuse_open(self.place, self.tokens)
+        refuse_open(self.settings, self.place, self.tokens)
+        self.tokens.on_change = self._access_changed
         with suppress(Refused):  # without it alerts cannot be labelled, and that is said then
             ensure_topic(self.settings, self.log, TopicRole.LABELS)
-        topic = access.topic_of(self.settings.service)
-        self.follower = Follower(self.settings, self.log, self.index, self.hub.publish, {topic: self.tokens.fold})
+        self.follower = Follower(self.settings, self.log, self.index, self.hub.publish, self.tokens)
         self.follower.start()
         self.watch.start()
         self.sinks.start()
+        self.trail.start()
 
     def close(self) -> None:
         self.jobs.close()
+        self.trail.close()
         self.sinks.close()
         self.watch.close()
         self.follower.close()
@@ -81,26 +104,59 @@ class World:
 
     @property
     def is_open(self) -> bool:
-        """No token was ever made, and only this machine can ask: whoever does is the operator."""
-        return self.place.is_local and not len(self.tokens)
+        """No token was ever made, and only this machine can ask: anyone who does is the operator."""
+        return is_private(self.settings, self.place) and not self.tokens.was_made
 
-    def who(self, token: str | None) -> Who:
-        if token is not None:
-            return self.tokens.who(token) or (LOCAL if self.is_open else NOBODY)
-        return LOCAL if self.is_open else NOBODY
+    def who(self, given: Credential) -> Who:
+        """Who asks. May wait a moment for a session that was opened elsewhere."""
+        found = None
+        if given.token is not None:
+            found = self.tokens.who(given.token)
+        elif given.session is not None:
+            found = self.sessions.who(self.tokens, given.session, now_ms())
+        return found or (LOCAL if self.is_open else NOBODY)
+
+    def is_still(self, who: Who, given: Credential) -> bool:
+        """Whether somebody is who they were when they asked: with the same token or session, and the same role."""
+        found = None
+        if given.token is not None:
+            found = self.tokens.who(given.token)
+        elif given.session is not None:
+            found = self.sessions.who_has(self.tokens, given.session, now_ms())
+        return who == (found or (LOCAL if self.is_open else NOBODY))
+
+    def _access_changed(self) -> None:
+        """From any thread: what a removed token began ends."""
+        self.hub.recheck()
+        self.jobs.cancel_of(lambda name: self.tokens.was_made and self.tokens.get(name) is None)
+
+    @property
+    def marks_pii(self) -> bool:
+        return any(stream.pii for stream in self.settings.streams.values())
 
     def masks(self, who: Who) -> Masks:
-        return Masks(self.settings, None if who.may("pii") else self.tokens.mask_secret or b"none")
+        return Masks(self.lineage, self.tokens.mask_secret or self._no_secret, who.may("pii"))
 
 
-def refuse_open(place: Place, tokens: Tokens) -> None:
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def is_private(settings: ServiceFile, place: Place) -> bool:
+    """Whether only this machine can ask: a proxy asks for others."""
+    return place.is_local and not settings.http.trusted_proxies
+
+
+def refuse_open(settings: ServiceFile, place: Place, tokens: Tokens) -> None:
     """Others may reach it only with tokens."""
-    if not place.is_local and not len(tokens):
-        raise Refused(
-            "access-required",
-            f"{place.host} can be reached by others, and there is no API token yet",
-            f"Make one first: `samovar tokens add CONFIG NAME --role {Role.OPERATOR.word}`; or bind 127.0.0.1.",
-        )
+    if is_private(settings, place) or len(tokens):
+        return
+    behind = f"{place.host} is behind a proxy (http.trusted_proxies)" if place.is_local else place.host
+    raise Refused(
+        "access-required",
+        f"{behind} can be reached by others, and there is no API token {'left' if tokens.was_made else 'yet'}",
+        f"Make one first: `samovar tokens add CONFIG NAME --role {Role.OPERATOR.word}`; or bind 127.0.0.1.",
+    )
 
 
 def index_path(settings: ServiceFile, port: int) -> Path:

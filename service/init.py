@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from samovar.changelog.errors import Refused
+from samovar.service.users_mask import as_users_own
 
 NAME = "SERVICE_NAME"  # stands in the template for the service's name
 
@@ -19,8 +20,9 @@ def init(folder: Path) -> list[Path]:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise Refused("folder-not-empty", f"{folder} is there and is not empty", "name a new or an empty folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        return sorted(_copy(template, folder, name))
+        with as_users_own():
+            folder.mkdir(parents=True, exist_ok=True)
+            return sorted(_copy(template, folder, name))
     except OSError as error:
         raise Refused(
             "unwritable", f"cannot write {folder}: {error.strerror or error}", "name another folder"

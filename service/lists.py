@@ -39,16 +39,31 @@ def plan_lists(
     """What a change of a list would do to the rules that name it; refused where it changes nothing."""
     book = read_rulebook(settings, log)
     before = _list(settings, log, name)
-    added = [item for item in dict.fromkeys(add) if item not in before]
-    removed = [item for item in dict.fromkeys(remove) if item in before]
+    added, removed, items = changed(before, add, remove)
     if not added and not removed:
         what = f"the list {name} has {'all' if add else 'none'} of these items already"
         raise Refused("list-unchanged", what, "There is nothing to do; `samovar lists show` shows it.")
-    items = [item for item in before if item not in removed] + added
     if len(items) > ITEMS_MOST:
         what = f"the list {name} would have {len(items):,} items, and {ITEMS_MOST:,} are the most"
         raise Refused("list-too-long", what, "Long lists belong into a stream that rules join.")
     return planned(settings, log, book, "lists", [], {name: ListRecord(items, added, removed)})
+
+
+def changed(before: Sequence[Any], add: Sequence[Any], remove: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """What comes, what goes, and the list then.
+
+    >>> changed(["a", 1], add=["a", True, "b"], remove=[1.0])
+    ([True, 'b'], [1.0], ['a', True, 'b'])
+    """
+    known, coming, going = ({_identity(item): item for item in items} for items in (before, add, remove))
+    added = [item for each, item in coming.items() if each not in known]
+    removed = [item for each, item in going.items() if each in known]
+    return added, removed, [item for item in before if _identity(item) not in going] + added
+
+
+def _identity(item: Any) -> tuple[bool, Any]:
+    """What is equal in a rule: 1 and 1.0 are, true and 1 are not."""
+    return isinstance(item, bool), item
 
 
 def add(

@@ -14,11 +14,11 @@ def open_log(settings: ServiceFile) -> Log:
     if settings.log.kafka is not None:
         from samovar.changelog.kafka import KafkaLog  # noqa: PLC0415 - its client takes long to load
 
-        return KafkaLog(settings.log.kafka.librdkafka())
+        return KafkaLog(settings.log.kafka.librdkafka(), settings.tunables)
     from samovar.changelog.embedded import EmbeddedLog  # noqa: PLC0415 - as above
 
     assert settings.log.embedded is not None
-    return EmbeddedLog(settings.log.embedded)
+    return EmbeddedLog(settings.log.embedded, tunables=settings.tunables)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 from samovar.patterns.compile import CompileError, Program, compile_rules
 from samovar.patterns.habits import duration_text
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
-from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS, Counters, Matches
+from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Counters, Matches, RuleFailure
 from samovar.patterns.native import Decoder
 from samovar.patterns.replay import BadLine, Late, Lines, Replay
 from samovar.patterns.schema import Schema
@@ -50,6 +50,7 @@ class Options:
     lists: Mapping[str, Any] = field(default_factory=dict)
     max_partials: int = MAX_PARTIALS
     max_events: int = MAX_EVENTS
+    max_matches: int = MAX_MATCHES
     explain: str | None = None
     score: bool = False
     json: bool = False
@@ -63,6 +64,9 @@ def match(rule_paths: Sequence[str], events: str, options: Options, out: IO[byte
     except (UsageError, SettingError, CompileError) as error:
         err.write(f"samovar: {error}\n")
         return USAGE
+    except RuleFailure as failure:
+        err.write(f"samovar: {failure}\n  {failure.hint}\n")
+        return RULE_ERRORS
 
 
 def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[bytes], err: IO[str]) -> int:
@@ -110,6 +114,7 @@ class Run:
             flush=options.flush,
             max_partials=options.max_partials,
             max_events=options.max_events,
+            max_matches=options.max_matches,
             show_suppressed=options.all,
             on_late=self.tell_late,
         )
@@ -117,9 +122,9 @@ class Run:
 
     def matches(self) -> Iterator[Matches]:
         for block in self.source.blocks():
-            yield self.replay.feed(self.lines.take(block))
+            yield from self.replay.take(self.lines.take(block))
             self.progress.reading(self.replay.events, self.source.fraction())
-        yield self.replay.feed(self.lines.end())
+        yield from self.replay.take(self.lines.end())
         for found in self.replay.finish():
             yield found
             self.progress.matching(self.replay.events)
@@ -141,13 +146,12 @@ class Run:
         counters = [states.counters(number) for number in range(len(self.program.rules))]
         for plan, count in zip(self.program.rules, counters, strict=True):
             for number, what, setting in (
-                (count.dropped_partials, "partial matches", "max-partials"),
-                (count.dropped_events, "held events", "max-events"),
+                (count.dropped_partials, "partial matches dropped, the oldest first", "max-partials"),
+                (count.dropped_events, "held events dropped, the oldest first", "max-events"),
+                (count.dropped_matches, "matches dropped, the first of each event are kept", "max-matches"),
             ):
                 if number:
-                    self.err.write(
-                        f"{plan.rule.id}: {number:,} {what} dropped, the oldest first; --{setting} allows more\n"
-                    )
+                    self.err.write(f"{plan.rule.id}: {number:,} {what}; --{setting} allows more\n")
         if forgotten := states.dropped_history():
             self.err.write(
                 f"history functions: {forgotten:,} events dropped, the oldest first; --max-events allows more\n"

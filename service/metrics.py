@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.presence import Presence, TaskReport
 from samovar.service.metrics_list import COUNTS, METRICS, Kind
 from samovar.tasks.commit_times import CommitTimes
@@ -27,41 +25,6 @@ PREFIX = "samovar_"
 LIVES = ("created", "restoring", "running")
 
 Labels = Iterable[str]
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where metrics are served."""
-
-    host: str
-    port: int
-
-
-def address_of(text: str) -> Address:
-    """From PORT or HOST:PORT.
-
-    >>> address_of("9400"), address_of("0.0.0.0:9400")
-    (Address(host='127.0.0.1', port=9400), Address(host='0.0.0.0', port=9400))
-    """
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise Refused("bad-address", f"`{text}` is no address for metrics", "Write a port, or HOST:PORT: 9400.")
-    return Address(host or "127.0.0.1", int(port))
-
-
-def serve(address: Address, collector: Collector) -> Any:
-    """Serve in a thread of its own; what is given back ends it."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    try:
-        server, _ = start_http_server(address.port, address.host, registry)
-    except OSError as error:
-        raise Refused(
-            "metrics-port-taken",
-            f"metrics cannot be served at {address.host}:{address.port}: {error.strerror or error}",
-            "Choose another port with --metrics; with --containers each takes the next one.",
-        ) from error
-    return server
 
 
 class ContainerMetrics(Collector):
@@ -97,6 +60,7 @@ class ContainerMetrics(Collector):
             put("rule_suppressed", rule.suppressed, rule.id)
             put("rule_dropped", rule.dropped_partials, rule.id, "partials")
             put("rule_dropped", rule.dropped_events, rule.id, "events")
+            put("rule_dropped", rule.dropped_matches, rule.id, "matches")
             put("rule_without_key", rule.no_key, rule.id)
             put("rule_seconds", rule.seconds, rule.id)
             put("rule_live_partials", rule.live_partials, rule.id)
@@ -109,6 +73,8 @@ class ContainerMetrics(Collector):
         for place, change in look.changes.items():
             put("rules_change", change, *place)
         put("rules_refused", 0 if look.rules_refused is None else 1)
+        for stream, records in look.unread.items():
+            put("unread_records", records, stream)
         put("state_memory_bytes", look.memory_bytes)
         put("restored_records", look.restored)
         families["commit_seconds"].add_metric([], self._commits.buckets(), self._commits.sum_s)
@@ -126,6 +92,8 @@ def fill_task(put: Any, task: TaskReport) -> None:
         put("watermark_age_seconds", time.time() - task.watermark / 1000, *place)
     if task.held_by is not None:
         put("watermark_held_by", 1, *place, *task.held_by)
+    if task.waiting is not None:
+        put("waiting_events", task.waiting, *place)
     if task.state_bytes is not None:
         put("state_bytes", task.state_bytes, *place)
     for each in task.inputs:

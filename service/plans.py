@@ -15,7 +15,7 @@ from samovar.service.rulebook import Rulebook
 from samovar.service.service_rules import lists_of, rules_of
 from samovar.service.settings_models import ServiceFile, Storm, Stream
 from samovar.service.stages import Stage, stages_of, topic_of
-from samovar.service.user_tasks import forwarded, task_forwards, task_plans
+from samovar.service.user_tasks import forwarded, placed_streams, task_forwards, task_plans
 from samovar.tasks.plan import Book, Coming, Forward, InputSpec, OutputTopics, Plan, RuleText
 from samovar.tasks.storm import EVERY, Limits
 
@@ -43,11 +43,17 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
         settings.changelog.topic,
         settings.journal.topic,
     )
-    inputs = tuple(input_of(name, stream) for name, stream in settings.streams.items())
+    inputs = tuple(input_of(name, stream, partitions) for name, stream in settings.streams.items())
     forwards = tuple(each for stage in others for each in _forwards(settings, stage, partitions))
     plan = _plan(settings, main.rules, inputs, topics)
+    placed = placed_streams(settings, partitions)
     return [
-        replace(plan, forwards=(*forwards, *task_forwards(settings, partitions))),
+        replace(
+            plan,
+            forwards=(*forwards, *task_forwards(settings, partitions)),
+            placed=placed,
+            rules=(*plan.rules, *_quarantined(settings)),
+        ),
         *(_stage_plan(settings, stage, plan, partitions) for stage in others),
     ]
 
@@ -55,9 +61,17 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
 def _plan(settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec, ...], topics: OutputTopics) -> Plan:
     program = compile_rules(rules)
     texts = _texts(settings, rules, [plan.version for plan in program.rules])
-    limits = settings.max_partials, settings.max_events, settings.cache_bytes
+    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
     plan = Plan(settings.service, inputs, program, texts, topics, *limits, storm=_storm(settings.storm))
     return plan if settings.book is None else replace(plan, book=_book(settings.book, rules))
+
+
+def _quarantined(settings: ServiceFile) -> tuple[RuleText, ...]:
+    """Rules that were taken out: the main stage tells of them, wherever they were at work."""
+    entries = () if settings.book is None else settings.book.quarantined
+    return tuple(
+        RuleText(each.name, each.version, each.text, number=each.number, quarantined=each.note) for each in entries
+    )
 
 
 def _storm(storm: Storm | None) -> Limits:
@@ -101,7 +115,10 @@ def _forwards(settings: ServiceFile, stage: Stage, partitions: int) -> list[Forw
     ]
 
 
-def input_of(name: str, stream: Stream) -> InputSpec:
+def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
+    """A stream as tasks read it. Of several partitions, records must be in that of their key, unless the file says
+    something else.
+    """
     kinds: dict[str, str] = {}
     if stream.fields is not None and stream.type is None:
         kinds = dict(Schema.of({name: stream.fields}).types[name])
@@ -116,7 +133,15 @@ def input_of(name: str, stream: Stream) -> InputSpec:
         stream.max_future_skew_ms,
         kinds,
         decoder=decoding_of(stream),
+        placed_in=partitions if partitions > 1 and stream.repartition is None else 0,
+        types=_types(name, stream),
     )
+
+
+def _types(name: str, stream: Stream) -> frozenset[str] | None:
+    if stream.type is None:
+        return frozenset({name})
+    return None if stream.fields is None else frozenset(stream.fields)
 
 
 def _texts(settings: ServiceFile, rules: Sequence[Rule], versions: Sequence[str]) -> tuple[RuleText, ...]:

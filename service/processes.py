@@ -2,7 +2,8 @@
 
 A child that was killed (by the system that ran out of memory, say) is started again in its slot at once: there its
 partitions and its store still wait for it, and nobody else has to take them over. A child that ends with a refusal
-ends the others too, so that whoever watches them sees it.
+ends the others too, so that whoever watches them sees it. Children end with their parent, also when that is killed: one
+that went on alone would hold its slot against the next start.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from samovar.service.telling import stamped
 
 LEAVE = signal.SIGUSR1  # "end, and do not come back": whoever is left takes over at once
 LOOK_S = 0.05
@@ -23,6 +27,7 @@ RESTARTS_S = 60.0
 
 
 SERVE = -1  # the slot of the process that serves HTTP, which is no container
+ENDS_WITH_PARENT = "--ends-with-parent"  # of `run` and `serve`: the parent holds the other end of standard input
 
 
 def run_processes(
@@ -45,8 +50,9 @@ def run_processes(
 
     def of_slot(slot: int) -> list[str]:
         if slot == SERVE:
-            return [*command, "serve", str(config), *(serve or ())]
-        return [*command, "run", str(config), "--containers", "1", "--slot", str(slot), *of_metrics(slot), *more]
+            return [*command, "serve", str(config), ENDS_WITH_PARENT, *(serve or ())]
+        own = ["--containers", "1", "--slot", str(slot), ENDS_WITH_PARENT]
+        return [*command, "run", str(config), *own, *of_metrics(slot), *more]
 
     def of_metrics(slot: int) -> list[str]:
         if metrics is None:
@@ -81,7 +87,7 @@ class Children:
             for slot in list(self._running):
                 code = self._running[slot].poll()
                 if code is not None:
-                    del self._running[slot]
+                    _close_input(self._running.pop(slot))
                     worst = worst or self._ended(slot, code)
             time.sleep(LOOK_S)
         return worst
@@ -98,7 +104,7 @@ class Children:
             process.send_signal(signal.SIGTERM if slot == SERVE else number)
 
     def _start(self, slot: int) -> None:
-        self._running[slot] = subprocess.Popen(self._command(slot))
+        self._running[slot] = subprocess.Popen(self._command(slot), stdin=subprocess.PIPE)
         if self._stopping:  # it was asked for while the process was being made
             self._running[slot].terminate()
 
@@ -108,7 +114,7 @@ class Children:
             return 0  # so early that it had not begun
         if code < 0 and not self._stopping and self._may_restart():
             name = signal.Signals(-code).name
-            sys.stderr.write(f"{_name(slot)} was ended by {name}; it is started again\n")
+            sys.stderr.write(stamped(f"{_name(slot)} was ended by {name}; it is started again\n", time.time()))
             sys.stderr.flush()
             self._start(slot)
             return 0
@@ -120,6 +126,22 @@ class Children:
         now = time.monotonic()
         self._restarts = [at for at in self._restarts if now - at < RESTARTS_S] + [now]
         return len(self._restarts) <= RESTARTS_MOST
+
+
+def end_with_parent() -> None:
+    """Of a child: ask for an end, as SIGTERM does, as soon as the parent is gone."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass  # nothing is ever said there
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _close_input(ended: subprocess.Popen[bytes]) -> None:
+    assert ended.stdin is not None
+    ended.stdin.close()
 
 
 def _name(slot: int) -> str:

@@ -30,7 +30,7 @@ from samovar.service.logs import opened
 from samovar.service.match import Source, counted, open_events
 from samovar.service.progress import Progress
 from samovar.service.settings_models import ServiceFile, Stream
-from samovar.service.topics import ensure
+from samovar.service.topics import ensure_inputs
 from samovar.tasks.collector import collector_off
 
 FINE, BAD_LINES = 0, 3
@@ -44,9 +44,9 @@ def produce(settings: ServiceFile, stream: str, file: str, err: IO[str], *, skip
         tip = did_you_mean(stream, settings.streams) or f"streams are {streams}"
         raise Refused("unknown-stream", f"{settings.path} has no stream `{stream}`", tip)
     with open_events(file, live=file == "-") as source, opened(settings) as log:
-        ensure(log, settings, stages=False)
+        partitions = ensure_inputs(log, settings)
         encoder = encoder_of(settings.streams[stream])
-        return Run(log, settings.streams[stream], stream, source, err, skip_bad, quiet, encoder).run()
+        return Run(log, settings.streams[stream], stream, partitions, source, err, skip_bad, quiet, encoder).run()
 
 
 def encoder_of(stream: Stream) -> Encoder | None:
@@ -64,6 +64,7 @@ class Run:
     log: Log
     stream: Stream
     name: str
+    partitions: int
     source: Source
     err: IO[str]
     skip_bad: bool
@@ -103,7 +104,7 @@ class Run:
         whole = zip(rows.tolist(), key_texts(batch, 0, messages), values, strict=True)
         pairs = [(key, value) for row, key, value in whole if row < stop and row not in unfit]
         if pairs:
-            self.written += self.log.append([Append(self.stream.topic, pairs)])
+            self.written += self.log.append([Append(self.stream.topic, pairs, among=self.partitions)])
         for row in bad if self.skip_bad else bad[:1]:
             self._tell(self.lines + row + 1, unfit.get(row) or decoder.bad(verdicts[row], messages[row]))
         self.lines += len(messages)

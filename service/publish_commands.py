@@ -53,7 +53,7 @@ def do(config: Path, look: Looking, doing: Doing, out: IO[str]) -> int:
         if not doing.json:
             out.write(shown(plan) + "\n")
             out.flush()
-        is_wanted = not doing.dry_run and (doing.yes or not sys.stdin.isatty() or doing.ask(plan))
+        is_wanted = is_confirmed(doing, plan)
         if is_wanted:
             commit(settings, log, plan, doing.author or getpass.getuser(), doing.note)
         if doing.json:
@@ -62,7 +62,24 @@ def do(config: Path, look: Looking, doing: Doing, out: IO[str]) -> int:
             out.write(f"written: change {plan.number}. Running containers take it between two batches.\n")
         else:
             out.write("nothing was written\n")
-    return 0 if is_wanted or doing.dry_run else UNCONFIRMED
+    return 0 if is_wanted or doing.dry_run or doing.json else UNCONFIRMED
+
+
+def is_confirmed(doing: Doing, plan: ChangePlan) -> bool:
+    """Whether a change is to be written: somebody said `--yes`, or says so now. A document alone is only a plan, and
+    where nobody can be asked, nothing is taken for a yes.
+    """
+    if doing.dry_run:
+        return False
+    if doing.yes or doing.json:
+        return doing.yes
+    if not sys.stdin.isatty():
+        raise Refused(
+            "confirmation-required",
+            "nobody can be asked here, and nothing was written",
+            "Add `--yes` to write the change, or `--dry-run` only to look at it.",
+        )
+    return doing.ask(plan)
 
 
 def shown(plan: ChangePlan) -> str:

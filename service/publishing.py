@@ -11,15 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.changelog.rules_topic import (
+    AT_WORK,
     DISABLED,
     DRAIN,
     DROP,
     LIVE,
+    QUARANTINED,
     SHADOW,
     Change,
     ListRecord,
@@ -41,10 +44,11 @@ from samovar.service.rulebook import Rulebook, RuleEntry, folded, read_rulebook,
 from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.state_counts import Counted, states_here
-from samovar.service.topics import MAX_MESSAGE_BYTES, Role, partitions_of
-from samovar.tasks.plan import Plan
+from samovar.service.topics import MAX_MESSAGE_BYTES, Role, counted_topics, partitions_of
+from samovar.tasks.plan import Plan, RuleText
 from samovar.tasks.switching import rules_facts, switched
 
+ITSELF = "samovar"  # the author of what the service does itself
 NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
 
 
@@ -57,7 +61,7 @@ def plan_publish(
     warm_from_ms: int | None = None,
     drain: bool = False,
 ) -> ChangePlan:
-    """What publishing these rules would do; refused where one has errors."""
+    """What publishing these rules would do; refused where one has errors, and where none of them changes anything."""
     texts = [text] if isinstance(text, str) else list(text)
     state = DRAIN if drain else DROP
     status = SHADOW if shadow else LIVE
@@ -68,8 +72,28 @@ def plan_publish(
         RuleRecord(rule.id, 0, compile_rules([rule]).rules[0].version, each, status, state, warm_from_ms)
         for (rule, _), each in zip(rules, texts, strict=True)
     ]
-    findings = tuple(finding for _, found in rules for finding in found)
-    return planned(settings, log, book, "publish", records, findings=findings)
+    same = _unchanged(seeded(settings, book), records)
+    changed = [record for record in records if record.name not in same]
+    findings = tuple(finding for rule, found in rules if rule.id not in same for finding in found)
+    return replace(planned(settings, log, book, "publish", changed, findings=findings), unchanged=same)
+
+
+def _unchanged(book: Rulebook, records: Sequence[RuleRecord]) -> tuple[str, ...]:
+    """Rules that are there as they would be published; refused where that is all of them."""
+    found = tuple(each.name for each in records if _is_as(book.entry(each.name), each))
+    if len(found) == len(records):
+        one = len(found) == 1
+        what = (
+            f"the {'rule' if one else 'rules'} {', '.join(found)} {'is' if one else 'are'} published like this already"
+        )
+        raise Refused("rule-unchanged", what, "There is nothing to do.")
+    return found
+
+
+def _is_as(entry: RuleEntry | None, record: RuleRecord) -> bool:
+    if entry is None or record.warm_from_ms is not None:
+        return False
+    return (entry.text, entry.status) == (record.text, record.status)  # lists and parameters change by themselves
 
 
 def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = False) -> ChangePlan:
@@ -110,8 +134,9 @@ def plan_rollback(
         raise Refused("unknown-number", f"the rule {name} has {what}", hint)
     rule, _ = _checked(settings, book, wanted[0].text)
     version = compile_rules([rule]).rules[0].version
-    status = entry.status if entry.status != DISABLED else LIVE
+    status = entry.status if entry.status in AT_WORK else LIVE
     record = RuleRecord(name, 0, version, wanted[0].text, status, DRAIN if drain else DROP)
+    _unchanged(book, [record])
     return planned(settings, log, read_rulebook(settings, log), "rollback", [record])
 
 
@@ -171,6 +196,36 @@ def text_of(settings: ServiceFile, log: Log, name: str, number: int) -> str:
         hint = f"`samovar rules history` shows them: {', '.join(map(str, texts))}."
         raise Refused("unknown-number", f"the rule {name} has no number {number}", hint)
     return texts[number]
+
+
+def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason: str) -> bool:
+    """Write down that tasks took a rule out. False where there is nothing to write: another task was first, or the rule
+    is another by now.
+    """
+    book = read_rulebook(settings, log)
+    before = seeded(settings, book)
+    entry = before.entry(name)
+    # A list that changed makes a rule another version than its entry says: then it is found by its plan.
+    versions = {name: version for plan in _plans_of(settings, log, before) for name, version in plan.versions.items()}
+    if entry is None or entry.status not in AT_WORK or versions.get(name, entry.version) != version:
+        return False
+    record = RuleRecord(name, entry.number + 1, entry.version, entry.text, QUARANTINED)
+    now_ms, seeds = int(time.time() * 1000), () if book.change else seeds_of(settings)
+    ensure_topic(settings, log, Role.RULES)
+    ensure_topic(settings, log, Role.AUDIT)
+    changes = [Change(1, "seed", ITSELF, now_ms, "", seeds, {}, fields_of(settings))] if seeds else []
+    change = Change(before.change + 1, "quarantine", ITSELF, now_ms, reason, (record,), {}, fields_of(settings))
+    append_changes(log, settings.service, [*changes, change])
+    facts = {"change": change.number, "note": reason, "rules": {name: record.number}}
+    audit.record(log, settings, ITSELF, "rules.quarantine", facts)
+    return True
+
+
+def _plans_of(settings: ServiceFile, log: Log, book: Rulebook) -> list[Plan]:
+    with suppress(Refused):
+        existing = log.topics(counted_topics(settings))
+        return rule_plans(with_book(settings, book), partitions_of(settings, existing))
+    return []
 
 
 # ---------------------------------------------------------------- looking
@@ -235,7 +290,7 @@ def planned(
     numbered = [_numbered(record, numbers.get(record.name, 0) + 1) for record in records]
     change = Change(before.change + 1, act, "", 0, "", tuple(numbered), lists or {})
     after = folded([*before.changes, change], settings)
-    existing = log.topics([stream.topic for stream in settings.streams.values()])
+    existing = log.topics(counted_topics(settings))
     partitions = partitions_of(settings, existing)
     plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
     _refuse_large(plans)
@@ -261,11 +316,11 @@ def _refuse_large(plans: Sequence[Plan]) -> None:
     """The journal tells all rules of a stage in one record, with their lists."""
     for each in plans:
         size = len(json.dumps(rules_facts(each)))
-        if size > MAX_MESSAGE_BYTES * 3 // 4:  # what drains comes on top
+        most = MAX_MESSAGE_BYTES * 3 // 4  # what drains comes on top
+        if size > most:
             raise Refused(
                 "change-too-large",
-                f"the rules and their lists would have {size:,} bytes together, and a record of the journal holds"
-                f" {MAX_MESSAGE_BYTES:,}",
+                f"the rules of a stage and their lists would have {size:,} bytes together, and {most:,} are the most",
                 "Disable rules that are not needed, or shorten the list.",
             )
 
@@ -276,14 +331,17 @@ def _numbered(record: RuleRecord, number: int) -> RuleRecord:
     )
 
 
+def _at_work(plans: Sequence[Plan]) -> dict[str, tuple[Plan, RuleText]]:
+    return {rule.id: (plan, rule) for plan in plans for rule in plan.rules if rule.quarantined is None}
+
+
 class _Looking:
     """What a change does to rules, as `switched` tells it."""
 
     def __init__(self, standing: Sequence[Plan], wanted: Sequence[Plan], before: Rulebook) -> None:
         self.before = before
         self.counted: Counted | None = None
-        self.old = {rule.id: (plan, rule) for plan in standing for rule in plan.rules}
-        self.new = {rule.id: (plan, rule) for plan in wanted for rule in plan.rules}
+        self.old, self.new = _at_work(standing), _at_work(wanted)
         stages = {plan.stage: plan for plan in wanted}
         both = [(plan, stages[plan.stage]) for plan in standing if plan.stage in stages]
         self.switches = {new.stage: switched(old, new, NOWHEN) for old, new in both}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from samovar.changelog.log import Log
+from samovar.service.settings_models import ServiceFile
 from samovar.tasks.clock import SystemClock
 from samovar.tasks.container import Container
 from samovar.tasks.metrics import Observer
@@ -14,13 +15,13 @@ from samovar.tasks.reporting import Reporter
 
 @contextmanager
 def reported(
-    container: Container, log: Log, service: str, metrics: str | None = None, address: str | None = None
+    container: Container, log: Log, settings: ServiceFile, metrics: str | None = None, address: str | None = None
 ) -> Iterator[Observer]:
     """While this lasts, the container is told of. Call what it gives after every cycle."""
     observer = Observer(container, SystemClock())
-    reporter = Reporter(log, service, observer, address=address)
+    reporter = Reporter(log, settings.service, observer, address=address)
     observer.on_change = reporter.wake
-    with served(service, container, reporter, metrics):
+    with served(settings, log, container, reporter, metrics):
         reporter.start()
         try:
             yield observer
@@ -29,16 +30,16 @@ def reported(
 
 
 @contextmanager
-def served(service: str, container: Container, reporter: Reporter, where: str | None) -> Iterator[None]:
+def served(
+    settings: ServiceFile, log: Log, container: Container, reporter: Reporter, where: str | None
+) -> Iterator[None]:
     """While this lasts, metrics are served, if anywhere."""
     if where is None:
         yield
         return
-    from samovar.service.metrics import ContainerMetrics, address_of, serve  # noqa: PLC0415 - only where it is asked for
+    from samovar.service.metrics import ContainerMetrics  # noqa: PLC0415 - only where it is asked for
+    from samovar.service.metrics_serving import address_of, serving  # noqa: PLC0415 - as above
 
-    server = serve(address_of(where), ContainerMetrics(service, reporter, container.commit_times))
-    try:
+    collector = ContainerMetrics(settings.service, reporter, container.commit_times)
+    with serving(settings, log, address_of(where), collector):
         yield
-    finally:
-        server.shutdown()
-        server.server_close()

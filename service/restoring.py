@@ -43,13 +43,13 @@ from samovar.service.stores import Site, digest_of, plan_for, position_of, water
 from samovar.service.verifying import canonical, differences
 from samovar.state import snapshots
 from samovar.state.errors import StoreError, StoreHeld
-from samovar.state.folders import PART, remove, reveal
+from samovar.state.folders import PART, make_private, remove, reveal
 from samovar.state.hold import holding
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.tasks.moment import rebuild_at
-from samovar.tasks.opening import check_against_offsets
+from samovar.tasks.opening import check_against_changelog, check_against_offsets
 from samovar.tasks.plan import MAIN
 from samovar.tasks.rebuild import rebuild
 from samovar.tasks.restoring import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
@@ -173,8 +173,7 @@ def restore_all(
         if asked.source == "source" and asked.out is None:
             settings = site.settings
             wanted = [planned.partition for planned in plans]
-            topics = list(dict.fromkeys(spec.topic for plan in site.plans for spec in plan.inputs))
-            mender = Mender(site.log, topics, settings.service, settings.delivery, wanted)
+            mender = Mender(site.log, site.plans, settings.service, settings.delivery, wanted)
             stack.callback(mender.close)
         engine.prepare(site, plans)
         for planned in plans:
@@ -194,7 +193,7 @@ def _restore(
     else:
         target = site.store(planned.partition)
         part = _begun(site, planned)
-    part.parent.mkdir(parents=True, exist_ok=True)
+    make_private(part.parent)
     built = engine.build(site, planned, part, on_progress)
     store = RocksStore(part)
     try:
@@ -303,6 +302,8 @@ def _finish(
 def _check(site: Site, planned: Planned, position: Position | None) -> None:
     """An empty changelog never takes the place of a state. Offsets move while containers elsewhere run."""
     settings = site.settings
+    if planned.changelog is not None:
+        check_against_changelog(position, planned.changelog.topic, planned.partition)
     committed = site.log.committed(settings.service, inputs_of(site, planned.partition))
     runs = bool(site.log.members(settings.service))
     delivery = Delivery.AT_LEAST_ONCE if runs else settings.delivery

@@ -28,7 +28,7 @@ from samovar.service.restoring import alone, keep_told, put_in_place
 from samovar.service.rewind_plan import SKIP_ALERTS, Planned, moment_text, placed, published_after
 from samovar.service.stores import Site, digest_of, plan_for, position_of, reading
 from samovar.state import snapshots
-from samovar.state.folders import PART
+from samovar.state.folders import PART, make_private
 from samovar.state.hold import holding
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
@@ -85,9 +85,8 @@ def rewind_all(
         stack.enter_context(alone(site.state))
         for planned in todo:
             stack.enter_context(holding(site.at(planned.stage).store(planned.partition)))
-        topics = list(dict.fromkeys(spec.topic for plan in site.plans for spec in plan.inputs))
         wanted = [planned.partition for planned in todo]
-        mender = Mender(site.log, topics, settings.service, settings.delivery, wanted)
+        mender = Mender(site.log, site.plans, settings.service, settings.delivery, wanted)
         stack.callback(mender.close)
         published = published_after(site, moment_ms) if alerts == SKIP_ALERTS else []
         folded = [
@@ -107,7 +106,7 @@ def _fold(site: Site, planned: Planned, moment_ms: int, alerts: str, on_progress
     """The state of the moment, in a store beside the live one. Nothing else is touched."""
     part = _part(site, planned)
     shutil.rmtree(part, ignore_errors=True)
-    part.parent.mkdir(parents=True, exist_ok=True)
+    make_private(part.parent)
     start = _open_snapshot(site, planned, moment_ms, part)
     facts = {"alerts": alerts, "time_ms": int(time.time() * 1000)}
     store = RocksStore(part)

@@ -7,14 +7,16 @@ rules before it go on; with the next change it is tried again.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.rules_topic import read_changes, topic_of
-from samovar.service.placement import refuse_misplaced
+from samovar.patterns.matcher import RuleFailure
 from samovar.service.plans import rule_plans
+from samovar.service.publishing import quarantine
 from samovar.service.rulebook import folded, with_book
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import ensure
@@ -40,6 +42,8 @@ class RuleWatch:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self.refused: tuple[int, Refused] | None = None  # a change that could not be taken
+        self._failures: deque[RuleFailure] = deque()  # of rules that were taken out here, to be written down
+        self._told_unwritten = False
 
     @property
     def trouble(self) -> str | None:
@@ -57,7 +61,26 @@ class RuleWatch:
 
     def look(self) -> None:
         with self._lock:
+            self._write_quarantines()
             self._look()
+
+    def quarantine(self, failure: RuleFailure) -> None:
+        self._failures.append(failure)
+
+    def _write_quarantines(self) -> None:
+        """What cannot be written is tried again with the next look; the task that took the rule out goes on without."""
+        while self._failures:
+            failure = self._failures[0]
+            try:
+                quarantine(self._settings, self._log, failure.rule, failure.version, failure.reason)
+            except Refused as error:
+                if error.code != "change-overtaken" and not self._told_unwritten:
+                    self._told_unwritten = True
+                    text = f"the quarantine of {failure.rule} cannot be written to the rules topic: {error}"
+                    self._tell(Note(text, "quarantine-unwritten", "error", rule=failure.rule, code=error.code))
+                raise
+            self._failures.popleft()
+            self._told_unwritten = False
 
     def _look(self) -> None:
         if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
@@ -80,7 +103,6 @@ class RuleWatch:
     def _plans(self, settings: ServiceFile) -> list[Plan]:
         plans = [*rule_plans(settings, self._partitions), *self._tasks]
         ensure(self._log, settings)
-        refuse_misplaced(self._log, settings, plans, self._partitions)
         return plans
 
     # ------------------------------------------------------------ the thread
@@ -95,6 +117,9 @@ class RuleWatch:
         finally:
             self._ending.set()
             thread.join(CLOSE_S)
+            if self._failures:
+                with suppress(LogUnavailable, Fenced, Refused):
+                    self._write_quarantines()
 
     def _run(self) -> None:
         while not self._ending.wait(LOOK_EVERY_S):

@@ -15,7 +15,7 @@ from typing import Any
 
 from samovar.changelog.journal import Entry, standing
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.rules_topic import DISABLED, Change, RuleRecord, read_changes
+from samovar.changelog.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
 from samovar.service.settings_models import ServiceFile
 
 
@@ -62,7 +62,12 @@ class Rulebook:
     @property
     def live(self) -> tuple[RuleEntry, ...]:
         """The rules that run, those in shadow too."""
-        return tuple(entry for entry in self.entries if entry.status != DISABLED)
+        return tuple(entry for entry in self.entries if entry.status in AT_WORK)
+
+    @property
+    def quarantined(self) -> tuple[RuleEntry, ...]:
+        """The rules that tasks took out; each entry's note says why."""
+        return tuple(entry for entry in self.entries if entry.status == QUARANTINED)
 
     def entry(self, name: str) -> RuleEntry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
@@ -102,9 +107,9 @@ class Effects:
     def _stages(self) -> dict[str, str]:
         """Rule to the journal of its stage."""
         from samovar.service.plans import rule_plans  # noqa: PLC0415 - it needs rulebooks itself
-        from samovar.service.topics import partitions_of  # noqa: PLC0415 - as above
+        from samovar.service.topics import counted_topics, partitions_of  # noqa: PLC0415 - as above
 
-        existing = self.log.topics([stream.topic for stream in self.settings.streams.values()])
+        existing = self.log.topics(counted_topics(self.settings))
         plans = rule_plans(self.settings, partitions_of(self.settings, existing))
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
 

@@ -14,6 +14,7 @@ from typing import IO, Any
 from samovar.patterns.compile import CompileError
 from samovar.patterns.findings import Finding, has_errors, to_json
 from samovar.patterns.loading import rendered
+from samovar.patterns.matcher import RuleFailure
 from samovar.patterns.rulefile import load_paths
 from samovar.patterns.ruletest import Difference, Result, run_tests
 from samovar.patterns.schema import Schema
@@ -66,9 +67,10 @@ def run_files(paths: Sequence[str], schema: Schema | None) -> Iterator[FileResul
             continue
         try:
             results = tuple(run_tests(one.rule))
-        except CompileError as error:
+        except (CompileError, RuleFailure) as error:
             span = one.rule.form.span
-            finding = Finding("too-large", "error", str(error), path, span)
+            code = "too-large" if isinstance(error, CompileError) else "rule-failed"
+            finding = Finding(code, "error", str(error), path, span)
             yield FileResult(path, one.rule.id, (*one.findings, finding), ())
         else:
             yield FileResult(path, one.rule.id, one.findings, results)

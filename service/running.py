@@ -5,9 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import IO
 
 from samovar import __version__
@@ -22,12 +20,14 @@ from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.telling import logging_told, teller
 from samovar.service.topics import ensure
+from samovar.state.folders import close_to_others
 from samovar.state.rocks import Memory
 from samovar.tasks.clock import Clock, SystemClock
 from samovar.tasks.container import Container, Status
 from samovar.tasks.core import Counts
 from samovar.tasks.notes import Note
-from samovar.tasks.task import Upkeep
+from samovar.tasks.slot_claim import SlotClaim
+from samovar.tasks.task import LIVE_BUDGET, Upkeep
 
 __all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
 STATUS_EVERY_S = 5.0
@@ -40,8 +40,8 @@ def upkeep_of(settings: ServiceFile) -> Upkeep:
         settings.service,
         settings.delivery,
         settings.changelog.delete_retention_ms,
-        settings.snapshots.every_ms,
         settings.snapshots.keep,
+        replace(LIVE_BUDGET, step_bytes=settings.tunables.step_bytes),
     )
 
 
@@ -49,19 +49,25 @@ def container_of(
     settings: ServiceFile, log: Log, slot: int, tell: Callable[[str], None], clock: Clock | None = None
 ) -> Container:
     """A container of the service; its topics are made or checked first."""
-    refuse_unwritable(settings.state)
+    refuse_unwritable(settings)
     settings = with_rulebook(settings, log)
     partitions = ensure(log, settings)[0].partitions
     plans = plans_of(settings, partitions)
     refuse_misplaced(log, settings, plans, partitions)
     watch = RuleWatch(log, settings, plans, partitions, tell)
-    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch)
+    claim = SlotClaim(log, settings.service, slot)
+    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch, claim)
 
 
-def refuse_unwritable(folder: Path) -> None:
-    """A folder of the state that cannot be made, or not be written."""
+def refuse_unwritable(settings: ServiceFile) -> None:
+    """A folder of the state that cannot be made, or not be written. It is closed to others, unless the service's own
+    sources are in it.
+    """
+    folder = settings.state
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not settings.folder.resolve().is_relative_to(folder.resolve()):
+            close_to_others(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -90,20 +96,19 @@ def run_here(
     """
     tell = teller(form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
-    rules = sum(len(plan.rules) for plan in container.plans.values())
+    rules = sum(len(plan.program.rules) for plan in container.plans.values())
     stages = [stage for stage in container.plans if stage]
     more = f", stages {', '.join(stages)}" if stages else ""
     text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
     tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
     shown = Shown(tell)
-    client_told = logging_told(tell) if form == "json" else nullcontext()
     assert isinstance(container.renewal, RuleWatch)
     stop = container.leave if leave else container.stop
     with (
         stopping(stop, container.leave),
-        client_told,
+        logging_told(tell),
         container.renewal.watching(),
-        reported(container, log, settings.service, metrics, address) as look,
+        reported(container, log, settings, metrics, address) as look,
     ):
 
         def after_cycle(status: Status) -> None:

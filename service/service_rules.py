@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from samovar.changelog.errors import Refused
+from samovar.patterns.event_types import brackets_of
 from samovar.patterns.loading import RuleSet, SettingError, load_given, load_set, rendered
 from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema
 from samovar.service.settings_models import ServiceFile, Stream
-from samovar.service.stages import brackets_of, sources_of, stages_of
+from samovar.service.stages import sources_of, stages_of
 
 DEFAULT_PARTITIONS = 4
 

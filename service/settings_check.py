@@ -72,6 +72,11 @@ def _partitions(settings: ServiceFile) -> Iterator[Fault]:
 def _stream_faults(name: str, stream: Stream) -> Iterator[Fault]:
     for found in avro_faults(stream):
         yield Fault(("streams", name, *found.place), found.message, found.expected, found.hint)
+    for role in ("time", "type"):
+        own = getattr(stream, role)
+        if own is not None and any(own == each or own.startswith(f"{each}.") for each in stream.pii):
+            hint = "mark the fields that say whom an event is about"
+            yield Fault(("streams", name, "pii"), f"`{own}` is the stream's `{role}`, which all see", None, hint)
     if stream.fields is None:
         return
     place = ("streams", name, "schema")

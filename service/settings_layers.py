@@ -28,10 +28,11 @@ from samovar.service.settings_types import is_secret
 
 PREFIX = "SAMOVAR_"
 BETWEEN = "__"
-# For tests and for those who work on Samovar itself: no settings of a service.
+# For tests and for those who work on Samovar itself, and the name of the machine: no settings of a service.
 OTHERS = (
     "SAMOVAR_CHROMIUM",
     "SAMOVAR_EXAMPLES",
+    "SAMOVAR_HOST",
     "SAMOVAR_KERNEL",
     "SAMOVAR_KILL",
     "SAMOVAR_KILLS",

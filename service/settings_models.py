@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
 from samovar.changelog.log import Delivery
+from samovar.common.tunables import Tunables
 from samovar.patterns.findings import Report
-from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
+from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.settings_http import HttpSettings
 from samovar.service.settings_run import RunSettings
 from samovar.service.settings_sinks import SinkName, SinkSettings
 from samovar.service.settings_tasks import TaskName, TaskSettings
+from samovar.service.settings_tunables import TunableSettings
 from samovar.service.settings_types import (
     Count,
     DeliveryName,
@@ -223,13 +226,6 @@ class Snapshots(Model):
     keep: Count = 2
 
 
-class HttpSettings(Model):
-    """Limits of the HTTP API: of one request, and of one client."""
-
-    max_request_bytes: SizeBytes = Field(10 * 10**6, alias="max_request")
-    requests_per_s: Count = 200
-
-
 class StormLimit(Model):
     """How many alerts a rule may raise in a partition, in a time of the events."""
 
@@ -289,6 +285,7 @@ class ServiceFile(Model):
     replication: Count = 1
     max_events: Count = MAX_EVENTS
     max_partials: Count = MAX_PARTIALS
+    max_matches: Count = MAX_MATCHES
     snapshots: Snapshots = Snapshots.model_validate({})
     storm: Storm | None = None
     views: ViewSettings
@@ -296,8 +293,14 @@ class ServiceFile(Model):
     sinks: Mapping[SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})
     run: RunSettings = RunSettings.model_validate({})
+    tunable: TunableSettings = Field(TunableSettings.model_validate({}), alias="tunables")
     _path: Path = PrivateAttr(default=Path("service.yml"))
     _book: Any = PrivateAttr(default=None)
+
+    @property
+    def tunables(self) -> Tunables:
+        """How much is done at once."""
+        return self.tunable.tunables(self.cache_bytes, self.snapshots.every_ms)
 
     @property
     def path(self) -> Path:

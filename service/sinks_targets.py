@@ -27,6 +27,7 @@ import httpx2
 
 from samovar.service.alerts_index import Alert
 from samovar.service.settings_sinks import SinkSettings
+from samovar.state.folders import opened_private
 
 FIRST_S = 0.5
 REFUSED_TRIES = 5
@@ -126,8 +127,8 @@ class FileTarget:
 
     def _append(self, lines: bytes) -> None:
         """All lines, durably. Half a line that a crash left is ended first."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a+b") as file:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(self._path, "a+b", opener=opened_private) as file:
             if file.seek(0, os.SEEK_END) and self._last(file) != b"\n":
                 file.write(b"\n")
             file.write(lines)

@@ -20,9 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from samovar.changelog.errors import Refused
+from samovar.patterns.event_types import keyed_brackets, reads_all
 from samovar.patterns.schema import Schema
 from samovar.patterns.spans import lasting_ms
-from samovar.patterns.syntax import Bracket, Field, Literal, Rule, Sequence
+from samovar.patterns.syntax import Field, Rule
 from samovar.service.settings_models import Stream
 
 BY = "by-"
@@ -58,6 +59,11 @@ def stages_of(rules: Iterable[Rule], streams: Mapping[str, Stream], partitions: 
     for stage in others.values():
         stage.fields = {name: stage.fields[name] for name in streams if name in stage.fields}
     return [main, *(others[name] for name in sorted(others))]
+
+
+def stage_of(rule: Rule, streams: Mapping[str, Stream], partitions: int) -> str:
+    """The name of the stage that a rule runs in; that of the main one is empty."""
+    return next(stage.name for stage in stages_of([rule], streams, partitions) if stage.rules)
 
 
 def _add(stage: Stage, rule: Rule, fields: Mapping[str, str | None]) -> None:
@@ -110,7 +116,7 @@ def _is_there(stream: Stream, path: str) -> bool:
 def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str, str] | None:
     """The field of each stream at one place of the key; None where it is no plain field, or not one a stream."""
     found: dict[str, str] = {}
-    for bracket in _keyed(rule):
+    for bracket in keyed_brackets(rule):
         value = (bracket.by or ())[place].value
         if not isinstance(value, Field):
             return None
@@ -118,7 +124,7 @@ def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str
             if _may_have(name, streams[name], value.path) and found.setdefault(name, value.path) != value.path:
                 return None
     value = rule.form.by[place].value
-    if _minds_all(rule) and isinstance(value, Field):
+    if reads_all(rule) and isinstance(value, Field):
         for name, stream in streams.items():
             if _may_have(name, stream, value.path):
                 found.setdefault(name, value.path)
@@ -127,20 +133,25 @@ def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str
 
 def streams_of(rule: Rule, streams: Mapping[str, Stream]) -> list[str]:
     """The streams whose events a rule minds."""
-    if _minds_all(rule):
+    if reads_all(rule):
         return list(streams)
-    wanted = {name for bracket in _keyed(rule) for name in sources_of(bracket.type, streams)}
+    wanted = {name for bracket in keyed_brackets(rule) for name in sources_of(bracket.type, streams)}
     return [name for name in streams if name in wanted]
 
 
-def _keyed(rule: Rule) -> list[Bracket]:
-    return [bracket for bracket in brackets_of(rule) if not _belongs_to_no_key(bracket)]
-
-
-def _minds_all(rule: Rule) -> bool:
-    """Whether events of other types make a difference: a `next` step minds every event of its key."""
-    form = rule.form
-    return isinstance(form, Sequence) and any(step.next for step in form.steps)
+def key_paths(rule: Rule, name: str, streams: Mapping[str, Stream]) -> list[set[str] | None]:
+    """For each place of a rule's key, the fields of a stream that it is read from; None where it is computed."""
+    found: list[set[str] | None] = []
+    for place, own in enumerate(rule.form.by):
+        values = [
+            (bracket.by or ())[place].value
+            for bracket in keyed_brackets(rule)
+            if name in sources_of(bracket.type, streams)
+        ]
+        values += [own.value] * reads_all(rule)
+        paths = {value.path for value in values if isinstance(value, Field)}
+        found.append(paths if len(values) and all(isinstance(value, Field) for value in values) else None)
+    return found
 
 
 def _may_have(name: str, stream: Stream, path: str) -> bool:
@@ -185,19 +196,6 @@ def _slug(path: str) -> str:
 
 
 # ---------------------------------------------------------------- brackets and their streams
-
-
-def brackets_of(rule: Rule) -> list[Bracket]:
-    form = rule.form
-    if not isinstance(form, Sequence):
-        return list(form.brackets)
-    steps = [bracket for step in form.steps for bracket in step.brackets]
-    return steps if form.until is None else [*steps, form.until]
-
-
-def _belongs_to_no_key(bracket: Bracket) -> bool:
-    by = bracket.by or ()
-    return bool(by) and all(isinstance(key.value, Literal) and key.value.value is None for key in by)
 
 
 def sources_of(event_type: str, streams: Mapping[str, Stream]) -> list[str]:

@@ -46,14 +46,15 @@ def refuse_unknown_rule(site: Site, rule: str | None) -> None:
         raise Refused("unknown-rule", f"there is no rule `{rule}`", hint)
 
 
-def refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None) -> None:
-    """Refuse a text that is no key of any rule, in any stage."""
+def refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None, asked: str | None = None) -> None:
+    """Refuse a text that is no key of any rule, in any stage. It is quoted as it was `asked` for."""
     plans = [each.plan for each in site.stages(stage)]
     if any(plan.task is not None or keys_meant(plan, text, rule) for plan in plans):
         return
     rules = (each.rule for plan in plans for each in plan.program.rules)
     names = sorted({", ".join(key.name for key in each.form.by) for each in rules} - {""})
-    raise Refused("bad-key", f"`{text}` fits no rule's key", f"Rules are by {'; '.join(names)}.")
+    quoted = text if asked is None else asked
+    raise Refused("bad-key", f"`{quoted}` fits no rule's key", f"Rules are by {'; '.join(names)}.")
 
 
 # ---------------------------------------------------------------- get

@@ -22,11 +22,12 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.presence import Presence, RestoreReport, Seen, TaskReport, all_seen
 from samovar.changelog.record import POSITION, Position, unpack_position
+from samovar.service.growth import GrownInput, grown_inputs
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.status_rules import RulesStatus, rules_of_service
-from samovar.service.topics import partitions_of
+from samovar.service.topics import counted_topics, partitions_of
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
 FIRST_S = 2.0  # to find the first records that are not processed
@@ -136,6 +137,7 @@ class ServiceStatus:
     containers: Sequence[ContainerStatus]
     tasks: Sequence[TaskStatus]
     rules: RulesStatus = field(default_factory=RulesStatus)
+    grown: Sequence[GrownInput] = ()
 
     @property
     def runs(self) -> bool:
@@ -163,6 +165,7 @@ class ServiceStatus:
             "tasks": [each.data() for each in self.tasks],
             "rules": [asdict(each) for each in self.rules.rules],
             "rules_refused": self.rules.refused,
+            "grown": [each.data() for each in self.grown],
             "lag": self.lag,
             "behind_s": max((task.behind_s for task in self.tasks), default=0.0),
             "watermark": watermark,
@@ -193,7 +196,8 @@ def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
     stages = stages_of(settings, log)
     tasks = tasks_of(settings, log, stages, containers, now_ms)
     told = [each.presence for each in containers if each.presence is not None and each.state in ("running", "silent")]
-    return ServiceStatus(settings.service, now_ms, containers, tasks, rules_of_service(settings, log, told))
+    rules, grown = rules_of_service(settings, log, told), grown_inputs(settings, log)
+    return ServiceStatus(settings.service, now_ms, containers, tasks, rules, grown)
 
 
 def containers_of(
@@ -207,7 +211,8 @@ def containers_of(
         if known is None:
             state = "joining"
         elif slot not in live:
-            state = "gone"
+            has_begun = bool(known.presence.tasks) or now_ms - known.log_ms > SILENT_MS
+            state = "gone" if has_begun else "joining"
         else:
             state = "running" if now_ms - known.log_ms <= SILENT_MS else "silent"
         found.append(ContainerStatus(slot, state, known))
@@ -229,7 +234,7 @@ def slot_of(member: str, service: str) -> int | None:
 
 def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
     """The stages of a service. Rules tell of further ones; where they have errors, only the first is shown."""
-    existing = log.topics([stream.topic for stream in settings.streams.values()])
+    existing = log.topics(counted_topics(settings))
     inputs = {name: stream.topic for name, stream in settings.streams.items() if stream.topic in existing}
     if not inputs:
         return []

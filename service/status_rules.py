@@ -12,7 +12,8 @@ from samovar.changelog.presence import Presence, RuleAtWork
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import partitions_of
+from samovar.service.topics import counted_topics, partitions_of
+from samovar.tasks.plan import RuleText
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,15 @@ def _together(rules: Iterable[RuleAtWork]) -> Iterator[RuleAtWork]:
     yield from (found[place] for place in sorted(found))
 
 
+def _status(rule: RuleText) -> str:
+    if rule.quarantined is not None:
+        return "quarantined"
+    return "shadow" if rule.shadow else "live"
+
+
 def _planned(settings: ServiceFile, log: Log) -> Iterator[RuleAtWork]:
     with suppress(Refused):  # rules with errors are the doctor's to tell
-        existing = log.topics([stream.topic for stream in settings.streams.values()])
+        existing = log.topics(counted_topics(settings))
         plans = rule_plans(with_rulebook(settings, log), partitions_of(settings, existing))
         for rule in sorted((rule for plan in plans for rule in plan.rules), key=lambda each: each.id):
-            yield RuleAtWork(rule.id, rule.version, rule.number, "shadow" if rule.shadow else "live")
+            yield RuleAtWork(rule.id, rule.version, rule.number, _status(rule))

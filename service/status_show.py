@@ -17,6 +17,7 @@ def status_lines(status: ServiceStatus) -> list[str]:
     if status.tasks:
         tasks = ("task", "container", "life", "lag", "event time", "held by")
         lines += ["", *table([tasks, *(_task(each) for each in status.tasks)])]
+    lines += ["", *(each.text for each in status.grown)] if status.grown else []
     if status.rules.lines:
         lines += ["", *status.rules.lines]
     for task in status.tasks:

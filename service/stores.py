@@ -17,9 +17,10 @@ from samovar.patterns.order import NO_TIME
 from samovar.service.plans import plans_of
 from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import partitions_of
+from samovar.service.topics import counted_topics, partitions_of
 from samovar.state.errors import StoreError, StoreMissing
 from samovar.state.secondary import SecondaryStore
+from samovar.state.soundness import check_sound, holds_rows
 from samovar.state.store import Readable
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.restoring import plan_of_position
@@ -80,7 +81,7 @@ class Site:
 
     def changelog(self, partition: int) -> Changelog:
         at = TopicPartition(self.plan.topics.changelog, partition)
-        return Changelog.look(self.log, at, self.settings.changelog.delete_retention_ms)
+        return Changelog.look(self.log, at, self.settings.changelog.delete_retention_ms, self.settings.service)
 
     def chosen(self, partitions: Sequence[int]) -> list[int]:
         """Those that were asked for, or all."""
@@ -117,14 +118,15 @@ class Site:
 def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> Site:
     """Nothing is made or changed: topics that are missing stay so."""
     settings = with_rulebook(settings, log)
-    existing = log.topics([stream.topic for stream in settings.streams.values()])
+    existing = log.topics(counted_topics(settings))
     partitions = partitions_of(settings, existing)
     plans = tuple(plans_of(settings, partitions))
     return Site(settings, log, plans[0], partitions, state or settings.state, plans)
 
 
 def is_store(folder: Path) -> bool:
-    return (folder / "CURRENT").exists()
+    """Also a damaged one, which is not to be passed over."""
+    return holds_rows(folder)
 
 
 @contextmanager
@@ -160,6 +162,7 @@ def look_at(folder: Path) -> Standing:
     if not folder.exists() or not any(path.name != "LOCK" for path in folder.iterdir()):
         return Standing("missing")
     try:
+        check_sound(folder)
         with reading(folder) as store:
             following = following_of(store)
             return Standing("new" if following is None else "fine", following, position_of(store))
@@ -197,7 +200,8 @@ def digest_of(plan: Plan, store: Readable) -> str:
     """The digest of a partition's state at its own watermark. The plan has the rules that made it."""
     if plan.task is not None:
         return digest_of_task(store)
-    return digest_of_rows(plan.program, rows_of(store), watermark_of(position_of(store)), limits_of(plan))
+    watermark = watermark_of(position_of(store))
+    return digest_of_rows(plan.program, rows_of(store), watermark, limits_of(plan), plan.tunables)
 
 
 def at_state(site: Site, state: Path | None) -> Site:

@@ -1,4 +1,5 @@
-"""What a container says while it runs: lines for people, or with `--log json` an object a line:
+"""What a container says while it runs: lines for people, each with its time (ISO 8601, UTC), or with `--log json` an
+object a line:
 
     {"time": ISO 8601, "level": "info" | "warning" | "error", "service", "container": slot, "event", "text", ...facts}
 
@@ -28,15 +29,36 @@ def teller(form: str, out: IO[str], service: str, slot: int) -> Tell:
     """Says lines in a form."""
 
     def say(text: str) -> None:
-        print(json_line(text, service, slot, time.time()) if form == "json" else text, file=out, flush=True)
+        now_s = time.time()
+        print(json_line(text, service, slot, now_s) if form == "json" else stamped(text, now_s), file=out, flush=True)
 
     return say
+
+
+def moment_text(at_s: float) -> str:
+    """
+    >>> moment_text(1_767_607_200.0004)
+    '2026-01-05T10:00:00.000Z'
+    """
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def stamped(text: str, at_s: float) -> str:
+    """A line of a text log."""
+    return f"{moment_text(at_s)} {text}"
+
+
+class StampedFormatter(logging.Formatter):
+    """The same for what libraries log."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - its name
+        return moment_text(record.created)
 
 
 def json_line(text: str, service: str, slot: int, at_s: float) -> str:
     """One object. Facts never hide what every line has."""
     event, level, facts = (text.event, text.level, text.facts) if isinstance(text, Note) else ("note", "info", {})
-    moment = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    moment = moment_text(at_s)
     head = {"time": moment, "level": level, "service": service, "container": slot, "event": event, "text": str(text)}
     return json.dumps({**facts, **head} if facts.keys() & head.keys() else {**head, **facts}, default=str)
 

@@ -7,8 +7,8 @@ matter are checked. Alerts, late events and dead letters may be kept as long as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from samovar.changelog import presence, redriven, rules_topic
@@ -17,7 +17,7 @@ from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules, wanted_partitions
-from samovar.service.settings_models import ServiceFile
+from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.settings_tasks_check import emitted_topics
 from samovar.service.side_topics import access_topic, audit_topic, labels_topic
 from samovar.service.user_tasks import task_forwards
@@ -68,6 +68,8 @@ class Planned(TopicSpec):
     """A topic and what the service needs it for."""
 
     role: Role = Role.INPUT
+    # More partitions are no fault where there is state already: it was made with so many.
+    may_grow: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, 
     names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
     letters = {"max_message_bytes": MAX_LETTER_BYTES}
     return [
-        *(make.kept(stream.topic, Role.INPUT, stream.retention_ms) for stream in settings.streams.values()),
+        *map(make.input, settings.streams.values()),
         make.kept(settings.alerts.topic, Role.ALERTS, settings.alerts.retention_ms),
         make.kept(settings.late.topic, Role.LATE, settings.late.retention_ms, **letters),
         make.kept(settings.dead_letters.topic, Role.DEAD_LETTERS, settings.dead_letters.retention_ms, **letters),
@@ -124,6 +126,10 @@ class _Making:
 
     def kept(self, name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
         return self.planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
+
+    def input(self, stream: Stream) -> Planned:
+        own = self.kept(stream.topic, Role.INPUT, stream.retention_ms)
+        return replace(own, may_grow=self.settings.journal.topic in self.existing)
 
     def changelog(self, name: str) -> Planned:
         own = self.settings.changelog
@@ -165,13 +171,19 @@ def _replicated(settings: ServiceFile) -> Mapping[str, str]:
     return {"min.insync.replicas": "2"} if settings.replication >= 3 else {}
 
 
-def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
-    """How many partitions, and so tasks, the service has: as the file says, else as the inputs have, else the default.
+def counted_topics(settings: ServiceFile) -> list[str]:
+    """The topics that tell how many partitions a service has."""
+    return [settings.journal.topic, *(stream.topic for stream in settings.streams.values())]
 
-    Inputs that differ from it are found by `check`.
+
+def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
+    """How many partitions, and so tasks, the service has: as the file says, else as its state was made with, which the
+    journal has too, else as the inputs have, else the default. `existing` are those of `counted_topics`.
+
+    Topics that differ from it are found by `check`. An input may have grown: its further partitions are not read.
     """
     given = next((stream.partitions for stream in settings.streams.values() if stream.partitions), None)
-    found = (existing[stream.topic].partitions for stream in settings.streams.values() if stream.topic in existing)
+    found = (existing[topic].partitions for topic in counted_topics(settings) if topic in existing)
     return given or next(found, None) or wanted_partitions(settings)
 
 
@@ -179,7 +191,7 @@ def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[P
     """All topics of a service, where its inputs may exist already."""
     if stages and settings.book is None:
         settings = with_rulebook(settings, log)
-    return plan(settings, log.topics([stream.topic for stream in settings.streams.values()]), stages=stages)
+    return plan(settings, log.topics(counted_topics(settings)), stages=stages)
 
 
 def _most_bytes(topic: Topic | None) -> int:
@@ -211,7 +223,8 @@ def missing(spec: Planned, bootstrap: str | None) -> Mismatch:
 
 def mismatches(spec: Planned, topic: Topic, bootstrap: str | None) -> Iterator[Mismatch]:
     """All that an existing topic has against the plan."""
-    if spec.role in TASK_ROLES and topic.partitions != spec.partitions:
+    has_others = topic.partitions < spec.partitions if spec.may_grow else topic.partitions != spec.partitions
+    if spec.role in TASK_ROLES and has_others:
         what = f"the topic {spec.name} ({spec.role}) has {topic.partitions} partitions, not {spec.partitions}"
         yield Mismatch("topic-partitions", spec.name, what, _partitions_fix(spec, topic))
     wrong = {name: spec.settings[name] for name in _checked(spec) if not _is_fine(name, spec, topic)}
@@ -255,22 +268,36 @@ def _is_fine(name: str, spec: Planned, topic: Topic) -> bool:
 # ---------------------------------------------------------------- making it so
 
 
-def ensure(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
-    """Make what is missing (with `topics: create`) and refuse what is otherwise. Returns the topics as they are now."""
+def ensure(
+    log: Log, settings: ServiceFile, *, stages: bool = True, roles: Collection[Role] = tuple(Role)
+) -> list[Planned]:
+    """Make what is missing (with `topics: create`) and refuse what is otherwise. Returns the topics as they are now.
+
+    Only topics of these `roles` are looked at: nobody needs a right to a topic that is not used.
+    """
     specs = plan_here(log, settings, stages=stages)
-    existing = log.topics([spec.name for spec in specs])
+    creates = settings.topics == "create"
+    wanted = [spec for spec in specs if spec.role in roles and (creates or spec.role not in SIDE_ROLES)]
+    existing = log.topics([spec.name for spec in wanted])
     bootstrap = bootstrap_of(settings)
-    present = [spec for spec in specs if spec.name in existing]
-    absent = [spec for spec in specs if spec.name not in existing]
-    used = [spec for spec in present if spec.role not in SIDE_ROLES]
+    absent = [spec for spec in wanted if spec.name not in existing]
+    used = [spec for spec in wanted if spec.name in existing and spec.role not in SIDE_ROLES]
     refuse([found for spec in used for found in mismatches(spec, existing[spec.name], bootstrap)])
-    if absent and settings.topics == "create":
+    if absent and creates:
         log.create(absent)
         refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
     elif absent:
         # Without a rules topic a service runs the rules of its folder, as all did before there was one.
-        refuse([missing(spec, bootstrap) for spec in absent if spec.role not in (Role.RULES, *SIDE_ROLES)])
+        refuse([missing(spec, bootstrap) for spec in absent if spec.role is not Role.RULES])
     return specs
+
+
+def ensure_inputs(log: Log, settings: ServiceFile) -> int:
+    """For one who only writes events: on Kafka that needs no right to write any other topic. Returns the number of
+    partitions that keys are placed among.
+    """
+    roles = tuple(Role) if settings.log.kafka is None else (Role.INPUT,)
+    return ensure(log, settings, stages=False, roles=roles)[0].partitions
 
 
 def bootstrap_of(settings: ServiceFile) -> str | None:

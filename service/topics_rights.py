@@ -14,36 +14,81 @@ and of `samovar topics check --json`:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery
+from samovar.service.http_place import is_loopback
 from samovar.service.settings_models import ServiceFile
 from samovar.service.side_topics import redrive_group, sink_group
 from samovar.service.topics import SIDE_ROLES, Mismatch, Planned, Role, bootstrap_of, create_command
+from samovar.service.traffic_mark import topic_of as traffic_topic
 
-SERVICE, HTTP, PRODUCERS, READERS, AUTHORS = "service", "http", "producers", "readers", "authors"
-LOOK = ("DESCRIBE", "DESCRIBE_CONFIGS")
+SERVICE, HTTP, PRODUCERS, TRAFFIC, READERS = "service", "http", "producers", "traffic", "readers"
+AUTHORS, ANALYSTS, OPERATORS = "authors", "analysts", "operators"
+# Whose rights a command needs. The service's own do for what is asked next to a container, as its user.
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    SERVICE: (
+        "run", "restore", "verify", "status", "doctor", "topics check",
+        "state get", "state scan", "state history", "state digest", "state diff",
+    ),
+    HTTP: ("serve",),
+    PRODUCERS: ("produce",),
+    TRAFFIC: ("traffic",),
+    READERS: ("read",),
+    AUTHORS: (
+        "rules publish", "rules disable", "rules enable", "rules rollback", "rules history", "rules diff", "rules plan",
+        "lists add", "lists remove", "lists show",
+    ),
+    ANALYSTS: ("rules backtest", "views rebuild", "views refresh"),
+    OPERATORS: ("rewind", "dlq show", "dlq redrive", "tokens add", "tokens list", "tokens remove"),
+}  # fmt: skip
 
-_OF_THE_SERVICE = {
-    Role.INPUT: ("READ", *LOOK),
-    Role.ALERTS: ("WRITE", *LOOK),
-    Role.LATE: ("WRITE", *LOOK),
-    Role.DEAD_LETTERS: ("WRITE", *LOOK),
-    Role.CHANGELOG: ("READ", "WRITE", *LOOK),
-    Role.JOURNAL: ("READ", "WRITE", *LOOK),
-    Role.REPARTITION: ("READ", "WRITE", *LOOK),
-    Role.EMITTED: ("WRITE", *LOOK),
-    Role.CONTAINERS: ("READ", "WRITE", *LOOK),
-    Role.RULES: ("READ", *LOOK),
+# READ and WRITE let one describe a topic as well; its settings are always looked at.
+LOOK, READ, WRITE = ("DESCRIBE_CONFIGS",), ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
+BOTH, ONLY_LOOK = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
+_WRITTEN = (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS, Role.EMITTED)
+_NEEDED: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
+    SERVICE: {
+        Role.INPUT: READ,
+        **dict.fromkeys(_WRITTEN, WRITE),
+        # The rules topic and the audit trail are written where a rule goes to quarantine.
+        **dict.fromkeys((Role.CHANGELOG, Role.JOURNAL, Role.REPARTITION, Role.CONTAINERS, Role.RULES), BOTH),
+        **dict.fromkeys(SIDE_ROLES, ONLY_LOOK),
+        Role.AUDIT: WRITE,
+    },
+    # It writes events that are posted, letters that are put back, changes of rules and lists, and what only it has.
+    HTTP: {
+        **dict.fromkeys(Role, READ),
+        **dict.fromkeys((Role.INPUT, Role.RULES, *SIDE_ROLES), BOTH),
+        **dict.fromkeys((Role.REPARTITION, Role.EMITTED), ONLY_LOOK),
+    },
+    # The journal has as many partitions as the state: keys are placed among these.
+    PRODUCERS: {Role.INPUT: WRITE, Role.JOURNAL: ONLY_LOOK},
+    TRAFFIC: {Role.INPUT: WRITE, Role.JOURNAL: ONLY_LOOK},
+    READERS: dict.fromkeys(_WRITTEN, READ),
+    AUTHORS: {Role.INPUT: ONLY_LOOK, Role.JOURNAL: READ, Role.RULES: BOTH, Role.AUDIT: WRITE},
+    ANALYSTS: dict.fromkeys((*_WRITTEN[:3], Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.RULES, Role.LABELS), READ),
+    OPERATORS: {
+        **dict.fromkeys((Role.ALERTS, Role.DEAD_LETTERS, Role.RULES, Role.REPARTITION), READ),
+        **dict.fromkeys((Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.ACCESS, Role.REDRIVEN), BOTH),
+        Role.AUDIT: WRITE,
+    },
 }
-# `samovar serve` reads all topics of the plan, and writes these: events that are posted, letters that are put back,
-# changes of rules and lists, and what only it has.
-_HTTP_WRITES = (Role.INPUT, Role.RULES, *SIDE_ROLES)
-# Whoever publishes from the command line leaves a trace, too.
-_AUTHORS_WRITE = (Role.RULES, Role.AUDIT)
+# Who looks at the journal for the number of partitions needs less of the journals of stages and tasks.
+_COUNTING: Mapping[str, tuple[str, ...]] = {PRODUCERS: (), TRAFFIC: (), OPERATORS: ("READ", "WRITE")}
+# Who makes topics, where the service file says `topics: create`: those that he needs.
+_MAKES: Mapping[str, Collection[Role]] = {
+    SERVICE: tuple(Role),
+    HTTP: tuple(Role),
+    PRODUCERS: (Role.INPUT,),
+    TRAFFIC: (Role.INPUT,),
+    AUTHORS: (Role.RULES, Role.AUDIT),
+    OPERATORS: (Role.ACCESS, Role.AUDIT, Role.REDRIVEN),
+}
 
 
 @dataclass(frozen=True)
@@ -51,59 +96,65 @@ class Right:
     """What one principal may do with one resource."""
 
     who: str
-    resource: str  # topic, group, transactional-id or cluster
+    resource: str  # topic, group or transactional-id
     name: str
     operations: tuple[str, ...]
     pattern: str = "literal"
 
 
 def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
-    """For the service's containers, its HTTP API, and those who produce input, read output, or publish rules."""
-    return [*_service_rights(settings, specs), *_http_rights(settings, specs), *_others_rights(specs)]
+    """The least that each role needs for its commands."""
+    return [
+        right for who in COMMANDS for right in (*_topic_rights(who, settings, specs), *_other_rights(who, settings))
+    ]
 
 
-def _service_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
-    creating = ("CREATE",) if settings.topics == "create" else ()
+def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
+    creates = settings.topics == "create"
     written = {
         settings.streams[to].topic for task in settings.tasks.values() for to in task.emits if to in settings.streams
     }
+    of_tasks = {f"{settings.journal.topic}-{name}" for name in settings.tasks}  # no rule ever changed in these
     for spec in specs:
-        writing = ("WRITE",) if spec.name in written else ()
-        wanted = _OF_THE_SERVICE.get(spec.role, LOOK if creating else ()) + writing + creating
+        wanted = _NEEDED[who].get(spec.role, ())
+        if who in (AUTHORS, ANALYSTS, HTTP) and spec.name in of_tasks:
+            wanted = ()
+        if spec.role is Role.JOURNAL and spec.name != settings.journal.topic and who in _COUNTING:
+            wanted = _COUNTING[who]
+        if who == SERVICE and spec.name in written:
+            wanted = BOTH
+        if who == SERVICE and spec.role is Role.ACCESS and not is_loopback(metrics_host(settings)):
+            wanted = READ  # metrics are served to who shows a token
+        if creates and spec.role in _MAKES.get(who, ()):
+            wanted = (*wanted, "CREATE")
         if wanted:
-            yield Right(SERVICE, "topic", spec.name, wanted)
-    yield Right(SERVICE, "group", settings.service, ("READ", "DESCRIBE"))
-    if settings.delivery is Delivery.EXACTLY_ONCE:
-        # One id a container, named by the container's number.
-        yield Right(SERVICE, "transactional-id", f"{settings.service}-", ("WRITE", "DESCRIBE"), "prefixed")
-    else:
-        # Brokers before 2.8 want it for an idempotent producer without transactions; later ones take WRITE on a topic.
-        yield Right(SERVICE, "cluster", "kafka-cluster", ("IDEMPOTENT_WRITE",))
+            yield Right(who, "topic", spec.name, wanted)
 
 
-def _http_rights(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
-    """Of `samovar serve`. Where `run --http` starts it beside the containers, one user needs both."""
-    creating = ("CREATE",) if settings.topics == "create" else ()
-    for spec in specs:
-        writing = ("WRITE",) if spec.role in _HTTP_WRITES else ()
-        yield Right(HTTP, "topic", spec.name, ("READ", *writing, *LOOK, *creating))
-    yield Right(HTTP, "group", settings.service, ("DESCRIBE",))
-    yield Right(HTTP, "group", redrive_group(settings.service), ("READ", "DESCRIBE"))
-    yield Right(HTTP, "transactional-id", f"{redrive_group(settings.service)}-", ("WRITE", "DESCRIBE"), "prefixed")
-    for name in settings.sinks:
-        yield Right(HTTP, "group", sink_group(settings.service, name), ("READ", "DESCRIBE"))
+def metrics_host(settings: ServiceFile) -> str:
+    """The host at which containers serve metrics, as far as the settings say: this machine's own where they do not."""
+    return (settings.run.metrics or "").rpartition(":")[0].strip("[]") or "127.0.0.1"
 
 
-def _others_rights(specs: Sequence[Planned]) -> Iterator[Right]:
-    for spec in specs:
-        if spec.role is Role.INPUT:
-            yield Right(PRODUCERS, "topic", spec.name, ("WRITE", "DESCRIBE"))
-    for spec in specs:
-        if spec.role in (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS, Role.EMITTED):
-            yield Right(READERS, "topic", spec.name, ("READ", "DESCRIBE"))
-    for spec in specs:
-        if spec.role in _AUTHORS_WRITE:
-            yield Right(AUTHORS, "topic", spec.name, ("READ", "WRITE", *LOOK))
+def _other_rights(who: str, settings: ServiceFile) -> Iterator[Right]:
+    """Groups and transactions; and the topic that only traffic has."""
+    group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
+    if who in (SERVICE, OPERATORS):
+        yield Right(who, "group", group, ("READ",))
+        if settings.delivery is Delivery.EXACTLY_ONCE:
+            # One id per container, named by the container's number.
+            yield Right(who, "transactional-id", f"{group}-", ("WRITE",), "prefixed")
+    if who == HTTP:
+        yield Right(who, "group", group, ("DESCRIBE",))
+        yield from (Right(who, "group", sink_group(group, name), ("READ",)) for name in settings.sinks)
+    if who in (HTTP, OPERATORS):
+        yield Right(who, "group", redrives, ("READ",))
+    if who == HTTP or (who == OPERATORS and settings.delivery is not Delivery.EXACTLY_ONCE):
+        yield Right(who, "transactional-id", f"{redrives}-", ("WRITE",), "prefixed")
+    if who == TRAFFIC:
+        yield Right(who, "topic", traffics, (*BOTH, "CREATE"))
+        yield Right(who, "group", traffics, ("READ",))
+        yield Right(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 
 
 # ---------------------------------------------------------------- showing it
@@ -145,16 +196,19 @@ def as_commands(settings: ServiceFile, specs: Sequence[Planned]) -> str:
 
 
 def _right_lines(given: Sequence[Right]) -> Iterator[str]:
-    width = max(len(right.who) for right in given)
-    for right in given:
-        star = "*" if right.pattern == "prefixed" else ""
-        yield f"  {right.who:<{width}}  {', '.join(right.operations)} on {right.resource} {right.name}{star}"
+    """By role: what it is for, and then its rights."""
+    for who, commands in COMMANDS.items():
+        yield from textwrap.wrap(f"{who}: {', '.join(commands)}", 110, initial_indent="  ", subsequent_indent="    ")
+        for right in given:
+            star = "*" if right.pattern == "prefixed" else ""
+            if right.who == who:
+                yield f"    {', '.join(right.operations)} on {right.resource} {right.name}{star}"
 
 
 def acl_command(right: Right, bootstrap: str) -> str:
     """The command that grants a right; the principal is a name to fill in."""
     operations = " ".join(f"--operation {_camel(operation)}" for operation in right.operations)
-    target = "--cluster" if right.resource == "cluster" else f"--{right.resource} {right.name}"
+    target = f"--{right.resource} {right.name}"
     pattern = " --resource-pattern-type prefixed" if right.pattern == "prefixed" else ""
     return (
         f"kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:{right.who.upper()} "

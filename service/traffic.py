@@ -23,7 +23,7 @@ from samovar.service.progress import Progress
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stages import sources_of
 from samovar.service.synth_live import Arrival, Feed, Recipe, keys_for
-from samovar.service.topics import ensure
+from samovar.service.topics import ensure_inputs
 from samovar.service.traffic_mark import Mark, append_of, read_mark, spec_of, topic_of
 from samovar.tasks.clock import Clock, SystemClock
 
@@ -81,7 +81,7 @@ class Run:
 
     def run(self) -> Written:
         """Until stopped, or until the time that was asked for is over; what is due at the beginning in any case."""
-        prepare(self._settings, self._log)
+        self._places.partitions = prepare(self._settings, self._log)
         if self._wanted.for_ms is not None:
             self._until_ms = self._clock.wall_ms() + self._wanted.for_ms
         tries = 0
@@ -175,6 +175,7 @@ class Places:
 
     def __init__(self, settings: ServiceFile) -> None:
         self._streams = settings.streams
+        self.partitions: int | None = None  # that keys are placed among
         self._name_of: dict[str, str | None] = {}
         self._encoders: dict[str, Encoder | None] = {}
 
@@ -192,7 +193,7 @@ class Places:
             stream, encoder = self._streams[name], self._encoder(name)
             value = line.encode() if encoder is None else encoder.encode(line.encode())
             pairs[stream.topic].append((str(event[stream.key]).encode(), value))
-        return [Append(topic, records) for topic, records in pairs.items()], passed_over
+        return [Append(topic, records, among=self.partitions) for topic, records in pairs.items()], passed_over
 
     def _stream(self, event_type: str) -> str | None:
         if event_type not in self._name_of:
@@ -238,11 +239,12 @@ def _taken(types: Sequence[str], settings: ServiceFile) -> int:
 # ---------------------------------------------------------------- being the only one
 
 
-def prepare(settings: ServiceFile, log: Log) -> None:
-    """The topics of the service, and the one for marks."""
-    ensure(log, settings, stages=False)
+def prepare(settings: ServiceFile, log: Log) -> int:
+    """The inputs of the service, with how many partitions, and the topic for marks."""
+    partitions = ensure_inputs(log, settings)
     if topic_of(settings.service) not in log.topics([topic_of(settings.service)]):
         log.create([spec_of(settings.service, settings.replication)])
+    return partitions
 
 
 @contextmanager

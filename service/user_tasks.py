@@ -32,7 +32,7 @@ def _plan(settings: ServiceFile, name: str, main: Plan, partitions: int) -> Plan
     if _is_forwarded(settings, task, partitions):
         topic = partial(topic_of, settings.service, stage=FOR_TASKS)
         streams = tuple(forwarded(each, topic(each.stream), partitions) for each in streams)
-    spec = spec_of(settings, name)
+    spec = spec_of(settings, name, partitions)
     # Published rules are none of its business.
     own = replace(main, inputs=streams, program=compile_rules([]), rules=(), forwards=(), book=None, storm={})
     return replace(own, topics=topics, stage=name, task=spec)
@@ -59,15 +59,21 @@ def task_forwards(settings: ServiceFile, partitions: int) -> list[Forward]:
     ]
 
 
+def placed_streams(settings: ServiceFile, partitions: int) -> frozenset[str]:
+    """Streams that tasks read as they are keyed."""
+    tasks = [task for task in settings.tasks.values() if not _is_forwarded(settings, task, partitions)]
+    return frozenset(name for task in tasks for name in task.streams)
+
+
 def forwarded(spec: InputSpec, topic: str, partitions: int) -> InputSpec:
     """A stream as it is read from a repartition topic."""
-    return replace(spec, topic=topic, source_topic=spec.topic, source_partitions=partitions)
+    return replace(spec, topic=topic, source_topic=spec.topic, source_partitions=partitions, placed_in=0)
 
 
 # ---------------------------------------------------------------- the tasks themselves
 
 
-def spec_of(settings: ServiceFile, name: str) -> TaskSpec:
+def spec_of(settings: ServiceFile, name: str, partitions: int | None = None) -> TaskSpec:
     """A task as its objects are made; its class is loaded here."""
     task = settings.tasks[name]
     stores = {store: StoreSpec(each.ttl_ms) for store, each in task.stores.items()}
@@ -77,21 +83,21 @@ def spec_of(settings: ServiceFile, name: str) -> TaskSpec:
         load_class(task.source, settings.folder),
         task.source,
         version_of(task.source, settings.folder, ttls, task.window_ms, sorted(task.params.items(), key=repr)),
-        _emits(settings, name),
+        _emits(settings, name, partitions),
         stores,
         task.window_ms,
         task.params,
     )
 
 
-def _emits(settings: ServiceFile, name: str) -> dict[str, Emit]:
+def _emits(settings: ServiceFile, name: str, partitions: int | None) -> dict[str, Emit]:
     own = emit_topics(settings)[name]
     emits = {to: Emit(topic) for to, topic in own.items()}
     for to in settings.tasks[name].emits:
         if to not in own:
             stream = settings.streams[to]
             encode = None if stream.format == "json" else AvroEmit(stream).encode
-            emits[to] = Emit(stream.topic, stream.key, stream.time, encode)
+            emits[to] = Emit(stream.topic, stream.key, stream.time, encode, partitions)
     return emits
 
 

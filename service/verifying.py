@@ -2,7 +2,7 @@
 
 The store says which offsets it stands for; the changelog is replayed up to there, and the input folded again up to the
 offsets of its position. Store and changelog are equal byte by byte. Against the source, states are compared as a digest
-sees them: how they came about does not show.
+sees them: how they came about does not show. Whatever event time has passed must have been raised.
 """
 
 from __future__ import annotations
@@ -23,14 +23,27 @@ from samovar.patterns.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.syntax import Scalar
 from samovar.service.state_tasks import named, shown, versions_of
 from samovar.service.state_view import described, key_text, text_of
-from samovar.service.stores import Site, digest_of, limits_of, plan_for, position_of, reading, rows_of, watermark_of
+from samovar.service.stores import (
+    ROWS_END,
+    Site,
+    digest_of,
+    limits_of,
+    plan_for,
+    position_of,
+    reading,
+    rows_of,
+    watermark_of,
+)
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
+from samovar.state.soundness import check_sound
 from samovar.state.store import Readable, TaskStore
+from samovar.tasks.deadline_index import overdue_rows
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.rebuild import Rebuilt, Until, journal_of, rebuild
 from samovar.tasks.restoring import logged_rows
 from samovar.tasks.task import name_of
+from samovar.tasks.user_timers import overdue_timers
 
 UNREADABLE = b"\x00unreadable"
 OnProgress = Callable[[str, int], None]
@@ -57,6 +70,19 @@ class Difference:
         return found | ({"keys": keys} if keys else {})
 
 
+@dataclass(frozen=True)
+class Overdue:
+    """Timers that event time has passed, and that were not raised: how many, and the first of them."""
+
+    timers: int
+    rule: str
+    key: tuple[Scalar, ...]
+    at: int
+
+    def data(self) -> dict[str, Any]:
+        return {"timers": self.timers, "rule": self.rule, "key": list(self.key), "at": self.at}
+
+
 @dataclass
 class Verdict:
     """What was found of one task."""
@@ -68,13 +94,14 @@ class Verdict:
     events: int = 0  # folded again
     digests: dict[str, str] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
+    overdue: Overdue | None = None
     unverifiable: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     listed: int = 0  # keys to list where sides differ
 
     @property
     def is_equal(self) -> bool:
-        return not self.differences
+        return not self.differences and self.overdue is None
 
     def data(self) -> dict[str, Any]:
         known = self.position
@@ -88,6 +115,7 @@ class Verdict:
             "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
             "digests": self.digests,
             "differences": [each.data() for each in self.differences],
+            "overdue": None if self.overdue is None else self.overdue.data(),
             "unverifiable": self.unverifiable,
             "notes": self.notes,
         }
@@ -105,6 +133,7 @@ def verify(
     """Compare all that there is of a partition. Of what differs, up to so many keys are listed."""
     verdict = Verdict(partition, site.stage, listed=keys)
     changelog = site.changelog(partition)
+    check_sound(site.store(partition), rows=True)
     with reading(site.store(partition)) as store:
         following = following_of(store)
         verdict.offset = changelog.bounds.begin if following is None else following.next
@@ -118,6 +147,7 @@ def verify(
         position = verdict.position = position_of(store)
         plan = plan_for(site, partition, position)
         verdict.digests["store"] = _digest(plan, store)
+        verdict.overdue = overdue_in(plan, store, watermark_of(position))
         if not verdict.unverifiable:
             image = scratch()
             fill(image, site.log, changelog, verdict.offset, lambda done: on_progress("changelog", done))
@@ -137,6 +167,22 @@ def _digest(plan: Plan, store: Readable) -> str:
         return digest_of(plan, store)
     except StateError:
         return "unreadable"
+
+
+# ---------------------------------------------------------------- against event time
+
+
+def overdue_in(plan: Plan, store: Readable, watermark: int) -> Overdue | None:
+    """A digest does not show them: it is over states as they are once their timers were raised."""
+    if plan.task is not None:
+        called = sorted((at, name) for name, at in overdue_timers(store, watermark))
+        return Overdue(len(called), "timer", (called[0][1],), called[0][0]) if called else None
+    rows = overdue_rows(store.range(ROW, ROWS_END), watermark)
+    found = sorted((at, row) for row, at in rows if row_parts(row)[1] in plan.program.stores)
+    if not found:
+        return None
+    key, name, _, _ = row_parts(found[0][1])
+    return Overdue(len(found), rule_name(plan, name), decode_key(key), found[0][0])
 
 
 # ---------------------------------------------------------------- against the changelog
@@ -337,14 +383,14 @@ def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, 
     """States as a digest sees them. One that cannot be read stands for itself, and differs from every other."""
     program, limits = plan.program, limits_of(plan)
     try:
-        return list(canonical_rows(program, rows_of(store), watermark, limits))
+        return list(canonical_rows(program, rows_of(store), watermark, limits, plan.tunables))
     except StateError:
         pass
     found: list[tuple[bytes, bytes]] = []
     for _, group in groupby(rows_of(store), key=lambda pair: row_parts(ROW + pair[0])[:2]):
         rows = list(group)
         try:
-            found += canonical_rows(program, rows, watermark, limits)
+            found += canonical_rows(program, rows, watermark, limits, plan.tunables)
         except StateError:
             found.append((rows[0][0], UNREADABLE))
     return found
@@ -374,5 +420,10 @@ def text_of_verdict(verdict: Verdict) -> list[str]:
         for side, held in zip(each.sides, each.held, strict=True):
             lines += [f"    {side}:", *(f"      {line}" for line in held)]
         lines += [f"    {rule}, key {key_text(found)}" for rule, found in each.keys]
+    if (due := verdict.overdue) is not None:
+        lines.append(
+            f"  {due.timers:,} timer{'s' * (due.timers != 1)} not raised that event time has passed; the first:"
+            f" {due.rule}, key {key_text(due.key)}, due at {iso_time(due.at)}"
+        )
     lines += [f"  unverifiable: {reason}" for reason in verdict.unverifiable]
     return lines + [f"  {note}" for note in verdict.notes]

@@ -23,6 +23,7 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_progress import OnProgress
+from samovar.changelog.views_lineage import lineage_of
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.backtest_current import reached
 from samovar.service.plans import rule_plans
@@ -30,7 +31,7 @@ from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules
 from samovar.service.settings_models import ServiceFile
 from samovar.service.spark_jobs import refuse_away
-from samovar.service.topics import partitions_of
+from samovar.service.topics import counted_topics, partitions_of
 from samovar.service.views_files import View, bad_sql
 from samovar.service.views_sources import (
     Offsets,
@@ -89,7 +90,7 @@ class Maker:
         """The rules that the service runs and their versions, by its last positions."""
         if not has_rules(self.settings):
             return {}
-        topics = self.log.topics([stream.topic for stream in self.settings.streams.values()])
+        topics = self.log.topics(counted_topics(self.settings))
         found: dict[str, str] = {}
         for plan in rule_plans(self.settings, partitions_of(self.settings, topics)):
             found |= reached(self.log, plan.topics.changelog).rules
@@ -282,9 +283,15 @@ class _Making:
             base,
             written,
             self.view.title,
+            self._lineage(frame),
         )
         self.store.publish(manifest, self.maker.settings.views.keep)
         return Made(self.view, manifest, self._spent(), tuple(self.notes))
+
+    def _lineage(self, frame: Any) -> dict[str, dict[str, Any]]:
+        """Where columns come from, for those who may not see all of it."""
+        found = lineage_of(frame, self.used)
+        return {name: {"reads": sorted(each.reads), "plain": each.plain} for name, each in found.items()}
 
     def _spent(self) -> float:
         return time.monotonic() - self.begun

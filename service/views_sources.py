@@ -48,13 +48,21 @@ def sources_of(settings: ServiceFile, rules: Iterable[str]) -> dict[str, Source]
     found = {name: Source(name, {"source": name}, time) for name, time in TOPICS.items()}
     found |= {name: Source(name, {"source": "changelog", "mode": mode}, None) for name, mode in STATES.items()}
     found["changes"] = replace(found["changes"], time="_time")
-    for stream in settings.streams:
-        name = table_name(stream) if table_name(stream) not in found else f"input_{table_name(stream)}"
+    for name, stream in stream_tables(settings).items():
         found[name] = Source(name, {"source": f"inputs/{stream}"}, "_event_time")
     for rule in rules:
         name = f"alerts_{table_name(rule)}"
         if name not in found:
             found[name] = Source(name, {"source": f"alerts/{rule}"}, "at")
+    return found
+
+
+def stream_tables(settings: ServiceFile) -> dict[str, str]:
+    """The streams by the names of their tables."""
+    found: dict[str, str] = {}
+    for stream in settings.streams:
+        name = table_name(stream)
+        found[name if name not in {**TOPICS, **STATES, **found} else f"input_{name}"] = stream
     return found
 
 

@@ -49,6 +49,7 @@ class Manifest:
     base: int | None = None  # the version whose other partitions an incremental one has kept
     written: tuple[str, ...] = ()  # partitions that were made anew
     title: str = ""
+    lineage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column: reads, plain; not known: none
     format: int = field(default=FORMAT)
 
     def packed(self) -> bytes:
@@ -102,7 +103,7 @@ class ViewStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """One at a time; what a crash left half made goes."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folders.make_private(self.folder)
         with (self.folder / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

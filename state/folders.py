@@ -1,13 +1,52 @@
-"""Folders and files that appear and vanish whole, whatever moment the process or the machine dies at."""
+"""Folders and files that appear and vanish whole, whatever moment the process or the machine dies at, and that nobody
+but this user can read: states and logs have events in the clear, and the secrets of the service.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 PART = ".part"  # ends the name of what is being made
 GONE = ".gone"  # ends the name of what is being deleted
+OTHERS = 0o077  # the rights of all but the owner
+
+# ---------------------------------------------------------------- for this user alone
+
+
+def make_private(path: Path) -> None:
+    """A folder that only this user can look into, whatever the mask: made where it is missing, closed where it is open
+    to others.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    close_to_others(path)
+
+
+def make_private_file(path: Path) -> None:
+    """The same of a file: empty where it is made here.
+
+    One that is there is not opened: to close it would take away the locks that this process has on it, those of SQLite
+    among them.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    close_to_others(path)
+
+
+def close_to_others(path: Path) -> None:
+    found = path.stat()
+    if found.st_mode & OTHERS and found.st_uid == os.geteuid():
+        path.chmod(found.st_mode & ~OTHERS & 0o7777)
+
+
+def opened_private(path: str, flags: int) -> int:
+    """For `open(..., opener=opened_private)`: a file that is made is for this user alone."""
+    return os.open(path, flags, 0o600)
+
+
+# ---------------------------------------------------------------- whole or not at all
 
 
 def sync(path: Path) -> None:
@@ -22,7 +61,7 @@ def sync(path: Path) -> None:
 def write_file(path: Path, content: bytes) -> None:
     """Put a file there whole: temporary name, fsync, rename."""
     part = path.with_name(path.name + PART)
-    with part.open("wb") as file:
+    with open(part, "wb", opener=opened_private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

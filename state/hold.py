@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from samovar.state.errors import StoreError, StoreHeld
+from samovar.state.folders import make_private
 from samovar.state.rocks import RocksStore
 
 _LOCK = "LOCK"  # RocksDB's own file: whoever has a record lock on it has the store
@@ -23,8 +24,8 @@ def holding(path: Path) -> Iterator[None]:
     """
     if (path / "CURRENT").exists():
         _refuse_own(path)
-    path.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    make_private(path)
+    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(handle, path)
         yield

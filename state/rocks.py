@@ -11,7 +11,7 @@ from pathlib import Path
 from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, WriteBatch
 
 from samovar.state.errors import damaged, explained
-from samovar.state.folders import link_or_copy
+from samovar.state.folders import link_or_copy, make_private
 from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Pair, Reading
 from samovar.state.rocks_options import Memory, options
@@ -120,7 +120,7 @@ class RocksStore(Reading):
 
 
 def _opened(path: Path, memory: Memory) -> Rdict:
-    path.mkdir(parents=True, exist_ok=True)
+    make_private(path)
     # RocksDB would make a new, empty store where CURRENT is missing. It writes CURRENT before the first row.
     rows = [*path.glob("*.sst"), *path.glob("*.log")]
     if (path / "CURRENT").exists():

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.state.errors import StoreError, explained
-from samovar.state.folders import PART, link_or_copy, remove, reveal, sync, tidy, write_file
+from samovar.state.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
 from samovar.state.points import passing
 from samovar.state.store import Snapshotting
 
@@ -111,7 +111,7 @@ def take(store: Snapshotting, folder: Path, manifest: Manifest, *, keep: int) ->
 
 def begin(store: Snapshotting, folder: Path) -> Path:
     """The quick half: copy the store as it is now. Goes between two batches, with the positions they left."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     tidy(folder)
     part = folder / f"{max(_numbers(folder), default=0) + 1}{PART}"
     store.snapshot(part)
@@ -245,7 +245,7 @@ def open_copy(snapshot: Snapshot, into: Path) -> None:
         raise StoreError("there is a store already", into, hint)
     part = into.with_name(into.name + PART)
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    make_private(part)
     try:
         for name in snapshot.files:
             _copy(snapshot.folder / name, part / name)

@@ -44,10 +44,10 @@ def namespace(kind: bytes, name: str) -> bytes:
     return kind + bytes([len(encoded)]) + encoded
 
 
-def reindexed(base: Store, name: str) -> None:
+def reindexed(base: Store, name: str, rows_at_once: int) -> None:
     """Make the index of a named store fit its rows. At once, in the base: an index is local, and no commit waits."""
     rows, index = Prefixed(base, namespace(ROWS, name)), Prefixed(base, namespace(INDEX, name))
-    Expiring(rows, index, ttl_ms=None, now=lambda: 0).reindex()
+    Expiring(rows, index, ttl_ms=None, now=lambda: 0).reindex(rows_at_once)
 
 
 class Stack:

@@ -7,16 +7,17 @@ batch becomes a file. Files are taken in order of their numbers; of a key in sev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
 from rocksdict import SstFileWriter
 
+from samovar.common.tunables import DEFAULTS
 from samovar.state.errors import explained, out_of_order
 from samovar.state.rocks_options import Memory, options
 from samovar.state.store import Change, Table
 
-FILE_ROWS = 2_000_000  # of a file; a store that is copied becomes several
 ENDING = ".sst"
 Done = TypeVar("Done")
 
@@ -24,8 +25,9 @@ Done = TypeVar("Done")
 class TableStore:
     """Files in a folder, one a batch. Nothing can be read of it: it is empty to whoever asks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, file_rows: int = DEFAULTS.file_rows) -> None:
         self.folder = folder
+        self._file_rows = file_rows
         self.rows = 0
         self.files: list[Path] = []
         self._memory = Memory()
@@ -67,7 +69,7 @@ class TableStore:
         """As `ingest`, of any number of rows: in files of a bounded size."""
         rest = iter(pairs)
         while (first := next(rest, None)) is not None:
-            self._add(_some(first, rest))
+            self._add(chain([first], islice(rest, self._file_rows - 1)))
 
     def take(self, table: Table) -> None:
         """As `ingest`, of a table that writes its own file."""
@@ -85,12 +87,6 @@ class TableStore:
 
     def close(self) -> None:
         """There is nothing open."""
-
-
-def _some(first: tuple[bytes, bytes], rest: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    yield first
-    for _, pair in zip(range(FILE_ROWS - 1), rest, strict=False):
-        yield pair
 
 
 def write_table(file: Path, changes: Iterable[Change], memory: Memory, where: Path) -> int:

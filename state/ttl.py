@@ -20,7 +20,6 @@ _NEVER = b"\xff" * 8
 _ZERO = 1 << 63
 _LAST = (1 << 64) - 2
 _HEADER = 9  # version and expiry
-_PART_ROWS = 20_000  # of an index that is made anew, written together
 
 
 class UnknownRowVersionError(ValueError):
@@ -110,14 +109,15 @@ class Expiring:
             self._index.write([(key, None) for key in due])
         return gone
 
-    def reindex(self) -> None:
+    def reindex(self, rows_at_once: int) -> None:
         """Make the index anew from the rows: after a restore, which brings back rows only."""
-        self._write_index((key, None) for key, _ in self._index.range())
+        self._write_index(rows_at_once, ((key, None) for key, _ in self._index.range()))
         expiries = ((_expiry(row), key) for key, row in self._rows.range())
-        self._write_index((expiry + key, b"") for expiry, key in expiries if expiry != _NEVER)
+        entries = ((expiry + key, b"") for expiry, key in expiries if expiry != _NEVER)
+        self._write_index(rows_at_once, entries)
 
-    def _write_index(self, changes: Iterator[Change]) -> None:
-        while part := list(islice(changes, _PART_ROWS)):
+    def _write_index(self, rows_at_once: int, changes: Iterator[Change]) -> None:
+        while part := list(islice(changes, rows_at_once)):
             self._index.write(part)
 
     def close(self) -> None:

@@ -14,27 +14,28 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
-from samovar.changelog.log import Joining, Log, Member, TopicPartition
+from samovar.changelog.log import Joining, Log, Member, Records, TopicPartition
+from samovar.patterns.matcher import BatchTooLarge, RuleFailure
 from samovar.state.errors import StoreHeld
 from samovar.state.points import passing
 from samovar.tasks.clock import Clock
 from samovar.tasks.collector import collector_off
 from samovar.tasks.commit_times import CommitTimes
-from samovar.tasks.core import Counts, Outcome, added
+from samovar.tasks.core import Core, Counts, Outcome, added
+from samovar.tasks.heart import NOTHING_SETTLED, Settled
 from samovar.tasks.notes import Note
 from samovar.tasks.pausing import Pausing
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.renewal import Never, Renewal
+from samovar.tasks.slot_claim import SlotClaim
 from samovar.tasks.task import Life, RulesBehind, Task, Upkeep
+from samovar.tasks.topic_watch import TopicWatch
 
-POLL_RECORDS = 50_000
-POLLS = 3  # a commit at most, while so much comes, where many of its events change the same rows
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
-MEMORY_EVERY = 32  # commits between two looks at the memory in use
-MEMORY_ROWS = 20_000  # changed by one commit, after which it is looked at too
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
 ASK_EVERY_S = 0.5  # how often a container that is done looks whether the others are
@@ -65,8 +66,13 @@ class Container:
         clock: Clock,
         tell: Callable[[str], None] = lambda _: None,
         renewal: Renewal | None = None,
+        claim: SlotClaim | None = None,
     ) -> None:
-        """`plans` are one a stage, the main one first. `renewal` gives others while it runs."""
+        """`plans` are one a stage, the main one first. `renewal` gives others while it runs. Without a `claim` nobody
+        else is in its slot.
+        """
+        self.watch = TopicWatch(log, tell)
+        self._claim = claim
         self.renewal = renewal or Never()
         self.log = log
         self.slot = slot
@@ -84,15 +90,17 @@ class Container:
         self._rejoins = 0
         self._trouble_since_s = 0.0
         self._commits = 0
-        self._polls = POLLS
+        self._polls = self.tunables.commit_polls
         self.commit_times = CommitTimes()
-        self._pausing = Pausing()
+        self._pausing = Pausing(self.tunables)
         self._asked_at_s = 0.0
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
     def _plan(self, plans: Sequence[Plan]) -> None:
         self.plans = {plan.stage: plan for plan in plans}
+        self.watch.follow(plans)
         self.plan = plans[0]
+        self.tunables = self.plan.tunables
         self._readers: dict[str, list[str]] = defaultdict(list)  # stages by topic
         for plan in plans:
             for spec in plan.inputs:
@@ -102,15 +110,32 @@ class Container:
 
     def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
+        self._claim_slot()
         self._goes_on = not until_caught_up
         try:
+            self.watch.look()
             with collector_off():
                 self._loop(until_caught_up, on_cycle)
             self._last_commit()
             self._leaves = self._leaves or (until_caught_up and self._is_alone())
         finally:
             self.close()
+            if self._claim is not None:
+                self._claim.release()
         return self._gone
+
+    def _claim_slot(self) -> None:
+        """Refuse a slot that another container has. A log that does not answer is asked again, as in the loop."""
+        if self._claim is None:
+            return
+        self._claim.wait = self._stopped.wait
+        while not self._stopped.is_set():
+            try:
+                self._claim.take()
+            except (Fenced, CommitUnknown, LogUnavailable) as error:
+                self._rejoin(error)
+            else:
+                return
 
     def _is_alone(self) -> bool:
         """Whether nobody would have to take over from it."""
@@ -165,21 +190,28 @@ class Container:
         self.tell(Note(text, "restart", "warning", error=type(error).__name__, times=self._rejoins))
         with suppress(LogUnavailable):
             self.close()
+        if isinstance(error, Fenced) and self._claim is not None:
+            with suppress(LogUnavailable):
+                self._claim.keep()
         self._stopped.wait(min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S))
 
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""
+        self.watch.check()
         self._renew()
         member = self._joined()
         self._switch_all(member)
         busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
+        self._recover(member)
         taken = whole = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(self._polls - 1):
-            if taken < POLL_RECORDS // 2:
+            if taken < max(1, self.tunables.poll_records // 2):
                 break
             taken = self._take(member, 0.0)
             whole += taken
+        self._recover(member)
         self._tick(member)
+        self._recover(member)
         self._commit(member, whole)
         self._pausing.look(member, self.plans.values(), self.tasks.values())
         self._index_some()
@@ -190,7 +222,7 @@ class Container:
         """A little of one task's index of deadlines: events go first."""
         for task in self._running():
             if task.indexing:
-                task.core.index_some()
+                self._attempt(task, task.core.index_some)
                 break
 
     # ------------------------------------------------------------ rules change
@@ -245,12 +277,75 @@ class Container:
     def _take(self, member: Member, timeout_s: float) -> int:
         """Feed what one poll gives; how many records that was."""
         taken = 0
-        for records in member.poll(POLL_RECORDS, timeout_s):
-            for task in self._reading(TopicPartition(records.topic, records.partition)):
-                if task.life is Life.RUNNING:
-                    task.feed(records)
-                    taken += len(records)
+        for records in member.poll(self.tunables.poll_records, timeout_s):
+            readers = self._reading(TopicPartition(records.topic, records.partition))
+            settled = NOTHING_SETTLED
+            for task in [task for task in readers if task.life is Life.RUNNING]:
+                if any(each.is_abandoned for each in readers):
+                    break  # all of them read on from where that task stands
+                # A stage that came later reads again what the main one judged long ago.
+                before = task.core.intake.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
+                count, aside = self._feed(member, task, records, settled)
+                if len(readers) > 1:
+                    settled = Settled(before, settled.offsets | aside)
+                taken += count
         return taken
+
+    def _feed(self, member: Member, task: Task, records: Records, settled: Settled) -> tuple[int, frozenset[int]]:
+        """Feed one task; how many records it took, and the offsets of those that it put aside. What it finds is
+        committed before it takes much memory.
+        """
+        taken, aside = 0, set[int]()
+
+        def feed(piece: Records) -> None:
+            aside.update(task.feed(piece, settled))
+
+        for piece in task.pieces(records):
+            if not self._attempt(task, partial(feed, piece), len(piece)):
+                break
+            taken += len(piece)
+            found = sum(each.core.found_bytes for each in self._running() if isinstance(each.core, Core))
+            if found > task.upkeep.budget.step_bytes or (task.piece_rows is not None and found):
+                self._commit(member)
+        return taken, frozenset(aside)
+
+    # ------------------------------------------------------------ steps that were abandoned
+
+    def _attempt(self, task: Task, act: Callable[[], None], rows: int = 0) -> bool:
+        """Whether a step went to its end; else the task stands where it last committed."""
+        try:
+            act()
+        except RuleFailure as failure:
+            task.abandon(failure, rows)
+        except BatchTooLarge:
+            task.abandon(None, rows)
+        return not task.is_abandoned
+
+    def _recover(self, member: Member) -> None:
+        """Tasks whose step was abandoned go on: without the rule that was at fault, and from their own positions."""
+        for task in [task for task in self._running() if task.is_abandoned]:
+            self._quarantine(member, task)
+            task.is_abandoned = False
+            self._seek(member, task)
+
+    def _quarantine(self, member: Member, task: Task) -> None:
+        """As a change of rules: a transaction of its own, at the position before the batch. Then all are told."""
+        failure = task.failure
+        outcome = None if failure is None else task.begin_quarantine()
+        if failure is None or outcome is None:
+            return
+        last = member.transact(outcome.appends, self._offsets([outcome]))
+        task.committed(outcome, last[task.changelog.at])
+        task.end_switch()
+        self._tell_notes(task)
+        self.renewal.quarantine(failure)
+
+    def _seek(self, member: Member, task: Task) -> None:
+        """Read its inputs on from where all are that take them."""
+        for at in task.inputs:
+            readers = self._reading(at)
+            if all(each.life is Life.RUNNING for each in readers):
+                member.seek(at, min(each.positions()[at] for each in readers))
 
     def _reading(self, at: TopicPartition) -> list[Task]:
         """The tasks that take records of a partition."""
@@ -268,13 +363,16 @@ class Container:
                     self._assigned,
                     self._revoked,
                     self._lost,
+                    self.plan.topics.journal,
                 )
             )
         return self._member
 
     def _tick(self, member: Member) -> None:
+        standing = member.standing()
         for task in self._running():
-            task.tick({at for at in task.inputs if member.at_end(at) and at not in self._pausing.paused})
+            ended = {at for at in task.inputs if member.at_end(at) and at not in self._pausing.paused}
+            self._attempt(task, partial(task.tick, {at: standing.get(at) for at in ended}))
 
     def _commit(self, member: Member, taken: int = 0) -> None:
         """Everything that the tasks have, as one transaction; then each store (P3)."""
@@ -294,12 +392,13 @@ class Container:
         self._rejoins = 0
         self._commits += 1
         rows = sum(len(each.changes) for each in outcomes)
-        if self._commits % MEMORY_EVERY == 0 or rows > MEMORY_ROWS:
+        is_time = self._commits % self.tunables.memory_commits == 0
+        if is_time or rows > self.tunables.memory_rows:
             self._keep_small()
-        if taken >= POLL_RECORDS:
+        if taken >= self.tunables.poll_records:
             # A row that changes often is written less often by large commits; others only fill memory.
-            self._polls = POLLS if rows * 2 < taken else 1
-        if self._commits % MEMORY_EVERY == 0:
+            self._polls = self.tunables.commit_polls if rows * 2 < taken else 1
+        if is_time:
             gc.collect(1)
 
     def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
@@ -319,7 +418,7 @@ class Container:
         """Hold no more states in memory than the cache may; the stores have them all."""
         sizes = {place: task.core.memory_bytes() for place, task in self.tasks.items() if task.life is Life.RUNNING}
         for place in sorted(sizes, key=lambda each: -sizes[each]):
-            if sum(sizes.values()) <= self.plan.cache_bytes:
+            if sum(sizes.values()) <= self.tunables.cache_bytes:
                 break
             self.tasks[place].core.let_go()
             sizes[place] = 0
@@ -357,6 +456,7 @@ class Container:
         if is_running:
             if task.switch_due:
                 self._switch(member, task)
+            self._quarantine(member, task)
             for at in task.inputs:
                 readers = self._reading(at)
                 if all(each.life is Life.RUNNING for each in readers):
@@ -441,8 +541,9 @@ class Container:
         if self._member is None or now_s - self._asked_at_s < ASK_EVERY_S:
             return False
         self._asked_at_s = now_s
-        topics = self.log.topics(list(self._readers)).values()
-        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        lead = self.plan.topics.journal
+        partitions = self.log.topics([lead])[lead].partitions  # as many as the state was made with
+        places = [TopicPartition(topic, number) for topic in self._readers for number in range(partitions)]
         committed = self.log.committed(self.upkeep.group, places)
         ends = self.log.bounds(places)  # after the offsets: what a stage forwarded with them is there by now
         return all(ends[at].begin == ends[at].end or committed[at] == ends[at].end for at in places)

@@ -16,12 +16,14 @@ from samovar.changelog.redriven import carried
 from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.forwarding import Forwarding
+from samovar.tasks.heart import NOTHING_SETTLED, Settled
 from samovar.tasks.intake import Fed, Intake
 from samovar.tasks.muting import Muting
 from samovar.tasks.opening import rows_of_gone_rules
+from samovar.tasks.placing import MISPLACED, MOVED, checked_streams
 from samovar.tasks.plan import MAIN, InputSpec, Plan
 from samovar.tasks.receiving import Receiver
-from samovar.tasks.residence import Index, Residence
+from samovar.tasks.residence import Residence
 from samovar.tasks.skipping import Skips
 from samovar.tasks.storm import Guard
 from samovar.tasks.switching import Switch, rules_facts
@@ -33,11 +35,12 @@ class Counts:
 
     events: int = 0
     dead: int = 0
+    misplaced: int = 0  # of these, records that are not in the partition of their key
     late: int = 0
     matches: int = 0
     commits: int = 0
     rows: int = 0  # changed rows, as logged
-    dropped: int = 0  # partial matches and events that max_partials and max_events let go of
+    dropped: int = 0  # partial matches, events and matches that max_partials, max_events and max_matches let go of
     emitted: int = 0  # records, by tasks of the user's
     failed: int = 0  # calls of their code that raised; counted as dead too
     forwarded: int = 0  # events, to stages that are keyed otherwise
@@ -46,6 +49,10 @@ class Counts:
     skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
     muted: int = 0  # matches of rules in shadow, or of versions that drain
     throttled: int = 0  # alerts that the storm guard kept back
+
+
+def count_misplaced(fed: Fed) -> int:
+    return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)
 
 
 def added(left: Counts, right: Counts) -> Counts:
@@ -85,14 +92,16 @@ class Core:
     ) -> None:
         self.plan = plan
         self.partition = partition
-        self.intake = _intake_of(inputs, plan.fields, partition)
+        self.intake = _intake_of(inputs, plan, partition)
         if position is not None:
             self.intake.resume(position)
+        self.intake.check_places(checked_streams(plan), position)
         told = {} if position is None else position.forwards
         self._skips = Skips.of(store)
         self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
+        self.changelog_id = ""
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
         self.muting = Muting(plan.rules)
@@ -100,6 +109,7 @@ class Core:
         self.alerts: list[Pair] = []
         self._dead, self._late = Letters(), Letters()
         self._dirty = False
+        self.found_bytes = 0  # of matches, since the last outcome
 
     @property
     def watermark(self) -> int:
@@ -112,24 +122,27 @@ class Core:
 
     # ------------------------------------------------------------ what happens
 
-    def feed(self, records: Records) -> None:
+    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input."""
+        aside: frozenset[int] = frozenset()
         for piece, anew in self.intake.pieces(records):
             if anew:
                 self.residence.forget()
-            self._feed(piece)
+            aside |= self._feed(piece, settled)
         self._since.missed += self.intake.take_missed()
+        return aside
 
-    def _feed(self, records: Records) -> None:
+    def _feed(self, records: Records, settled: Settled) -> frozenset[int]:
         self.forwarding.begin()
         fed = self.intake.feed(records)
         self._dirty = True
         if self.plan.stage == MAIN:  # in a later stage they come once more
             self._since.events += len(records)
-        self._put_aside(records, fed)
+        self._put_aside(records, fed.unsettled(records, settled))
         if self.forwarding.outlets:
             self._since.unkeyed += self.forwarding.take(self.intake.by_topic[records.topic].spec.stream, records, fed)
         self._run(fed.ordered)
+        return fed.aside(records)
 
     def tick(self, now_ms: int) -> bool:
         """Let event time pass where inputs are idle, if anything waits for it, here or in a later stage."""
@@ -154,6 +167,11 @@ class Core:
             self.residence.forget()
         self._run(self.intake.apply(entry))
 
+    def count_on(self, counts: Counts) -> None:
+        """Go on with the counts of those that were at work here before."""
+        self.counts = counts
+        self.residence.dropped_before += counts.dropped
+
     def release_to(self, watermark: int) -> None:
         """Let event time be this, where it is behind: of a fold that ends where another task stands."""
         buffer = self.intake.buffer
@@ -161,10 +179,8 @@ class Core:
         self._run(release(buffer))
 
     def index_some(self) -> None:
-        """Go on with the index of deadlines; what it shows to be due happens when it is complete."""
-        if self.residence.index_some():
-            self._run(release(self.intake.buffer))
-            self._dirty = True
+        """Go on a little with the index of deadlines."""
+        self.residence.index_some()
 
     def note_rules(self) -> None:
         """Write the rules to the journal: from here on they are these."""
@@ -180,6 +196,7 @@ class Core:
     def _run(self, ordered: Ordered) -> None:
         found = self.residence.run(ordered.released, ordered.watermark)
         if len(found):
+            self.found_bytes += len(found.text)
             found_here: Sequence[Pair] = found.records()
             alerts = found_here if self.muting.is_idle else self.muting.left(found_here)
             self._since.muted += len(found_here) - len(alerts)
@@ -208,6 +225,7 @@ class Core:
             redriven = carried(records.headers(late.row))
             self._late.put(pair, (*where.late(offset, late.late_ms), *redriven, *more))
         self._since.dead += len(fed.dead)
+        self._since.misplaced += count_misplaced(fed)
         self._since.late += len(fed.late)
 
     # ------------------------------------------------------------ what is to be written
@@ -216,11 +234,16 @@ class Core:
         intake = self.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
         told, book = self.forwarding.told(), 0 if self.plan.book is None else self.plan.book.change
-        return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled, told, book)
+        head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
+        return Position(*head, told, book, self.changelog_id, self.plan.service)
 
     @property
     def indexing(self) -> bool:
-        return self.residence.index is Index.BUILDING
+        return self.residence.indexing
+
+    @property
+    def waits_for_index(self) -> bool:
+        return self.residence.waits_for_index
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one. `more` are further rows to log, of rules that are no more."""
@@ -248,6 +271,7 @@ class Core:
         since, self._since = self._since, Counts()
         since.commits = 1
         self.alerts, self._dead, self._late = [], Letters(), Letters()
+        self.found_bytes = 0
         self.intake.entries = []
         self._dirty = False
         return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
@@ -273,6 +297,6 @@ class Core:
         """Rules hold nothing but their store."""
 
 
-def _intake_of(inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> Intake:
+def _intake_of(inputs: Sequence[InputSpec], plan: Plan, partition: int) -> Intake:
     is_forwarded = any(spec.is_forwarded for spec in inputs)
-    return (Receiver if is_forwarded else Intake)(inputs, fields, partition)
+    return (Receiver if is_forwarded else Intake)(inputs, plan.fields, partition, plan.tunables)

@@ -182,7 +182,9 @@ class Forwarding:
 
     def appends(self) -> list[Append]:
         """All since the last commit: events, then marks."""
-        events = [Append(each.forward.topic, each.pairs) for each in self.outlets if each.pairs]
+        events = [
+            Append(each.forward.topic, each.pairs, among=each.forward.partitions) for each in self.outlets if each.pairs
+        ]
         marks: list[Append] = []
         self.bytes = 0
         for outlet in self.outlets:

@@ -7,6 +7,7 @@ commit has to write comes out. The same in gives the same out, however it was cu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from samovar.changelog.journal import Entry
@@ -20,12 +21,29 @@ if TYPE_CHECKING:
     from samovar.tasks.plan import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Records of one input that a stage before this one judged already: all before an offset, and some that it put
+    aside. So each is put aside once in a service, however many stages read it.
+    """
+
+    before: int = 0
+    offsets: frozenset[int] = frozenset()
+
+    def has(self, offset: int) -> bool:
+        return offset < self.before or offset in self.offsets
+
+
+NOTHING_SETTLED = Settled()
+
+
 class Heart(Protocol):
     """One task's work. `counts` are of what is committed, `alerts` what it found since the last `outcome`."""
 
     plan: Plan
     counts: Counts
     alerts: list[Pair]
+    changelog_id: str  # of the topic that its commits go to
 
     @property
     def intake(self) -> Intake: ...
@@ -41,8 +59,15 @@ class Heart(Protocol):
         """Whether `index_some` has work to do."""
         ...
 
-    def feed(self, records: Records) -> None:
-        """Take the next records of one input."""
+    @property
+    def waits_for_index(self) -> bool:
+        """Whether it must all be done before anything is fed, so that no timer is passed unseen."""
+        ...
+
+    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+        """Take the next records of one input. Of those that are settled no letter is written: another stage of the
+        service did it. The offsets of records that were put aside here.
+        """
         ...
 
     def tick(self, now_ms: int) -> bool:

@@ -7,7 +7,7 @@ event time, what is late, and what moved event time without an event (journal en
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,17 +17,19 @@ from numpy.typing import NDArray
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import SCHEMA, Entry
-from samovar.changelog.keytexts import key_texts
+from samovar.changelog.keytexts import key_texts, misplaced_rows
 from samovar.changelog.letters import Origin
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.record import Input, Position, Unknown
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder, Int32s
 from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
+from samovar.tasks.heart import NOTHING_SETTLED, Settled
+from samovar.tasks.placing import MISPLACED, MOVED, is_on, is_on_at, needed_turns
 from samovar.tasks.plan import InputSpec
 from samovar.tasks.unknown_schemas import edges_of, needed, turned, unknown_at, unknown_yet
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
-MARK_RECORDS = 5_000  # between two marks: what a restart may read too much
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take
 ROW_BYTES = 24  # of an event, and about as much for each of its values beside its text
 KIND_WORDS = {
@@ -70,6 +72,21 @@ class Fed:
     rows: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
     texts: Sequence[Sequence[bytes | None]] = ()
 
+    def aside(self, records: Records) -> frozenset[int]:
+        """Offsets of the dead and the late ones."""
+        if not self.dead and not self.late:
+            return frozenset()
+        rows = [*(dead.row for dead in self.dead), *(late.row for late in self.late)]
+        return frozenset(records.offsets[rows].tolist())
+
+    def unsettled(self, records: Records, settled: Settled) -> Fed:
+        """Without those that another stage put aside."""
+        if settled is NOTHING_SETTLED or (not self.dead and not self.late):
+            return self
+        dead = [each for each in self.dead if not settled.has(int(records.offsets[each.row]))]
+        late = [each for each in self.late if not settled.has(int(records.offsets[each.row]))]
+        return replace(self, dead=dead, late=late)
+
 
 class Mark(NamedTuple):
     """A place in an input to read on from: the largest time before it, and whether that was raised with no event."""
@@ -93,16 +110,23 @@ class Source:
     silent: bool = False
     marks: deque[Mark] = field(default_factory=deque)
     stood_since_ms: int | None = None  # when its end was reached, by the clock of the process
+    stood_until_ms: int = 0  # up to when the log said so
     stood_largest: int = NO_TIME
+    stretch: int = 0  # of looks at the log, since then without a break
     taken_ms: int | None = None  # log time of the last record taken
     unknown: tuple[Unknown, ...] = ()  # schemas that are not known, or were not
+    placing: tuple[int, ...] = ()  # offsets at which the check of partitions was turned on and off
+    is_checked: bool = False  # whether records must be in the partition of their key
 
 
 class Intake:
     """The inputs of one task. Pure but for its own memory: no log, no clock."""
 
-    def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
+    def __init__(
+        self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int, tunables: Tunables = DEFAULTS
+    ) -> None:
         self.partition = partition
+        self.tunables = tunables
         self.fields = tuple(fields)
         self.streams = tuple(spec.stream for spec in inputs)  # by their numbers, also those that are read no more
         read = [(number, spec) for number, spec in enumerate(inputs) if not spec.retired]
@@ -114,12 +138,23 @@ class Intake:
         self.entries: list[Entry] = []  # since the last commit
         self.journaled = 0  # entries ever
         self.replays = False
+        # How many partitions a topic has now: asked where keys are misplaced, to say why.
+        self.partitions_now: Callable[[str], int] = lambda _topic: 0
         self._missed = 0
 
     def take_missed(self) -> int:
         """How many records went by of which this task was told nothing, since this was last asked."""
         missed, self._missed = self._missed, 0
         return missed
+
+    def check_places(self, streams: Collection[str], position: Position | None) -> None:
+        """From where the position stands on, records of these streams must be in the partitions of their keys."""
+        stored = {} if position is None else position.inputs
+        for stream, source in self.sources.items():
+            source.placing = stored[stream].placing if stream in stored else ()
+            source.is_checked = stream in streams
+            if is_on(source.placing) != source.is_checked:
+                source.placing = (*source.placing, stored[stream].next if stream in stored else 0)
 
     def _places(self, number: int, _spec: InputSpec) -> list[tuple[int, int]]:
         """The partitions that an input's events come from, each with a watermark of its own."""
@@ -144,6 +179,7 @@ class Intake:
         first = source.marks[0] if source.marks else Mark(source.next, largest, False)
         raises = tuple((mark.offset, mark.largest) for mark in list(source.marks)[1:] if mark.raised)
         source.unknown = needed(source.unknown, first.offset)
+        source.placing = needed_turns(source.placing, first.offset)
         return Input(
             spec.topic,
             source.topic_id,
@@ -153,6 +189,7 @@ class Intake:
             raises,
             source.silent,
             unknown=source.unknown,
+            placing=source.placing,
         )
 
     def largest(self, stream: str) -> int:
@@ -163,7 +200,7 @@ class Intake:
         return self.buffer.largest.get((source.number, self.partition), NO_TIME)
 
     def _mark(self, source: Source, offset: int) -> None:
-        if not source.marks or offset - source.marks[-1].offset >= MARK_RECORDS:
+        if not source.marks or offset - source.marks[-1].offset >= self.tunables.mark_records:
             source.marks.append(Mark(offset, self._largest(source), False))
 
     def _forget_marks(self) -> None:
@@ -192,17 +229,19 @@ class Intake:
     def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
         """Take records from `safe` up to `next` once more, for the events among them that still wait."""
         source = self.sources[stream]
-        raises = deque(stored.raises)
+        raises, is_checked = deque(stored.raises), source.is_checked
+        edges = [*edges_of(stored.unknown), *source.placing]
         for each in records:
             rows = np.flatnonzero(each.offsets < stored.next)
-            for part in cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges_of(stored.unknown)]):
+            for part in cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges]):
                 source.decoder.hide(unknown_at(stored.unknown, int(each.offsets[part[0]])))
+                source.is_checked = is_on_at(source.placing, int(each.offsets[part[0]]))
                 while raises and raises[0][0] <= int(each.offsets[part[0]]):
                     self._raise_again(source, *raises.popleft())
                 self._recover_rows(source, each, part)
         for offset, largest in raises:
             self._raise_again(source, offset, largest)
-        source.next = stored.next
+        source.next, source.is_checked = stored.next, is_checked
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
     def _raise_again(self, source: Source, offset: int, largest: int) -> None:
@@ -313,17 +352,42 @@ class Intake:
         return np.full(len(records), self.partition, np.int32)
 
     def _faults(self, source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
-        return faults(source, batch, times)
+        found = faults(source, batch, times)
+        if source.is_checked:
+            self._find_misplaced(source, batch, found)
+        return found
+
+    def _find_misplaced(self, source: Source, batch: Batch, found: dict[int, tuple[str, str]]) -> None:
+        """Events whose key has its state in another partition. Where the topic has grown, that is mostly why."""
+        spec = source.spec
+        rows = misplaced_rows(batch, source.key_column, spec.placed_in, self.partition)
+        if not len(rows):
+            return
+        now = self.partitions_now(spec.topic)
+        is_moved = now > spec.placed_in
+        still = misplaced_rows(batch, source.key_column, now, self.partition).tolist() if is_moved else rows.tolist()
+        misplaced = set(still)
+        for row in rows.tolist():
+            if row in misplaced:
+                words = f"murmur2 of `{spec.key}` places it in another partition than {self.partition}"
+                found.setdefault(row, (MISPLACED, f"{words} of {spec.placed_in}"))
+            else:
+                words = f"the topic has {now} partitions now, and the state was made with {spec.placed_in}"
+                found.setdefault(row, (MOVED, f"`{spec.key}` has its state in another partition: {words}"))
 
     # ------------------------------------------------------------ event time with no event
 
-    def stand(self, stream: str, at_end: bool, now_ms: int) -> None:
-        """Say whether a stream's position stands at the log's end, by a clock that never goes back."""
+    def stand(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
+        """Say whether a stream's position stands at the log's end, by a clock that never goes back. It stands there
+        only for as long as the log says so: in which stretch of looks; None where there was none since the last time.
+        """
         source = self.sources[stream]
         if not at_end:
             source.stood_since_ms = None
-        elif source.stood_since_ms is None:
-            source.stood_since_ms, source.stood_largest = now_ms, self._largest(source)
+        elif stretch is not None:
+            if source.stood_since_ms is None or source.stretch != stretch:
+                source.stood_since_ms, source.stood_largest = now_ms, self._largest(source)
+            source.stood_until_ms, source.stretch = now_ms, stretch
 
     def idle_watermark(self, now_ms: int) -> int:
         """Event time as it would be after `advance`."""
@@ -341,7 +405,11 @@ class Intake:
         return None if source.silent or self._is_idle(source, now_ms) else NO_TIME
 
     def _is_idle(self, source: Source, now_ms: int) -> bool:
-        return source.stood_since_ms is not None and now_ms - source.stood_since_ms >= source.spec.idle_ms
+        return self._stood_ms(source, now_ms) >= source.spec.idle_ms
+
+    def _stood_ms(self, source: Source, now_ms: int) -> int:
+        """For how long a source stood at its end, as far as the log said so; -1 where it does not."""
+        return -1 if source.stood_since_ms is None else min(now_ms, source.stood_until_ms) - source.stood_since_ms
 
     def idle_largest(self, stream: str, now_ms: int) -> int | None:
         """What a stream's largest event time would be raised to while it is idle; NO_TIME where it never had an event,
@@ -353,9 +421,9 @@ class Intake:
 
     def _raised(self, source: Source, now_ms: int) -> int | None:
         """The largest time that an idle source is to have; event time goes on as the wall clock does."""
-        if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME or source.stood_since_ms is None:
+        if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME:
             return None
-        return max(self._largest(source), source.stood_largest + now_ms - source.stood_since_ms - source.spec.idle_ms)
+        return max(self._largest(source), source.stood_largest + self._stood_ms(source, now_ms) - source.spec.idle_ms)
 
     def advance(self, now_ms: int) -> Ordered:
         """Let event time pass for idle streams; each such move is a journal entry."""

@@ -45,6 +45,7 @@ class Look:
     at_work: tuple[RuleAtWork, ...] = ()
     changes: Mapping[tuple[str, int], int] = field(default_factory=dict)  # task to the change of rules it took last
     rules_refused: str | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)  # by stream that has grown: records that are not read
 
     @property
     def shape(self) -> object:
@@ -70,6 +71,7 @@ class Observer:
 
     def __init__(self, container: Container, clock: Clock) -> None:
         self._container = container
+        self.watch = container.watch
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
         self._next_s = 0.0
@@ -118,6 +120,7 @@ class Observer:
             at_work(running),
             {(stage_of(task), task.partition): change for task in running if (change := change_of(task))},
             container.renewal.trouble,
+            container.watch.unread,
         )
 
     def _report(self, task: Task, now_s: float) -> TaskReport:
@@ -133,7 +136,13 @@ class Observer:
             for source in intake.sources.values()
         )
         return TaskReport(
-            *place, task.life.value, watermark, holder_of(intake), inputs, state_bytes=task.store.size_bytes()
+            *place,
+            task.life.value,
+            watermark,
+            holder_of(intake),
+            inputs,
+            state_bytes=task.store.size_bytes(),
+            waiting=len(intake.buffer.pending),
         )
 
     def _restoring(self, place: tuple[str, int], task: Task, now_s: float) -> RestoreReport:
@@ -204,16 +213,16 @@ class RuleTotals:
     def looks(self, live: Mapping[str, int]) -> tuple[RuleReport, ...]:
         found = []
         for rule, totals in sorted(self._totals.items()):
-            matches, suppressed, partials, events, no_key = map(int, totals[:-1])
+            matches, suppressed, partials, events, dropped, no_key = map(int, totals[:-1])
             kept = self._kept.get(rule, (0, 0))
-            own = matches, suppressed, partials, events, no_key, totals[-1], live.get(rule, 0)
+            own = matches, suppressed, partials, events, dropped, no_key, totals[-1], live.get(rule, 0)
             found.append(RuleReport(rule, *own, *kept))
         return tuple(found)
 
 
 def _sums(told: Tallies) -> tuple[float, ...]:
-    counted = told.matches, told.suppressed, told.dropped_partials, told.dropped_events, told.no_key
-    return *map(float, counted), told.ns / 1e9
+    dropped = told.dropped_partials, told.dropped_events, told.dropped_matches
+    return *map(float, (told.matches, told.suppressed, *dropped, told.no_key)), told.ns / 1e9
 
 
 # ---------------------------------------------------------------- what a task shows
@@ -245,6 +254,8 @@ def at_work(running: Iterable[Task]) -> tuple[RuleAtWork, ...]:
 
 
 def status_of(rule: RuleText, watermark: int) -> str:
+    if rule.quarantined is not None:
+        return "quarantined"
     if rule.drains:
         return "draining"
     if rule.shadow:

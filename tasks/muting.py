@@ -22,7 +22,7 @@ class Muting:
     """The rules of one task that do not simply alert; most tasks have none, and then nothing is looked at."""
 
     def __init__(self, rules: Sequence[RuleText]) -> None:
-        self._rules = {head_of(rule): rule for rule in rules if _may_be_muted(rule)}
+        self._rules = {head_of(rule): rule for rule in rules if may_be_muted(rule)}
         self._heads = tuple(self._rules)
         self.serial = next(_SERIALS)  # no other of this process has it
         self.muted: Counter[str] = Counter()  # matches a rule, since these rules began here
@@ -54,7 +54,7 @@ def is_muted(rule: RuleText, match: dict[str, Any]) -> bool:
     return rule.shadow or (rule.alerts_from_ms is not None and match["at"] < rule.alerts_from_ms)
 
 
-def _may_be_muted(rule: RuleText) -> bool:
+def may_be_muted(rule: RuleText) -> bool:
     return rule.shadow or rule.alerts_from_ms is not None or rule.began_by_ms is not None
 
 

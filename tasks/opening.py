@@ -11,8 +11,6 @@ from samovar.state.store import Change, Store
 from samovar.tasks.intake import Intake
 from samovar.tasks.plan import InputSpec, Plan
 
-RECOVER_RECORDS = 20_000
-
 
 def check_against_offsets(
     position: Position | None, committed: Mapping[TopicPartition, int | None], partition: int, delivery: Delivery
@@ -41,6 +39,19 @@ def check_against_offsets(
                 "Offsets and state move together only: set the offset of the group back to that. If nobody moved it and"
                 " the state is ahead, a broker lost a commit: `samovar restore --from changelog`.",
             )
+
+
+def check_against_changelog(position: Position | None, topic: Topic, partition: int) -> None:
+    """Refuse a state that was begun in another changelog: what is in this one is only what came after."""
+    if position is None or not position.changelog or position.changelog == topic.id:
+        return
+    raise Refused(
+        "changelog-recreated",
+        f"the changelog {topic.name} was deleted and made again while the service ran: of the state of partition"
+        f" {partition} it has only what changed since then",
+        "Make it whole again from the input: `samovar restore --from source`.",
+        f"topic id {topic.id}, the state was begun in {position.changelog}",
+    )
 
 
 def _stored(position: Position | None, at: TopicPartition) -> Input | None:
@@ -92,7 +103,8 @@ def recover_waiting(log: Log, intake: Intake, position: Position, partition: int
             continue
         if stored.safe < stored.next:
             at = TopicPartition(stored.topic, partition)
-            intake.recover(stream, read_between(log, at, stored.safe, stored.next), stored)
+            at_once = intake.tunables.recover_records
+            intake.recover(stream, read_between(log, at, stored.safe, stored.next, at_once), stored)
         else:
             intake.sources[stream].next = stored.next
 
@@ -104,13 +116,13 @@ def rows_of_gone_rules(store: Store, plan: Plan) -> list[Change]:
     return [(row, None) for row in rows if row_parts(row)[1] not in kept]
 
 
-def read_between(log: Log, at: TopicPartition, start: int, end: int) -> list[Records]:
+def read_between(log: Log, at: TopicPartition, start: int, end: int, records_at_once: int) -> list[Records]:
     """All records of a short stretch."""
     reader = log.reader({at: start})
     found: list[Records] = []
     try:
         while reader.position(at) < end:
-            found += reader.poll(RECOVER_RECORDS, 0.1)
+            found += reader.poll(records_at_once, 0.1)
     finally:
         reader.close()
     return [each for each in found if len(each)]

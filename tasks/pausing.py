@@ -6,27 +6,26 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from samovar.changelog.log import Member, TopicPartition
+from samovar.common.tunables import Tunables
 from samovar.tasks.in_flight import InFlight
 from samovar.tasks.intake import Intake
 from samovar.tasks.plan import Plan
 from samovar.tasks.task import Life, Task
-
-PENDING_MOST = 200_000  # events of a task that wait before inputs that are ahead are paused
-PENDING_BYTES = 64 << 20  # and what these may take; beyond it there is at most what one cycle takes in
 
 
 @dataclass
 class Pausing:
     """The source of truth for which inputs are paused."""
 
+    tunables: Tunables
     paused: set[TopicPartition] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
 
     def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[Task]) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.life is Life.RUNNING]
-        waiting = [task.core.intake for task in running if _holds_much(task.core.intake)]
-        is_much = self.in_flight.bytes > PENDING_BYTES and not self._is_taken(tasks)
+        waiting = [task.core.intake for task in running if self._holds_much(task.core.intake)]
+        is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
         sources = _sources(plans, running) if is_much else set()
         if not waiting and not sources and not self.paused:
             return
@@ -37,6 +36,10 @@ class Pausing:
         if self.paused - ahead:
             member.resume(self.paused - ahead)
         self.paused = ahead
+
+    def _holds_much(self, intake: Intake) -> bool:
+        most = self.tunables
+        return len(intake.buffer.pending) > most.pending_events or intake.waiting_bytes() > most.pending_bytes
 
     def _is_taken(self, tasks: Iterable[Task]) -> bool:
         """Whether the later stages here have taken what was forwarded."""
@@ -58,7 +61,3 @@ def _sources(plans: Iterable[Plan], running: Iterable[Task]) -> set[TopicPartiti
     """The inputs of which later stages get events."""
     topics = {spec.source_topic for plan in plans for spec in plan.inputs}
     return {at for task in running for at in task.inputs if at.topic in topics}
-
-
-def _holds_much(intake: Intake) -> bool:
-    return len(intake.buffer.pending) > PENDING_MOST or intake.waiting_bytes() > PENDING_BYTES

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.compile import Program
-from samovar.patterns.matcher import MAX_EVENTS, MAX_PARTIALS
+from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.patterns.native import Decoder
 from samovar.tasks.storm import Limits
 from samovar.tasks.user_spec import TaskSpec
@@ -23,7 +24,9 @@ class InputSpec:
     its format.
 
     Where `topic` is a repartition topic, `source_topic` is the stream's own, and `source_partitions` how many that has.
-    A stream that a stage needs no more is `retired`: it keeps its number, and nothing is read of it.
+    A stream that a stage needs no more is `retired`: it keeps its number, and nothing is read of it. `placed_in` is
+    among how many partitions murmur2 places its keys (0: that is not checked), `types` are those of its events, if
+    known.
     """
 
     stream: str
@@ -39,6 +42,8 @@ class InputSpec:
     source_partitions: int = 0
     retired: bool = False
     decoder: Decoding = Decoder
+    placed_in: int = 0
+    types: frozenset[str] | None = None
 
     @property
     def is_forwarded(self) -> bool:
@@ -84,7 +89,8 @@ class RuleText:
 
     What is published has a `number`, and may be in `shadow`: it is counted and raises no alert, nor does one before
     `alerts_from_ms`. A version that another came in place of drains: until `drains_until_ms` it goes on with matches
-    that began by `began_by_ms`.
+    that began by `began_by_ms`. A version that went over a step's budget is `quarantined`, for the reason that stands
+    there: it is not at work, and comes back with a new number only.
     """
 
     id: str
@@ -97,6 +103,7 @@ class RuleText:
     alerts_from_ms: int | None = None
     began_by_ms: int | None = None
     drains_until_ms: int | None = None
+    quarantined: str | None = None
 
     @property
     def drains(self) -> bool:
@@ -155,19 +162,26 @@ class Plan:
     topics: OutputTopics
     max_partials: int = MAX_PARTIALS
     max_events: int = MAX_EVENTS
-    cache_bytes: int = 128 << 20
+    max_matches: int = MAX_MATCHES
+    tunables: Tunables = DEFAULTS
     stage: str = MAIN
     forwards: tuple[Forward, ...] = ()
     others: tuple[InputSpec, ...] = ()
     task: TaskSpec | None = None
     book: Book | None = None  # None: nothing was ever published, the rules are those of files
     storm: Limits = field(default_factory=dict)  # alerts that a rule may raise
+    placed: frozenset[str] = frozenset()  # streams that user-defined tasks read as they are keyed
 
     @property
     def versions(self) -> dict[str, str]:
         if self.task is not None:
             return {self.task.name: self.task.version}
-        return {rule.name: rule.version for rule in self.rules}
+        return {rule.name: rule.version for rule in self.rules if rule.quarantined is None}
+
+    @property
+    def known_versions(self) -> dict[str, str]:
+        """Of what was published, at work or in quarantine."""
+        return {rule.id: rule.version for rule in self.rules if not rule.drains}
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -8,14 +8,15 @@ which inputs are read makes no difference. What comes out is equal to the live s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from samovar.changelog.cursors import Cursor, read_all
+from samovar.changelog.cursors import Cursor, Part, read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import REWIND, Entry, standing, unpack_entry
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
-from samovar.changelog.record import Position
+from samovar.changelog.record import INDEXED, Position, deadline_rows
+from samovar.patterns.replay import may_burst
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.core import Core
 from samovar.tasks.hearts import heart_of
@@ -24,8 +25,6 @@ from samovar.tasks.opening import recover_waiting
 from samovar.tasks.plan import InputSpec, Plan
 from samovar.tasks.switching import Switch, plan_of_facts, standing_rows, switch_rows
 from samovar.tasks.warming import warm_rows
-
-COMMIT_EVENTS = 200_000  # between two writes to the store
 
 
 @dataclass(frozen=True)
@@ -184,9 +183,11 @@ class Replay:
         return at
 
     def _topic_ids(self) -> None:
-        topics = self.log.topics([spec.topic for spec in self.plan.inputs])
+        changelog = self.plan.topics.changelog
+        topics = self.log.topics([changelog, *(spec.topic for spec in self.plan.inputs)])
         for source in self.core.intake.sources.values():
             source.topic_id = topics[source.spec.topic].id
+        self.core.changelog_id = topics[changelog].id if changelog in topics else ""
 
     def run(self, until: Until) -> None:
         for entry in self.entries:
@@ -213,12 +214,27 @@ class Replay:
             if records is None:
                 self.core.intake.sources[stream].next = left.pop(stream)
                 continue
-            self.core.feed(records)
-            self.events += len(records)
-            self._uncommitted += len(records)
-            if self._uncommitted >= COMMIT_EVENTS:
-                self._commit()
+            for piece in self._pieces(records):
+                self.core.feed(piece)
+                self.events += len(piece)
+                self._uncommitted += len(piece)
+                is_much = isinstance(self.core, Core) and self.core.found_bytes >= self.plan.tunables.replay_bytes
+                if is_much or self._uncommitted >= self.plan.tunables.replay_events:
+                    self._commit()
             self.on_progress(self.events)
+
+    def _pieces(self, records: Records) -> Iterator[Records]:
+        """Few at a time where one event can complete many matches: they are in memory until they are given out."""
+        size = (
+            self.plan.tunables.burst_records
+            if any(may_burst(each.rule) for each in self.plan.program.rules)
+            else len(records)
+        )
+        for first in range(0, len(records), max(1, size)):
+            end = min(first + size, len(records))
+            yield Part(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
+        if not len(records):
+            yield records
 
     def _take(self, stream: str, until: int) -> Records | None:
         return self.cursors[stream].take(until)
@@ -258,7 +274,8 @@ class Replay:
         switch = Switch(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
         assert isinstance(self.core, Core), self.core
         folded = warm_rows(self.log, switch, self.partition, self.core, specs)
-        return [*switch_rows(self.store, switch.plan, switch.moves), *folded]
+        rows = [*switch_rows(self.store, switch.plan, switch.moves), *folded]
+        return rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)]
 
     def close(self) -> None:
         self.core.close()

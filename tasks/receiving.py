@@ -35,9 +35,10 @@ from samovar.changelog.journal import ANEW, SCHEMA, Entry
 from samovar.changelog.letters import Origin
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.record import UNKNOWN_SINCE, Input, Part, Position
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.native import Batch, Int32s, joined
 from samovar.patterns.order import NO_TIME, Ordered, due_at, release
-from samovar.tasks.intake import MARK_RECORDS, Dead, Fed, Intake, Late, Source, cut_at, wrong_types
+from samovar.tasks.intake import Dead, Fed, Intake, Late, Source, cut_at, wrong_types
 from samovar.tasks.plan import InputSpec
 from samovar.tasks.received import (
     Bookmark,
@@ -57,8 +58,10 @@ from samovar.tasks.unknown_schemas import edges_of, needed, unknown_at, unknown_
 class Receiver(Intake):
     """The repartition topics of one task. The source of truth for how far their source partitions are."""
 
-    def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
-        super().__init__(inputs, fields, partition)
+    def __init__(
+        self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int, tunables: Tunables = DEFAULTS
+    ) -> None:
+        super().__init__(inputs, fields, partition, tunables)
         self.received = {stream: Received() for stream in self.sources}
         self._looked_at: tuple[Records, Heads] | None = None
 
@@ -173,17 +176,17 @@ class Receiver(Intake):
         """A new piece begins where a source partition says that it forwards since another offset than before: the stage
         was away meanwhile, and what it held knows nothing of what happened then.
         """
-        source, heads, start = self.by_topic[records.topic], self.heads(records), 0
+        source, heads, start, is_anew = self.by_topic[records.topic], self.heads(records), 0, False
         marks = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == MARK)).tolist()
         told = dict(zip(marks, marks_of(heads[marks], messages_at(records, np.array(marks, np.int64))), strict=True))
         for row, mark in told.items():
             known = self.received[source.spec.stream].at(mark.partition)
             if UNKNOWN_SINCE in (known.since, mark.since) or known.since == mark.since:
                 continue
-            yield RecordsPart(records, start, row, int(records.offsets[row])), start > 0
-            source.next, start = int(records.offsets[row]), row
+            yield RecordsPart(records, start, row, int(records.offsets[row])), is_anew
+            source.next, start, is_anew = int(records.offsets[row]), row, True
             self._begin_anew(source, mark)
-        yield RecordsPart(records, start, len(records), records.next) if start else records, start > 0
+        yield RecordsPart(records, start, len(records), records.next) if start else records, is_anew
 
     def _begin_anew(self, source: Source, mark: Mark) -> None:
         self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
@@ -348,7 +351,7 @@ class Receiver(Intake):
 
     def _bookmark(self, source: Source, offset: int) -> None:
         marks = self.received[source.spec.stream].bookmarks
-        if not marks or offset - marks[-1].offset >= MARK_RECORDS:
+        if not marks or offset - marks[-1].offset >= self.tunables.mark_records:
             marks.append(Bookmark(offset, self._parts(source)))
 
     # ------------------------------------------------------------ silence
@@ -388,7 +391,7 @@ class Receiver(Intake):
 
     # ------------------------------------------------------------ no idle rule of its own
 
-    def stand(self, stream: str, at_end: bool, now_ms: int) -> None:
+    def stand(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
         """It makes no difference here: marks tell."""
 
     def idle_watermark(self, _now_ms: int) -> int:

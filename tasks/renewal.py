@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from samovar.patterns.matcher import RuleFailure
 from samovar.tasks.plan import Plan
 
 
@@ -24,6 +25,10 @@ class Renewal(Protocol):
         """Read all that was published by now."""
         ...
 
+    def quarantine(self, failure: RuleFailure) -> None:
+        """Tell all tasks that a rule was taken out; never waits."""
+        ...
+
 
 class Never:
     """The rules never change: those of a test, or of a service without a rules topic."""
@@ -35,3 +40,6 @@ class Never:
 
     def look(self) -> None:
         """There is nothing to read."""
+
+    def quarantine(self, failure: RuleFailure) -> None:
+        """There is nobody to tell."""

@@ -7,7 +7,6 @@ it cannot tell is told a moment later.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.presence import InputReport, Presence
 from samovar.tasks.metrics import Look, Observer
+from samovar.tasks.slot_claim import host_name
 
 TELL_EVERY_S = 2.0
 CLOSE_S = 5.0  # until the thread must have ended; a log that hangs is left alone then
@@ -69,7 +69,7 @@ class Reporter:
     ) -> None:
         self._log, self._service, self._observer, self._every_s = log, service, observer, every_s
         self._address = address
-        self._host, self._pid, self._since_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
+        self._host, self._pid, self._since_ms = host_name(), os.getpid(), int(time.time() * 1000)
         self._ends = Ends()
         self._wake, self._ending = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -105,6 +105,7 @@ class Reporter:
         if look is None:
             return
         try:
+            self._observer.watch.look_if_due()
             self._look_at_ends(look)
             self.latest, self.look = self._presence(look), look
             presence.tell(self._log, self._service, self.latest)
@@ -139,6 +140,7 @@ class Reporter:
             look.rules,
             at_work=look.at_work if look.changes or any(rule.kept_back for rule in look.at_work) else (),
             rules_refused=look.rules_refused,
+            unread=look.unread,
         )
 
     def _with_lag(self, look: Look, each: InputReport, now_ms: int, now_s: float) -> InputReport:

@@ -2,38 +2,23 @@
 
 `Residence` is the source of truth for the rules' states between two commits. What a step changes is only in memory
 until the commit stands; an aborted commit throws the whole of it away, so memory never holds what a store must not.
+
+A timer is raised when event time passes it, wherever its state is: either all states are in memory, or the index of
+deadlines is ready. There is no third way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from itertools import islice
 
-from samovar.changelog.record import DEADLINE, INDEXED, ROW, key_prefix, unreadable_rows
-from samovar.patterns.matcher import NEVER, Matches, StateError, States, step
+from samovar.changelog.record import ROW, key_prefix, unreadable_rows
+from samovar.patterns.matcher import UNLIMITED, Matches, StateError, States, StepBudget, step
 from samovar.patterns.native import Batch
 from samovar.state.store import Change, TaskStore
+from samovar.tasks.deadline_index import ROWS_END, DeadlineIndex, Index
+from samovar.tasks.muting import may_be_muted
 from samovar.tasks.plan import Plan
-
-WHOLE_STATES = 100_000  # up to so many are always all in memory, and need no index of deadlines
-INDEX_ROWS = 4_000  # that are looked at together while the index is being made
-ROWS_END = bytes([ROW[0] + 1])
-INDEX_END = bytes([DEADLINE[0] + 1])
-SIGN = 1 << 63
-
-
-class Index(Enum):
-    """Whether the store has an index of deadlines: which keys to look at when event time passes.
-
-        NONE --> BUILDING --> READY
-
-    A small state is all in memory and has none. Once there is one, it stays.
-    """
-
-    NONE = "none"
-    BUILDING = "building"
-    READY = "ready"
 
 
 class Residence:
@@ -44,28 +29,48 @@ class Residence:
         self.topics = topics  # of the inputs, by their numbers
         self.store = store
         self.is_forgotten = False
-        self._dropped_before = 0
-        self._index_from = DEADLINE  # entries before this are deleted; to look there would be to wade through them
-        self._first_deadline = self._first_in_index()
-        self._passed: int | None = None  # entries before this go with the commit at hand
-        self._looked_at = ROW  # rows before this are in the index that is being made
+        self.budget = UNLIMITED
+        self.dropped_before = 0  # by limits, in states that are gone
         self.states = self._fresh()
-        self.index = Index.READY if store.get(INDEXED) is not None else Index.NONE
+        self.index = DeadlineIndex(store)
         self.whole = self._load_whole()
-        if not self.whole and self.index is Index.NONE:
-            self.index = Index.BUILDING
+        if not self.whole:
+            self.index.begin()
 
     def _fresh(self) -> States:
-        return States(
-            self.plan.program, max_partials=self.plan.max_partials, max_events=self.plan.max_events, topics=self.topics
+        plan = self.plan
+        states = States(
+            plan.program,
+            max_partials=plan.max_partials,
+            max_events=plan.max_events,
+            max_matches=plan.max_matches,
+            topics=self.topics,
+            tunables=plan.tunables,
         )
+        numbers = {(each.rule.id, each.version): number for number, each in enumerate(plan.program.rules)}
+        for rule in plan.rules:
+            if (rule.id, rule.version) in numbers and may_be_muted(rule):
+                states.mute(
+                    numbers[rule.id, rule.version],
+                    shadow=rule.shadow,
+                    before_at_ms=rule.alerts_from_ms,
+                    after_start_ms=rule.began_by_ms,
+                )
+        states.limit(self.budget)
+        return states
+
+    def limit(self, budget: StepBudget) -> None:
+        """What a step may take: of a live task. A replay does what the live one did, whatever it takes."""
+        self.budget = budget
+        self.states.limit(budget)
 
     def _load_whole(self) -> bool:
         """A small store is loaded at once; of a larger one, keys come when they are needed."""
-        if self.index is Index.READY or self.store.rows_about() > 2 * WHOLE_STATES:
+        most = self.plan.tunables.whole_states
+        if self.index.status is not Index.NONE or self.store.rows_about() > 2 * most:
             return False
-        rows = list(islice(self.store.range(ROW, ROWS_END), WHOLE_STATES + 1))
-        if len(rows) > WHOLE_STATES:
+        rows = list(islice(self.store.range(ROW, ROWS_END), most + 1))
+        if len(rows) > most:
             return False
         self._load(rows)
         return True
@@ -73,13 +78,17 @@ class Residence:
     def run(self, released: Batch, watermark: int) -> Matches:
         """Take released events through the rules; then let event time pass."""
         if not self.whole:
+            self.finish_index()
             self._bring_in(self.states.cold_keys(released))
-            self._bring_in(self.states.unknown_keys(self._due(watermark)))
+            self._bring_in(self.states.unknown_keys(self.index.due(watermark)))
         return step(self.states, released, watermark)
 
     def next_deadline(self) -> int:
         """Event time at which something may happen with no event."""
-        return min(self.states.next_deadline(), NEVER if self.whole else self._first_deadline)
+        if self.whole:
+            return self.states.next_deadline()
+        self.finish_index()
+        return min(self.states.next_deadline(), self.index.first_deadline)
 
     def _bring_in(self, keys: Sequence[bytes]) -> None:
         if keys:
@@ -94,33 +103,28 @@ class Residence:
 
     # ------------------------------------------------------------ deadlines
 
-    def _due(self, watermark: int) -> list[bytes]:
-        """Keys of the index's entries before this time."""
-        return [] if self._first_deadline >= watermark else [row[9:] for row in self._due_rows(watermark)]
+    @property
+    def indexing(self) -> bool:
+        """Whether `index_some` has work to do."""
+        return self.index.status is Index.BUILDING
 
-    def _due_rows(self, watermark: int) -> list[bytes]:
-        return [row for row, _ in self.store.range(self._index_from, DEADLINE + time_bytes(watermark))]
+    @property
+    def waits_for_index(self) -> bool:
+        """Whether nothing can happen before the index is ready: `run` would finish it at once."""
+        return not self.whole and self.index.status is not Index.READY
 
-    def _entries(self, deadlines: Sequence[tuple[bytes, bytes]]) -> list[Change]:
-        if deadlines:
-            self._first_deadline = min(self._first_deadline, int.from_bytes(min(deadlines)[0], "big") - SIGN)
-        return [(DEADLINE + time + key, b"") for time, key in deadlines]
+    def index_some(self) -> None:
+        """Go on a little with the index of deadlines."""
+        self.index.build_some(self.plan.tunables.index_rows, self.states.deadlines_of)
 
-    def index_some(self) -> bool:
-        """Put some more of the stored rows into the index that is being made; True when that was the last of them.
+    def finish_index(self) -> None:
+        """All of it that is missing."""
+        if self.index.status is not Index.READY:
+            self.index.build(self.plan.tunables.index_rows, self.states.deadlines_of)
 
-        Until then a deadline of a key that is not in memory may be noticed late, which changes when its match comes
-        and not what it says.
-        """
-        rows = list(islice(self.store.range(self._looked_at, ROWS_END), INDEX_ROWS))
-        entries = self._entries(self.states.deadlines_of([(key[1:], value) for key, value in rows]))
-        if len(rows) == INDEX_ROWS:
-            self._looked_at = rows[-1][0] + b"\0"
-        else:
-            entries.append((INDEXED, b""))
-            self.index = Index.READY
-        self.store.write(entries)
-        return self.index is Index.READY
+    def spill_to(self, store: TaskStore) -> None:
+        """Have an empty store from here on, where nothing was committed to the one before."""
+        self.store, self.index = store, DeadlineIndex(store)
 
     # ------------------------------------------------------------ commits
 
@@ -130,48 +134,30 @@ class Residence:
         if self.is_forgotten:
             there = {row for row, _ in rows}
             rows = [(row, None) for row, _ in self.store.range(ROW, ROWS_END) if row not in there] + rows
-        if self.index is Index.NONE:
+        if self.index.status is Index.NONE:
             return rows, []
-        index = self._entries(self.states.deadlines())
-        if self._first_deadline < watermark:
-            index += [(row, None) for row in self._due_rows(watermark)]
-            self._passed = watermark
-        return rows, index
+        return rows, self.index.changes(self.states.deadlines(), watermark)
 
     def committed(self) -> None:
         """What `changes` gave is in the store now."""
         self.is_forgotten = False
-        if self._passed is not None:
-            self._index_from = DEADLINE + time_bytes(self._passed)
-            self._passed = None
-            self._first_deadline = self._first_in_index()
-        if self.index is Index.NONE and self.states.live() > WHOLE_STATES:
-            self.index = Index.BUILDING
+        self.index.committed()
+        if self.states.live() > self.plan.tunables.whole_states:
+            self.index.begin()
 
     def forget(self) -> None:
         """All states are gone from here on. Their rows go with the next commit, and until then none of them is read."""
-        self._dropped_before += self.states.dropped()
+        self.dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = self.is_forgotten = True
 
     def let_go(self) -> None:
-        """Hold nothing in memory; the store has it all."""
-        self._dropped_before += self.states.dropped()
+        """Hold nothing in memory; the store has it all. Between two commits only."""
+        self.finish_index()
+        self.dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = False
-        if self.index is Index.NONE:
-            self.index = Index.BUILDING
 
     def dropped(self) -> int:
-        """Partial matches and events that went because of a limit, since the task began."""
-        return self._dropped_before + self.states.dropped()
-
-    def _first_in_index(self) -> int:
-        for row, _ in self.store.range(self._index_from, INDEX_END):
-            return int.from_bytes(row[1:9], "big") - SIGN
-        return NEVER
-
-
-def time_bytes(time: int) -> bytes:
-    """A time as 8 bytes that sort as the numbers do."""
-    return (time + SIGN).to_bytes(8, "big")
+        """Partial matches, events and matches that went because of a limit, since the task began."""
+        return self.dropped_before + self.states.dropped()

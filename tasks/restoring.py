@@ -15,7 +15,6 @@ from samovar.tasks.plan import Plan
 from samovar.tasks.rebuild import Until, journal_of, plan_at
 
 LOGGED = (POSITION, ROW, USER, STORM, BOOK)  # what the rows of a changelog begin with, in order
-MEND_ROWS = 100_000  # appended in one transaction
 JOIN_S = 60.0
 
 
@@ -140,7 +139,8 @@ def stands_alike(one: Position | None, other: Position | None) -> bool:
         return one is other
     nexts = [{name: (each.next, each.topic_id) for name, each in position.inputs.items()} for position in (one, other)]
     rest = [(each.watermark, each.streams, dict(each.rules), each.journal, each.book) for each in (one, other)]
-    return nexts[0] == nexts[1] and rest[0] == rest[1]
+    is_one_changelog = one.changelog == other.changelog or not (one.changelog and other.changelog)
+    return nexts[0] == nexts[1] and rest[0] == rest[1] and is_one_changelog
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,16 @@ class Mender:
     """
 
     def __init__(
-        self, log: Log, topics: Sequence[str], group: str, delivery: Delivery, wanted: Collection[int]
+        self, log: Log, plans: Sequence[Plan], group: str, delivery: Delivery, wanted: Collection[int]
     ) -> None:
-        """`topics` are the inputs of all stages: their partitions are owned together."""
+        """`plans` are those of all stages: the partitions of their inputs are owned together."""
         refuse_members(log, group)
         self.owned: set[int] = set()
-        joining = Joining(group, 0, topics, delivery, self._came, self._went, self._went)
+        topics = sorted({spec.topic for plan in plans for spec in plan.inputs})
+        lead = plans[0].topics.journal
+        joining = Joining(group, 0, topics, delivery, self._came, self._went, self._went, lead)
         self._member: Member = log.join(joining)
+        self._at_once = log.tunables.append_rows
         try:
             self._wait_for(set(wanted), group)
         except BaseException:
@@ -193,7 +196,7 @@ class Mender:
         at, offsets = mending.changelog, mending.offsets
         # The position row goes last even where it is the same, so that a commit ends here.
         rows = [change for change in mending.changes if change[0] != POSITION]
-        parts = [rows[start : start + MEND_ROWS] for start in range(0, len(rows), MEND_ROWS)] or [[]]
+        parts = self.parts_of(rows)
         parts[-1] = [*parts[-1], (POSITION, mending.packed_position)]
         if len(parts) > 1:
             parts[0] = [(POSITION, None), *parts[0]]
@@ -201,6 +204,10 @@ class Mender:
         for part in parts:
             last = self._transact([Append(at.topic, part, at.partition)], offsets)
         return last[at] + 1
+
+    def parts_of(self, rows: Sequence[Change]) -> list[list[Change]]:
+        """Rows as transactions take them; one part at least."""
+        return [list(rows[start : start + self._at_once]) for start in range(0, len(rows), self._at_once)] or [[]]
 
     def write(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """One transaction; the last offset of each partition that was named."""

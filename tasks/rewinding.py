@@ -18,7 +18,7 @@ from samovar.state.store import Change, TaskStore
 from samovar.tasks.moment import MomentReplay
 from samovar.tasks.plan import OutputTopics, Plan
 from samovar.tasks.rebuild import Until, journal_of, refuse_beyond
-from samovar.tasks.restoring import MEND_ROWS, Mender
+from samovar.tasks.restoring import Mender
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def write_back(
     before, after = offsets
     at = TopicPartition(topics.changelog, partition)
     rows = [change for change in changes if change[0] != POSITION]
-    parts = [rows[start : start + MEND_ROWS] for start in range(0, len(rows), MEND_ROWS)] or [[]]
+    parts = mender.parts_of(rows)
     if len(parts) > 1:
         parts[0] = [(POSITION, None), *parts[0]]
     for part in parts[:-1]:

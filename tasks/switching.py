@@ -21,6 +21,7 @@ from typing import Any
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import BOOK, ROW, newer, renamed_row, row_parts
 from samovar.patterns.compile import compile_rules, state_shape
+from samovar.patterns.matcher import RuleFailure
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.spans import lasting_ms
 from samovar.patterns.syntax import Rule
@@ -41,11 +42,13 @@ class Switch:
     moves: Mapping[str, str]
     warm: tuple[str, ...] = ()
     warm_from: Mapping[str, int] | None = None
+    quarantine: Mapping[str, Any] | None = None  # the rule, its version, the key and the reason
 
     def facts(self) -> dict[str, Any]:
         """For the journal."""
-        assert self.plan.book is not None
         more: dict[str, Any] = {"moves": dict(self.moves)} if self.moves else {}
+        if self.quarantine is not None:
+            more["quarantine"] = dict(self.quarantine)
         if self.warm:
             more["warm"] = {"rules": list(self.warm), "from": dict(self.warm_from or {})}
         return {**rules_facts(self.plan), **more}
@@ -67,10 +70,11 @@ def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
         return False
     if standing.book is None or standing.book.change != wanted.book.change:
         return True
-    own = {rule.id: rule.version for rule in standing.rules if not rule.drains}
     if dict(standing.storm) != dict(wanted.storm):
         return True
-    return own != wanted.versions or any(_has_drained(rule, watermark) for rule in standing.rules)
+    # What is in quarantine here is not to come back because others do not know of it yet.
+    has_drained = any(_has_drained(rule, watermark) for rule in standing.rules)
+    return has_drained or standing.known_versions != wanted.known_versions
 
 
 def switched(standing: Plan, wanted: Plan, watermark: int | None) -> Switch:
@@ -78,13 +82,21 @@ def switched(standing: Plan, wanted: Plan, watermark: int | None) -> Switch:
     assert wanted.book is not None
     before = {rule.id: rule for rule in standing.rules if not rule.drains}
     draining = {rule.name: rule for rule in standing.rules if rule.drains and not _has_drained(rule, watermark)}
-    known = {f"{rule.id}@{rule.version}" for rule in standing.rules}
+    known = {f"{rule.id}@{rule.version}" for rule in standing.rules if rule.quarantined is None}
     rules: list[RuleText] = []
     moves: dict[str, str] = {}
     warm: list[str] = []
     for rule in wanted.rules:
         old, coming = before.pop(rule.id, None), wanted.book.coming.get(rule.id, Coming())
         draining.pop(f"{rule.id}@{rule.version}", None)
+        if rule.quarantined is not None:
+            rules.append(rule)
+            continue
+        if old is not None and old.quarantined is not None:
+            if _stays_quarantined(old, rule):
+                rules.append(replace(rule, quarantined=old.quarantined))
+                continue
+            old = None
         moved = _moves(standing, wanted, old, rule)
         if old is not None and (old.version == rule.version or moved):
             moves |= moved
@@ -99,10 +111,29 @@ def switched(standing: Plan, wanted: Plan, watermark: int | None) -> Switch:
             rule = replace(rule, alerts_from_ms=watermark + coming.cold_ms)
         rules.append(rule)
     for name, old in before.items():
-        if name in wanted.book.draining and watermark is not None:
+        if old.quarantined is None and name in wanted.book.draining and watermark is not None:
             draining |= _drained(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
     return Switch(plan, moves, tuple(warm))
+
+
+def _stays_quarantined(old: RuleText, new: RuleText) -> bool:
+    """Whether this is the rule as it was, and nobody has enabled it since. What was in the folder becomes number 1."""
+    return old.version == new.version and new.number <= max(old.number, 1)
+
+
+def quarantine(standing: Plan, failure: RuleFailure) -> Switch | None:
+    """The change that takes a rule out which went over a step's budget; None where it is not at work."""
+    rules: list[RuleText] = []
+    for rule in standing.rules:
+        if (rule.id, rule.version) != (failure.rule, failure.version) or rule.quarantined is not None:
+            rules.append(rule)
+        elif not rule.drains:  # what drains goes for good
+            rules.append(replace(rule, quarantined=failure.reason))
+    if tuple(rules) == standing.rules:
+        return None
+    facts = {"rule": failure.rule, "version": failure.version, "key": list(failure.key), "reason": failure.reason}
+    return Switch(with_rules(standing, rules), {}, quarantine=facts)
 
 
 def _has_drained(rule: RuleText, watermark: int | None) -> bool:
@@ -147,7 +178,8 @@ def with_rules(plan: Plan, texts: Sequence[RuleText]) -> Plan:
     if tuple(texts) == plan.rules:
         return plan
     known = {(each.rule.id, each.version): each.rule for each in plan.program.rules}
-    rules = [known.get((text.id, text.version)) or rule_of(text) for text in texts]
+    at_work = [text for text in texts if text.quarantined is None]
+    rules = [known.get((text.id, text.version)) or rule_of(text) for text in at_work]
     return replace(plan, program=compile_rules(rules), rules=tuple(texts))
 
 

@@ -4,14 +4,15 @@
        |            |                       ^
        +------------+-----------------------+
 
-CREATED knows its partition only. RESTORING has its store and follows its changelog to the end. RUNNING takes records.
+CREATED knows its partition only. RESTORING has its store and follows its changelog to the end, and
+builds the index of deadlines where it has none. RUNNING takes records.
 CLOSED has let go of the store and its lock; a task never comes back from there, another is made.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -32,10 +33,12 @@ from samovar.changelog.record import (
     formats_of,
     pack_following,
     refuse_newer,
+    refuse_others,
     row_parts,
     unpack_position,
 )
 from samovar.changelog.restore import Changelog, Restore, following_of, next_step
+from samovar.patterns.matcher import NEVER, RuleFailure, StepBudget
 from samovar.patterns.order import NO_TIME
 from samovar.state import snapshots
 from samovar.state.folders import remove
@@ -43,17 +46,35 @@ from samovar.state.points import passing
 from samovar.state.rocks import Memory, RocksStore
 from samovar.state.store import Change
 from samovar.tasks.clock import Clock
-from samovar.tasks.core import Core, Outcome
-from samovar.tasks.heart import Heart
+from samovar.tasks.core import Core, Counts, Outcome
+from samovar.tasks.heart import NOTHING_SETTLED, Heart, Settled
 from samovar.tasks.hearts import heart_of
 from samovar.tasks.intake import numbered
+from samovar.tasks.marks import Mark
 from samovar.tasks.notes import Note
-from samovar.tasks.opening import check_against_inputs, check_against_offsets, recover_waiting
+from samovar.tasks.opening import (
+    check_against_changelog,
+    check_against_inputs,
+    check_against_offsets,
+    recover_waiting,
+    rows_of_gone_rules,
+)
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.restoring import plan_of_position
 from samovar.tasks.storm import limits_in, limits_row
-from samovar.tasks.switching import Switch, book_of, book_row, is_due, plan_of_facts, switch_rows, switched
+from samovar.tasks.switching import (
+    Switch,
+    book_of,
+    book_row,
+    is_due,
+    plan_of_facts,
+    quarantine,
+    switch_rows,
+    switched,
+)
 from samovar.tasks.warming import warm_offsets, warm_rows
+
+LIVE_BUDGET = StepBudget()
 
 
 class RulesBehind(Exception):
@@ -86,15 +107,15 @@ _MOVES = {
 
 @dataclass(frozen=True)
 class Upkeep:
-    """How a task keeps its state: where, what is shared, and how often it takes a snapshot."""
+    """How a task keeps its state: where, what is shared, and how many snapshots stay."""
 
     folder: Path
     memory: Memory
     group: str
     delivery: Delivery
     delete_retention_ms: int
-    snapshot_every_ms: int
     snapshot_keep: int
+    budget: StepBudget = LIVE_BUDGET
 
 
 class Task:
@@ -127,6 +148,11 @@ class Task:
         self._following: Following | None = None
         self._snapshot_at_ms = clock.steady_ms()
         self._snapshots: list[threading.Thread] = []
+        self.failure: RuleFailure | None = None  # for which a rule is to be taken out
+        self.is_abandoned = False  # its inputs are to be read again from its position on
+        self.piece_rows: int | None = None  # records that are taken at once, where whole batches find too much
+        self._takes_all = False  # the next step may find as much as it likes: it cannot be cut
+        self._mark = Mark(self.folder)
 
     def _become(self, life: Life) -> None:
         assert self.life.may_become(life), (self.life, life)
@@ -162,7 +188,9 @@ class Task:
         self._become(Life.RESTORING)
         self._committed = self.log.committed(self.upkeep.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
-        self.changelog = Changelog.look(self.log, at, self.upkeep.delete_retention_ms)
+        self.changelog = Changelog.look(self.log, at, self.upkeep.delete_retention_ms, self.plan.service)
+        data = self._store.get(POSITION)
+        refuse_others(None if data is None else unpack_position(data), self.plan.service, f"the state in {self.folder}")
         start = self._start()
         self._restore = Restore(self._store, self.log, self.changelog, start)
 
@@ -209,32 +237,55 @@ class Task:
         """Restore a little more. True when the task is running."""
         if self.life is Life.RUNNING:
             return True
-        if not self.restore.advance(timeout_s):
+        if self._core is None:
+            if not self.restore.advance(timeout_s):
+                return False
+            if self.restore.records:
+                self.notes.append(f"{self.name}: {self.restore.records:,} records restored")
+            self._start_processing()
+        if self.core.waits_for_index:
+            self.core.index_some()
             return False
-        if self.restore.records:
-            self.notes.append(f"{self.name}: {self.restore.records:,} records restored")
-        self._start_running()
+        self._become(Life.RUNNING)
         return True
 
-    def _start_running(self) -> None:
+    def _start_processing(self) -> None:
         data = self.store.get(POSITION)
         position = None if data is None else unpack_position(data)
+        check_against_changelog(position, self.changelog.topic, self.partition)
         check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
-        standing = self._standing(position)
-        self._core = self._core_of(standing, position)
-        if self.plan.book is None:
-            self._dropped = self._rows_of_gone_rules(position)
-            has_other_limits = self.plan.task is None and dict(limits_in(self.store)) != dict(self.plan.storm)
+        self._begin(position)
+        self._following = following_of(self.store)
+        self.failure = self._mark.failure_of(self.core.plan)
+
+    def _begin(self, position: Position | None, standing: Plan | None = None) -> None:
+        """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
+        self._dropped = []
+        wanted = standing or self.plan
+        self._core = self._core_of(standing or self._standing(position), position)
+        if wanted.book is None:
+            self._dropped = self._rows_of_gone_rules(position, wanted)
+            has_other_limits = wanted.task is None and dict(limits_in(self.store)) != dict(wanted.storm)
             if has_other_limits:
-                self._dropped += limits_row(self.plan.storm)
-            is_other = position is None or dict(position.rules) != self.plan.versions
+                self._dropped += limits_row(wanted.storm)
+            is_other = position is None or dict(position.rules) != wanted.versions
             if is_other or has_other_limits or (position is not None and self._has_other_inputs(position)):
                 self._core.note_rules()
         elif position is None:
-            self._dropped = book_row(self.plan)
+            self._dropped = book_row(wanted)
             self._core.note_rules()
-        self._following = following_of(self.store)
-        self._become(Life.RUNNING)
+        self._limit()
+
+    def _count_on(self, counts: Counts) -> None:
+        if isinstance(self.core, Core):
+            self.core.count_on(counts)
+        else:
+            self.core.counts = counts
+
+    def _limit(self) -> None:
+        if isinstance(self.core, Core):
+            budget = replace(self.upkeep.budget, mark=self._mark.path)
+            self.core.residence.limit(replace(budget, step_bytes=NEVER) if self._takes_all else budget)
 
     def _standing(self, position: Position | None) -> Plan:
         """The plan with the rules that are at work here: those of a published change come in by a switch."""
@@ -257,6 +308,7 @@ class Task:
         if position is not None:
             check_against_inputs(position, specs, topics, bounds, self.partition)
         core = heart_of(plan, self.partition, self.store, specs, position)
+        core.changelog_id, core.intake.partitions_now = self.changelog.topic.id, self._partitions_now
         if position is not None:
             recover_waiting(self.log, core.intake, position, self.partition)
         for source in core.intake.sources.values():
@@ -264,6 +316,10 @@ class Task:
                 source.topic_id = topics[source.spec.topic].id
                 source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
         return core
+
+    def _partitions_now(self, topic: str) -> int:
+        found = self.log.topics([topic]).get(topic)
+        return 0 if found is None else found.partitions
 
     def _has_other_inputs(self, position: Position) -> bool:
         """Whether a stage's rules have other streams than before; the main stage always has all."""
@@ -285,8 +341,8 @@ class Task:
 
         return {at: offset if is_own(at.topic, offset or 0) else None for at, offset in self._committed.items()}
 
-    def _rows_of_gone_rules(self, position: Position | None) -> list[Change]:
-        if position is None or dict(position.rules) == self.plan.versions:
+    def _rows_of_gone_rules(self, position: Position | None, plan: Plan) -> list[Change]:
+        if position is None or dict(position.rules) == plan.versions:
             return []
         gone = self.core.gone_rows()
         if gone:
@@ -318,7 +374,7 @@ class Task:
         self._tell_switch(switch, rows)
         outcome = self.core.outcome([*rows, *warm])
         if self.store.get(INDEXED) is not None:
-            outcome.changes.extend(deadline_rows(warm))
+            outcome.changes.extend(deadline_rows([*rows, *warm]))
         return outcome
 
     def end_switch(self) -> None:
@@ -326,7 +382,8 @@ class Task:
         data, before = self.store.get(POSITION), self.core
         assert data is not None
         self._core = self._core_of(before.plan, unpack_position(data))
-        self._core.counts = before.counts
+        self._count_on(before.counts)
+        self._limit()
 
     def _nexts_after(self, plan: Plan) -> dict[str, int]:
         """Where the inputs are read on; a stage may have another stream now, from its begin."""
@@ -350,6 +407,62 @@ class Task:
         text = f"{self.name}: rules of change {switch.plan.book.change} from here on{more}"
         self.notes.append(Note(text, "rules", partition=self.partition, change=switch.plan.book.change))
 
+    # ------------------------------------------------------------ a step that was abandoned
+
+    def abandon(self, failure: RuleFailure | None, rows: int) -> None:
+        """Begin again from what is committed, after a step that was abandoned while `rows` records were taken. Where no
+        rule is at fault, fewer are taken at once.
+        """
+        if failure is None and rows > 1:
+            self.piece_rows = rows // 2
+        elif failure is None:
+            self._takes_all = True
+        self._mark.put_away()
+        data, counts, standing = self.store.get(POSITION), self.core.counts, self.core.plan
+        self._core = None  # its memory goes before there is another
+        self._begin(None if data is None else unpack_position(data), standing)
+        self._count_on(counts)
+        self.failure, self.is_abandoned = failure, True
+
+    def begin_quarantine(self) -> Outcome | None:
+        """What takes the rule out that failed, at the position before the batch; None where it is not at work."""
+        assert isinstance(self.core, Core), self.name
+        failure, self.failure = self.failure, None
+        switch = None if failure is None else quarantine(self.core.plan, failure)
+        if switch is None or failure is None:
+            return None
+        has_book = switch.plan.book is not None
+        rows = switch_rows(self.store, switch.plan, {}) if has_book else rows_of_gone_rules(self.store, switch.plan)
+        self.core.turn(switch, self._nexts_after(switch.plan))
+        text = f"{self.name}: rule {failure.rule} is in quarantine: {failure.reason}; its states are dropped"
+        facts = {"rule": failure.rule, "version": failure.version, "reason": failure.reason}
+        self.notes.append(Note(text, "rule-quarantined", "error", partition=self.partition, **facts))
+        dropped, self._dropped = self._dropped, []
+        return self.core.outcome([*dropped, *rows])
+
+    def pieces(self, records: Records) -> Iterator[Records]:
+        """Records as many at a time as may be taken."""
+        if self.piece_rows is None or len(records) <= self.piece_rows:
+            yield records
+            return
+        first = 0
+        while first < len(records) and self.piece_rows is not None:
+            end = min(first + self.piece_rows, len(records))
+            next_ = records.next if end == len(records) else int(records.offsets[end])
+            yield Part(records, first, end, next_)
+            first = end
+        if first < len(records):
+            yield Part(records, first, len(records), records.next)
+
+    def _take_more(self) -> None:
+        """A commit went well: more may be taken at once again."""
+        if self._takes_all:
+            self._takes_all = False
+            self._limit()
+        if self.piece_rows is not None:
+            is_small = self.piece_rows < self.plan.tunables.piece_records
+            self.piece_rows = self.piece_rows * 2 if is_small else None
+
     # ------------------------------------------------------------ running
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -357,20 +470,24 @@ class Task:
         sources = self.core.intake.sources.values()
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
 
-    def feed(self, records: Records) -> None:
-        """Take records; of a shared input, those that were taken before are passed over."""
+    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+        """Take records; of a shared input, those that were taken before are passed over. The offsets of those that were
+        put aside, but for settled ones.
+        """
         done = self.core.intake.by_topic[records.topic].next
         rows = int(np.searchsorted(records.offsets, done)) if records.topic in self.shared else 0
         if rows:
             records = Part(records, rows, len(records), records.next)
-        if records.next > done:
-            self.core.feed(records)
+        return self.core.feed(records, settled) if records.next > done else frozenset()
 
-    def tick(self, at_end: Collection[TopicPartition]) -> None:
-        """Look at the clock: inputs that stand at their end for long enough let event time pass."""
+    def tick(self, ended: Mapping[TopicPartition, int | None]) -> None:
+        """Look at the clock: inputs that stand at their end for long enough let event time pass. `ended` are those that
+        were read to their ends, with what the log said about it (`Member.standing`); None: nothing since the last tick.
+        """
         now_ms = self.clock.steady_ms()
         for topic, source in self.core.intake.by_topic.items():
-            self.core.intake.stand(source.spec.stream, TopicPartition(topic, self.partition) in at_end, now_ms)
+            at = TopicPartition(topic, self.partition)
+            self.core.intake.stand(source.spec.stream, at in ended, now_ms, ended.get(at))
         self.core.tick(now_ms)
 
     @property
@@ -395,13 +512,17 @@ class Task:
         self.store.write([*outcome.changes, (FOLLOWING, pack_following(self._following))])
         passing("write.after")
         self.core.committed(outcome)
+        self._take_more()
+        is_marked = isinstance(self.core, Core) and self.core.residence.states.take_marked()
+        if is_marked or self._mark.path.exists():
+            self._mark.clear()
 
     # ------------------------------------------------------------ snapshots
 
     def snapshot_if_due(self) -> None:
         """Take a snapshot between two batches; its checksums are made beside the loop."""
         now_ms = self.clock.steady_ms()
-        if now_ms - self._snapshot_at_ms < self.upkeep.snapshot_every_ms or self.core.dirty:
+        if now_ms - self._snapshot_at_ms < self.plan.tunables.snapshot_every_ms or self.core.dirty:
             return
         self._snapshot_at_ms = now_ms
         self.take_snapshot()
@@ -444,6 +565,7 @@ class Task:
             if said is not None:
                 self.notes.append(f"{self.name}: {said}")
         finally:
+            self._mark.put_away()
             self._let_go()
 
     def _let_go(self) -> None:

@@ -19,8 +19,10 @@ from samovar.changelog.redriven import carried
 from samovar.patterns.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
-from samovar.tasks.core import Counts, Letters, Outcome, added
+from samovar.tasks.core import Counts, Letters, Outcome, added, count_misplaced
+from samovar.tasks.heart import NOTHING_SETTLED, Settled
 from samovar.tasks.intake import Fed
+from samovar.tasks.placing import checked_streams
 from samovar.tasks.plan import InputSpec, Plan
 from samovar.tasks.skipping import Skips
 from samovar.tasks.user_calls import Calls, Done, Failure
@@ -44,14 +46,18 @@ class UserHeart:
         self.spec = plan.task
         self.partition = partition
         self.is_receiving = any(spec.is_forwarded for spec in inputs)
-        self.intake = (WholeReceiver if self.is_receiving else WholeIntake)(inputs, plan.fields, partition)
+        self.intake = (WholeReceiver if self.is_receiving else WholeIntake)(
+            inputs, plan.fields, partition, plan.tunables
+        )
         if position is not None:
             self.intake.resume(position)
-        _fit_indexes(store, self.spec)
-        self.calls = Calls(self.spec, partition, store, plan.cache_bytes)
+        self.intake.check_places(checked_streams(plan), position)
+        _fit_indexes(store, self.spec, plan.tunables.rebuilt_rows)
+        self.calls = Calls(self.spec, partition, store, plan.tunables.cache_bytes)
         self._skips = Skips.of(store)
         if self._skips.topics:
             self.calls.has_emitted = self._has_emitted
+        self.changelog_id = ""
         self.counts = Counts()  # of what is committed
         self.alerts: list[Pair] = []  # rules have them
         self._since = Counts()
@@ -70,15 +76,18 @@ class UserHeart:
 
     # ------------------------------------------------------------ what happens
 
-    def feed(self, records: Records) -> None:
+    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input. What its stores hold stays, also where it was away for a while."""
+        aside: frozenset[int] = frozenset()
         for piece, _ in self.intake.pieces(records):
             fed = self.intake.feed(piece)
+            aside |= fed.aside(piece)
             if self.spec.alone:  # else the main stage counts them
                 self._since.events += len(piece)
-            self._put_aside(piece, fed)
+            self._put_aside(piece, fed.unsettled(piece, settled))
             self._run(fed.ordered)
         self._since.missed += self.intake.take_missed()
+        return aside
 
     def tick(self, now_ms: int) -> bool:
         """Let event time pass where inputs are idle, if anything waits for it."""
@@ -119,13 +128,13 @@ class UserHeart:
             redriven = carried(records.headers(late.row))
             self._late.put(pair, (*where.late(offset, late.late_ms), self._name, *redriven))
         self._since.late += len(fed.late)
-        if self.spec.alone or self.is_receiving:
-            more = (self._name,) if self.is_receiving else ()
-            for dead in fed.dead:
-                where, offset, pair = self.intake.letter(records, dead.row)
-                redriven = carried(records.headers(dead.row))
-                self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *more, *redriven))
-            self._since.dead += len(fed.dead)
+        more = () if self.spec.alone else (self._name,)
+        for dead in fed.dead:
+            where, offset, pair = self.intake.letter(records, dead.row)
+            redriven = carried(records.headers(dead.row))
+            self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *more, *redriven))
+        self._since.dead += len(fed.dead)
+        self._since.misplaced += count_misplaced(fed)
 
     def _put_failure_aside(self, failed: Failure) -> None:
         message, trace, event = failed.fault.message, failed.fault.trace, failed.event
@@ -144,7 +153,8 @@ class UserHeart:
     def position(self) -> Position:
         intake = self.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
-        return Position(watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled)
+        head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
+        return Position(*head, changelog=self.changelog_id, service=self.plan.service)
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one. `more` are further rows to log."""
@@ -168,7 +178,8 @@ class UserHeart:
     def _appends(self, rows: Sequence[Change], done: Done) -> list[Append]:
         topics, partition = self.plan.topics, self.partition
         appends = [Append(topics.changelog, rows, partition)]
-        appends += [Append(topic, pairs) for topic, pairs in done.emitted.items()]
+        among = {emit.topic: emit.among for emit in self.spec.emits.values()}
+        appends += [Append(topic, pairs, among=among.get(topic)) for topic, pairs in done.emitted.items()]
         if self.intake.entries:
             name = str(partition).encode()
             entries = [(name, pack_entry(each)) for each in self.intake.entries]
@@ -196,6 +207,10 @@ class UserHeart:
 
     @property
     def indexing(self) -> bool:
+        return False
+
+    @property
+    def waits_for_index(self) -> bool:
         return False
 
     def index_some(self) -> None:
@@ -227,12 +242,12 @@ def _fit(packed_position: bytes) -> bytes:
     return hashlib.sha256(packed_position).digest()[:16]
 
 
-def _fit_indexes(store: TaskStore, spec: TaskSpec) -> None:
+def _fit_indexes(store: TaskStore, spec: TaskSpec, rows_at_once: int) -> None:
     """After a restore, or a crash before the last write, rows and indexes are not of one commit: make these anew."""
     position = store.get(POSITION)
     if position is None or store.get(FITS) == _fit(position):
         return
-    reindexed_timers(store)
+    reindexed_timers(store, rows_at_once)
     for name in spec.stores:
-        reindexed(store, name)
+        reindexed(store, name, rows_at_once)
     store.put(FITS, _fit(position))

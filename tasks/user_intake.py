@@ -13,6 +13,7 @@ from samovar.changelog.keytexts import key_text
 from samovar.changelog.log import Headers, Pair, Records
 from samovar.changelog.record import Input
 from samovar.changelog.redriven import carried
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.native import Batch
 from samovar.tasks.intake import Fed, Intake
 from samovar.tasks.plan import InputSpec
@@ -33,8 +34,10 @@ class Given(NamedTuple):
 class WholeIntake(Intake):
     """`kept` is the source of truth for the bytes of all events that were taken and not given out yet."""
 
-    def __init__(self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int) -> None:
-        super().__init__(inputs, fields, partition)
+    def __init__(
+        self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int, tunables: Tunables = DEFAULTS
+    ) -> None:
+        super().__init__(inputs, fields, partition, tunables)
         self.kept: dict[Place, tuple[Pair, Headers]] = {}
         self._kept_bytes = 0
 

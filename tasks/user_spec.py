@@ -19,6 +19,7 @@ class Emit:
     key: str | None = None
     time: str | None = None
     encode: Callable[[bytes], bytes] | None = None
+    among: int | None = None  # partitions, where the service reads it with no more than these
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,7 @@ class StoreSpec:
 class TaskSpec:
     """One task: how its objects are made, and what they may use. `version` changes when the code does.
 
-    Messages that are no events are put aside by the main stage, which reads every stream and finds at least the same
-    faults; a task that is `alone` does it itself.
+    A task that is `alone` has no main stage before it, which counts all events and puts most letters aside.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Timers of a user's task, and the end of its window: rows of the task's own, logged as its stores are. Format 1.
 
-    b"t" + name    when the timer is due: 8 bytes that sort as times do (residence.time_bytes)
+    b"t" + name    when the timer is due: 8 bytes that sort as times do (deadline_index.time_bytes)
     b"w"           the end of the window at hand, as the same 8 bytes; none where nothing happened since the last one
 
 An index row: b"t" + time + name, no value. It is local, and made anew from the rows after a restore.
@@ -14,12 +14,11 @@ from itertools import islice
 from samovar.patterns.matcher import NEVER
 from samovar.state.prefixed import Prefixed, after
 from samovar.state.stack import INDEX, ROWS, namespace
-from samovar.state.store import Change, Store
-from samovar.tasks.residence import SIGN, time_bytes
+from samovar.state.store import Change, Readable, Store
+from samovar.tasks.deadline_index import SIGN, time_bytes
 
 OWN = ""  # the name under which a task's own rows are
 TIMER, WINDOW = b"t", b"w"
-PART_ROWS = 20_000
 
 
 def time_of(packed: bytes) -> int:
@@ -40,6 +39,7 @@ class Timers:
         self.delete(name)
         time, key = time_bytes(at), name.encode()
         self._rows.put(TIMER + key, time)
+        self._passed = min(self._passed, TIMER + time)
         self._index.put(TIMER + time + key, b"")
 
     def delete(self, name: str) -> None:
@@ -77,13 +77,21 @@ class Timers:
         self._rows.delete(WINDOW)
 
 
-def reindexed_timers(base: Store) -> None:
+def overdue_timers(base: Readable, watermark: int) -> Iterator[tuple[str, int]]:
+    """Timers that had to be called before this event time, and when. A commit leaves none."""
+    prefix = namespace(ROWS, OWN) + TIMER
+    for row, time in base.range(prefix, after(prefix)):
+        if time_of(time) < watermark:
+            yield row[len(prefix) :].decode(), time_of(time)
+
+
+def reindexed_timers(base: Store, rows_at_once: int) -> None:
     """Make the index of timers fit their rows, at once and in the base: it is local, and no commit waits for it."""
     rows, index = Prefixed(base, namespace(ROWS, OWN)), Prefixed(base, namespace(INDEX, OWN))
-    _write(index, ((row, None) for row, _ in index.range()))
-    _write(index, ((TIMER + time + row[1:], b"") for row, time in rows.range(TIMER, after(TIMER))))
+    _write(index, rows_at_once, ((row, None) for row, _ in index.range()))
+    _write(index, rows_at_once, ((TIMER + time + row[1:], b"") for row, time in rows.range(TIMER, after(TIMER))))
 
 
-def _write(store: Store, changes: Iterator[Change]) -> None:
-    while part := list(islice(changes, PART_ROWS)):
+def _write(store: Store, rows_at_once: int, changes: Iterator[Change]) -> None:
+    while part := list(islice(changes, rows_at_once)):
         store.write(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ settings.load_profile("samovar")
 # The fixtures `kafka`, a real broker, and `spark`, a session: started when the first test asks for them. How tests are
 # shared out to workers.
 pytest_plugins = ["tests.kafka", "tests.spark", "tests.workers"]
+
+
+# Started in the background (nohup, `&`) a process ignores Ctrl-C, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
-import uvicorn
 
 from samovar.changelog.log import Log
 from samovar.service.http import app_of
 from samovar.service.http_place import place_of
-from samovar.service.http_serving import bound
+from samovar.service.http_server import bound, run_server, server_of
 from samovar.service.http_world import World
 from samovar.service.logs import opened
 from samovar.service.settings_models import ServiceFile
@@ -94,14 +93,17 @@ def served(
     listening = bound(host, 0)
     port = listening.getsockname()[1]
     with opened(settings) as log:
-        world = World(settings, log, place_of(host, port, advertise), watch_every_s=0.2)
-        server = uvicorn.Server(uvicorn.Config(app_of(world), log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server")
+        scheme = settings.http.scheme
+        world = World(settings, log, place_of(host, port, advertise, scheme), watch_every_s=0.2)
+        server = server_of(app_of(world), settings.http, stop_s=1)
+        thread = threading.Thread(target=run_server, args=(server, listening), name="server")
         thread.start()
         try:
             wait_for(lambda: server.started or not thread.is_alive())
             assert server.started, "it does not start"
-            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
+            with httpx2.Client(
+                base_url=f"{scheme}://127.0.0.1:{port}", trust_env=False, timeout=30, verify=world.verifying
+            ) as client:
                 yield Served(service, world, client)
         finally:
             server.should_exit = True

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.matcher import END_OF_TIME, States, step
 from samovar.patterns.native import BOOL, FLOAT, INT, TEXT, Batch, Decoder, address_of, joined, kernel
@@ -97,13 +98,17 @@ class Options:
     show_suppressed: bool = False
     max_partials: int = 1000
     max_events: int = 10_000
+    max_matches: int = 1000
+    tunables: Tunables = DEFAULTS
 
     def states(self, program: Program) -> States:
         return States(
             program,
             max_partials=self.max_partials,
             max_events=self.max_events,
+            max_matches=self.max_matches,
             show_suppressed=self.show_suppressed,
+            tunables=self.tunables,
         )
 
     def end_of(self, batch: Batch) -> int:
@@ -140,7 +145,6 @@ def replayed(
     batches: Iterable[Batch],
     slack_ms: int | None,
     options: Options = Options(),  # noqa: B008 - frozen
-    **settings: Any,
 ) -> tuple[list[Match], list[Late]]:
     """Events in the order of their arrival, mended within the slack."""
     late: list[Late] = []
@@ -150,9 +154,10 @@ def replayed(
         flush=options.flush,
         max_partials=options.max_partials,
         max_events=options.max_events,
+        max_matches=options.max_matches,
         show_suppressed=options.show_suppressed,
         on_late=late.append,
-        **settings,
+        tunables=options.tunables,
     )
     found = [match for batch in batches for match in replay.feed(batch)]
     found += [match for matches in replay.finish() for match in matches]

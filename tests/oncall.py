@@ -97,7 +97,7 @@ class Service:
     def log(self) -> Iterator[EmbeddedLog]:
         folder = self.settings.log.embedded
         assert folder is not None
-        log = EmbeddedLog(folder, clock=self.clock.wall_ms)
+        log = EmbeddedLog(folder, clock=self.clock.wall_ms, tunables=self.settings.tunables)
         try:
             yield log
         finally:

@@ -27,10 +27,17 @@ def rule_text(rng: Random) -> str:
         lines.append(f"suppress: {rng.choice(SPANS)}")
     text = "\n".join(lines)
     if "$" in text:
-        lines += ["params: {least: 1}", "lists: {some: [p, q]}"]
+        lines += ["params: {least: 1}", "lists:", "  some: [p, q]"]
+        lines += [f"  mixed: {random_list(rng)}", "  mixed_texts: ['p?', 'P', 'q*', p]"]
     if "w0" in text:
         lines.append("let: {w0: 'n + 1'}")
     return "\n".join(lines) + "\n"
+
+
+def random_list(rng: Random) -> str:
+    """Values of several types, some twice, among them those that events have."""
+    values = rng.choices(("0", "1.0", "2", "2.25", "-1", "3.0", "'1'", "p", "PQ", "'P'", "''"), k=rng.randint(1, 6))
+    return f"[{', '.join([*values, *(f'x{n}' for n in range(rng.choice((0, 3, 40))))])}]"
 
 
 def has_overlap_any(text: str) -> bool:
@@ -72,7 +79,16 @@ PLAIN = (
     'f like "p*"',
     'f regex "^[pq]"',
     "f in $some",
+    "f not in $some",
     "f == null or f in $some",
+    "f in~ $mixed",
+    "n in $mixed",
+    "n not in $mixed or f in $mixed",
+    "f like $mixed_texts",
+    'f in~ ("P", "")',
+    'n in (1, 2.25, "p", true, null)',
+    "n in (0, n, 2)",
+    '"p" in (f, v)',
     "n > $least",
     "w0 > 1",
     "n + 1 > n * 1",
@@ -91,7 +107,7 @@ PLAIN = (
 
 def history(rng: Random) -> str:
     span = rng.choice(("1s", "3s", "5s", "12s", "1m"))
-    where = rng.choice(("", "", " where n > 0", ' where f == "p"', " where n != 2"))
+    where = rng.choice(("", "", " where n > 0", ' where f == "p"', " where n != 2", " where n == null or n > 1"))
     return rng.choice(
         (
             f"not seen(f, {span}{where})",
@@ -106,6 +122,12 @@ def history(rng: Random) -> str:
             f"distinct(f, {span}{where}) <= 2",
             f"coalesce(prev(n, {span}{where}), 0) <= n",
             f"@time - prev(@time, {span}{where}) <= 2s",
+            # Several fields of one earlier event, of which some are null.
+            f"prev({rng.choice('nfv')}, {span}{where}) == null",
+            f"prev({rng.choice('nf')}, {span}{where}) == null and prev(@time, {span}{where}) != null",
+            f"prev(n, {span}{where}) != null and prev(f, {span}{where}) == null",
+            f"prev(n, {span}{where}) == n or prev(f, {span}{where}) == f",
+            f"coalesce(prev(n, {span}{where}), @time - prev(@time, {span}{where})) >= 1",
         )
     )
 

@@ -52,9 +52,9 @@ def settle(stage: Stage) -> None:
 def pass_ms(stage: Stage, ms: int) -> None:
     """Let the clock go on while no event comes, and all stages see it."""
     settle(stage)
-    stage.container.cycle()
+    stage.stand()
     stage.clock.pass_ms(ms)
-    stage.container.cycle()
+    stage.stand()
     settle(stage)
 
 

@@ -76,9 +76,12 @@ def random_fields(rng: Random, keys: list[Any]) -> Fields:
     if rng.random() < 0.8:
         event["f"] = rng.choice(TEXTS)
     if rng.random() < 0.1:
-        event["n"] = rng.choice((None, 1.5, 2.25, -1))
+        event["n"] = rng.choice((None, 1.5, 2.25, -1, 1.0, True, "1"))
     if rng.random() < 0.03:
         del event[rng.choice(("u", "n"))]
+    # A history reads the event before also where it has no value: now and then all are without one.
+    if rng.random() < 0.15:
+        event[rng.choice("nfv")] = None
     return event
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from samovar.common.tunables import Tunables
 from samovar.patterns.compile import Program
 from samovar.patterns.matcher import END_OF_TIME, States, step
 from samovar.patterns.native import Batch
 from tests.matching import Fields, Match, Options, Store, arrived, as_set, in_order, loaded, part, program_of
 from tests.strategies import random_rule
 from tests.test_cases import CASES, read_case
+from tests.tunables import random_of_test, tiny
 
 RULES = (
     """
@@ -97,9 +100,11 @@ def many_events(seed: int, count: int, keys: int) -> list[Fields]:
     return events
 
 
-def in_batches(program: Program, batch: Batch, sizes: list[int], reload: bool = False) -> tuple[list[Match], list[str]]:
+def in_batches(
+    program: Program, batch: Batch, sizes: list[int], reload: bool = False, tunables: Callable[[], Tunables] = Tunables
+) -> tuple[list[Match], list[str]]:
     """The matches, in order, and the digest after each batch that ends where a thousand rows do."""
-    states, store = States(program, hold=not reload), Store()
+    states, store = States(program, hold=not reload, tunables=tunables()), Store()
     found: list[Match] = []
     digests: list[str] = []
     first = number = 0
@@ -113,7 +118,7 @@ def in_batches(program: Program, batch: Batch, sizes: list[int], reload: bool = 
             digests.append(states.digest(watermark))
         if reload:
             store.write(states.changed_rows())
-            states = loaded(program, store.rows)
+            states = loaded(program, store.rows, Options(tunables=tunables()))
         first, number = end, number + 1
     states.hold(False)
     return [*found, *step(states, part(batch, 0, 0), END_OF_TIME)], digests
@@ -153,6 +158,17 @@ def test_storing_and_loading_changes_nothing(
     program: Program, batch: Batch, whole: tuple[list[Match], list[str]], sizes: list[int]
 ) -> None:
     found, digests = in_batches(program, batch, sizes, reload=True)
+    assert as_set(found) == as_set(whole[0])
+    assert digests == whole[1]
+
+
+@pytest.mark.parametrize("reload", [False, True], ids=["kept", "stored and loaded"])
+def test_tunables_change_nothing(
+    program: Program, batch: Batch, whole: tuple[list[Match], list[str]], reload: bool
+) -> None:
+    """However large chunks, headers and slices are, and whatever those were that stored the states."""
+    rng = random_of_test()
+    found, digests = in_batches(program, batch, [250, 40], reload, lambda: tiny(rng))
     assert as_set(found) == as_set(whole[0])
     assert digests == whole[1]
 

@@ -201,6 +201,14 @@ def test_prometheus_looks_where_the_services_are() -> None:
     jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in prometheus["scrape_configs"]}
     assert jobs == {name: [f"{name}:9400"] for name in SERVICES}
     assert prometheus["rule_files"] == ["alerts.yml"]
+    services = compose()["services"]
+    for job in prometheus["scrape_configs"]:
+        name = job["job_name"]
+        assert job["authorization"] == {"credentials_file": f"/etc/prometheus/tokens/{name}.token"}
+        made = services[f"{name}-metrics-token"]
+        assert f"> /var/lib/samovar/{name}.token" in made["command"][0]
+        assert made["volumes"] == ["metrics-tokens:/var/lib/samovar"]
+    assert "metrics-tokens:/etc/prometheus/tokens:ro" in services["prometheus"]["volumes"]
 
 
 # ---------------------------------------------------------------- queries

@@ -12,7 +12,7 @@ import pytest
 
 import samovar
 
-FOLDERS = ("changelog", "patterns", "service", "state", "tasks")
+FOLDERS = ("changelog", "common", "patterns", "service", "state", "tasks")
 
 # What `samovar --help` must not pay for.
 HEAVY = ("lark", "numpy", "pyarrow", "re2", "rich", "yaml", "samovar.patterns", "samovar.state", "samovar.changelog")
@@ -43,10 +43,12 @@ def test_symlinks_are_relative_and_lead_to_the_folders(root: Path, folder: str) 
     assert link.resolve() == root / folder
 
 
-def test_no_module_is_reached_under_two_names(root: Path) -> None:
+def test_no_module_is_reached_under_two_names(root: Path, tmp_path: Path) -> None:
+    """Also next to a clone that is called samovar, which Python could take for a package without an __init__.py."""
+    (tmp_path / "samovar" / "samovar").mkdir(parents=True)
     code = "import samovar.patterns, samovar.patterns.kernel.build as b; print(samovar.patterns.__file__)"
-    found = run_python(code, root.parent)
-    assert Path(found.strip()) == root / "samovar" / "patterns" / "__init__.py"
+    for folder in (root.parent, tmp_path):
+        assert Path(run_python(code, folder).strip()) == root / "samovar" / "patterns" / "__init__.py"
 
 
 def test_versions_agree(root: Path) -> None:

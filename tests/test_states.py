@@ -15,6 +15,7 @@ from samovar.patterns.compile import Program
 from samovar.patterns.matcher import END_OF_TIME, StateError, States, step
 from tests.matching import Options, Rows, Store, arrived, batch_of_arrays, in_order, loaded, part, program_of
 from tests.strategies import FIRST_TIME, random_events, random_rule
+from tests.tunables import tiny
 
 MEGABYTE = 1 << 20
 EVENTS = 10_000
@@ -165,6 +166,30 @@ def test_changed_rows_from_the_beginning_are_all_rows() -> None:
     step(states, in_order(arrived(program, [])), END_OF_TIME)
     store.write(states.changed_rows())
     assert (store.rows, states.rows(), states.live()) == ({}, {}, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_were_cut_otherwise_are_written_again(seed: int) -> None:
+    """Chunks and headers of any size, by one engine after the other: nothing is lost, and nothing is left behind."""
+    program = program_of(*(text.replace("7d", "10m") for text in (*LARGE.values(), MIDDLE)))
+    rng = Random(seed)
+    plain, states, store = States(program), States(program, tunables=tiny(rng)), Store()
+    time = FIRST_TIME
+    for count in range(60):
+        time += rng.choice((0, 1000, 1000, 1000, 700_000 if count % 20 == 19 else 1000))
+        kinds = [rng.choice(("buy", "buy", "buy", "new", "end")) for _ in range(rng.choice((1, 5, 30, 150)))]
+        events = [
+            {"type": kind, "ts": time, "card": "c1", "amount": rng.choice((1, 50, 901)), "place": "p"} for kind in kinds
+        ]
+        found = [list(step(each, in_order(arrived(program, events)), time)) for each in (plain, states)]
+        assert found[0] == found[1]
+        store.write(states.changed_rows())
+        if rng.random() < 0.5:
+            states = loaded(program, store.rows, Options(tunables=tiny(rng)))
+            assert states.digest(time) == plain.digest(time)
+    step(states, in_order(arrived(program, [])), END_OF_TIME)
+    store.write(states.changed_rows())
+    assert (store.rows, states.live()) == ({}, 0)
 
 
 def test_a_digest_changes_nothing() -> None:

@@ -74,6 +74,7 @@ class Aggregate final : public Runner {
         }
       }
       Fold fold{ref.function};
+      form.budget->worked((size_t)s.window.size());
       for (int64_t n = s.window.begin(); n < s.window.end(); n++)
         if (form.in(ref, s.window.brackets(n))) fold.add(ref.slot < 0 ? Value::nil() : s.window.value(n, ref.slot));
       return fold.result(form.eval.scratch);

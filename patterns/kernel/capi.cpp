@@ -34,53 +34,110 @@ SAMOVAR_EXPORT Program* samovar_program_new(const int64_t* words, const char* bl
 }
 SAMOVAR_EXPORT void samovar_program_free(Program* p) { delete p; }
 
-SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int64_t max_partials, int64_t max_events) {
-  return new Handle(*p, call, Limits{max_partials, max_events});
+SAMOVAR_EXPORT Handle* samovar_states_new(const Program* p, PythonCall call, int64_t max_partials, int64_t max_events, int64_t max_matches) {
+  return new Handle(*p, call, Limits{max_partials, max_events, max_matches});
+}
+// Matches of a rule that no alert will tell of: see Mute.
+SAMOVAR_EXPORT void samovar_mute(Handle* h, int rule, int shadow, int64_t before_at, int64_t after_start) {
+  h->engine.runners[(size_t)rule]->mute = Mute{shadow != 0, before_at, after_start};
+}
+// What a step may take (see Budget), from the next one on; and where to leave a mark.
+SAMOVAR_EXPORT void samovar_budget(Handle* h, int64_t event_bytes, int64_t event_work, int64_t step_bytes, const char* mark, size_t size) {
+  Budget& b = h->engine.budget;
+  b.event_bytes_most = event_bytes;
+  b.event_work_most = event_work;
+  b.step_bytes_most = step_bytes;
+  b.mark.assign(mark, size);
+}
+// Whether a mark was written since this was asked for the last time.
+SAMOVAR_EXPORT int samovar_marked(Handle* h) {
+  bool passed = h->engine.budget.passed_soft;
+  h->engine.budget.passed_soft = false;
+  return passed;
+}
+// Why the last step was abandoned: the verdict (0: it was not), the rule or -1, and the key's bytes.
+SAMOVAR_EXPORT int samovar_verdict(Handle* h, int* rule, const char** key, size_t* size) {
+  const Budget& b = h->engine.budget;
+  *rule = b.rule;
+  h->buffer = b.over() && b.rule >= 0 ? h->engine.key_bytes(b.key) : std::string();
+  *key = h->buffer.data();
+  *size = h->buffer.size();
+  return b.verdict;
 }
 SAMOVAR_EXPORT void samovar_topic(Handle* h, const char* name, size_t size) { h->engine.topics.emplace_back(name, size); }
+SAMOVAR_EXPORT void samovar_sizes(Handle* h, int64_t chunk, int64_t few, int64_t part_bytes, int64_t slice, int64_t cold, int64_t memo) {
+  h->engine.sizes = Sizes{chunk, few, part_bytes, slice, cold};
+  h->engine.remember(memo);
+}
 SAMOVAR_EXPORT void samovar_hold(Handle* h, int hold) { h->engine.hold = hold != 0; }
 SAMOVAR_EXPORT void samovar_show_suppressed(Handle* h, int show) {
   for (auto& r : h->engine.runners) r->show_suppressed = show != 0;
 }
 SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
 
-SAMOVAR_EXPORT size_t samovar_step(Handle* h, Batch* batch, int64_t watermark) {
-  h->engine.step(*batch, watermark);
+// In place of a count: see samovar_verdict and samovar_failure.
+constexpr int64_t OVER_BUDGET = -1, FUNCTION_FAILED = -2;
+
+// Of matches: beyond it a line is freed as soon as it was given out, though one by one costs time.
+constexpr size_t MUCH_BYTES = 128 << 20;
+
+// Rows [from, to) of the batch. How many matches there are, or why the step was abandoned.
+SAMOVAR_EXPORT int64_t samovar_step(Handle* h, Batch* batch, size_t from, size_t to, int64_t watermark) {
+  bool good = !h->engine.budget.over() && h->engine.step(*batch, from, to, watermark);
+  if (h->engine.budget.over()) return OVER_BUDGET;
+  if (!good) return FUNCTION_FAILED;
+  MemoryWatch watch_memory(&h->engine.budget);
   h->lines.clear();
   h->ends.clear();
   h->keys.clear();
   h->key_ends.clear();
+  size_t bytes = 0;
+  for (const Match& m : h->engine.matches) bytes += m.line.size() + 1;
+  bool much = bytes > MUCH_BYTES;
+  if (h->lines.capacity() > 4 * bytes + (1 << 20)) std::string().swap(h->lines);  // it was much, once
+  h->lines.reserve(bytes);
   for (uint32_t k : h->engine.order) {
-    const Match& m = h->engine.matches[k];
+    Match& m = h->engine.matches[k];
     write_key(h->keys, m.key);
     h->key_ends.push_back((int64_t)h->keys.size());
     h->lines += m.line;
     h->lines.push_back('\n');
     h->ends.push_back((int64_t)h->lines.size());
+    if (much) std::string().swap(m.line);
   }
-  return h->ends.size();
+  if (h->engine.budget.over()) { h->engine.blame(); return OVER_BUDGET; }
+  return (int64_t)h->ends.size();
+}
+// The rule, whether there is an event, its stream, partition and offset; returns the key's bytes.
+SAMOVAR_EXPORT const char* samovar_failure(Handle* h, int64_t* out, size_t* size) {
+  Engine::Failure f = h->engine.failure();
+  out[0] = f.rule; out[1] = f.has_event; out[2] = f.event.source >> 32; out[3] = f.event.source & 0xFFFFFFFF; out[4] = f.event.offset;
+  h->buffer = f.key;
+  *size = h->buffer.size();
+  return h->buffer.data();
 }
 SAMOVAR_EXPORT const char* samovar_lines(Handle* h) { return h->lines.data(); }
 SAMOVAR_EXPORT const int64_t* samovar_line_ends(Handle* h) { return h->ends.data(); }
 SAMOVAR_EXPORT const char* samovar_line_keys(Handle* h) { return h->keys.data(); }
 SAMOVAR_EXPORT const int64_t* samovar_line_key_ends(Handle* h) { return h->key_ends.data(); }
 
-// matches, suppressed, dropped partials, dropped events, events without a key, live partials; rule -1: histories
+// matches, suppressed, dropped partials, dropped events, dropped matches, events without a key, live partials; rule -1:
+// histories
 SAMOVAR_EXPORT void samovar_counters(Handle* h, int rule, int64_t* out) {
   const Counters& c = rule < 0 ? h->engine.history_counters : h->engine.runners[(size_t)rule]->counters;
-  out[0] = c.matches; out[1] = c.suppressed; out[2] = c.dropped_partials; out[3] = c.dropped_events; out[4] = c.no_key;
-  out[5] = rule < 0 ? 0 : h->engine.partials(rule);
+  out[0] = c.matches; out[1] = c.suppressed; out[2] = c.dropped_partials; out[3] = c.dropped_events; out[4] = c.dropped_matches; out[5] = c.no_key;
+  out[6] = rule < 0 ? 0 : h->engine.partials(rule);
 }
-// The first five of these, and nanoseconds spent on the rule: no walk over its states.
+// The first six of these, and nanoseconds spent on the rule: no walk over its states.
 SAMOVAR_EXPORT void samovar_tallies(Handle* h, int rule, int64_t* out) {
   const Counters& c = h->engine.runners[(size_t)rule]->counters;
-  out[0] = c.matches; out[1] = c.suppressed; out[2] = c.dropped_partials; out[3] = c.dropped_events; out[4] = c.no_key;
-  out[5] = c.ns;
+  out[0] = c.matches; out[1] = c.suppressed; out[2] = c.dropped_partials; out[3] = c.dropped_events; out[4] = c.dropped_matches; out[5] = c.no_key;
+  out[6] = c.ns;
 }
-// Partials and events that limits let go of, of all rules and histories.
+// Partials, events and matches that limits let go of, of all rules and histories.
 SAMOVAR_EXPORT int64_t samovar_dropped(Handle* h) {
   int64_t n = h->engine.history_counters.dropped_events;
-  for (auto& r : h->engine.runners) n += r->counters.dropped_partials + r->counters.dropped_events;
+  for (auto& r : h->engine.runners) n += r->counters.dropped_partials + r->counters.dropped_events + r->counters.dropped_matches;
   return n;
 }
 SAMOVAR_EXPORT size_t samovar_live(Handle* h) { return h->engine.live(); }
@@ -111,10 +168,9 @@ SAMOVAR_EXPORT size_t samovar_deadlines_of(Handle* h, const char* data, const in
   }
   return h->rows.ends.size() / 2;
 }
-SAMOVAR_EXPORT size_t samovar_cold(Handle* h, Batch* batch) {
+SAMOVAR_EXPORT int64_t samovar_cold(Handle* h, Batch* batch) {
   h->rows.clear();
-  h->engine.find_cold(*batch, h->rows);
-  return h->rows.ends.size() / 2;
+  return h->engine.find_cold(*batch, h->rows) ? (int64_t)h->rows.ends.size() / 2 : FUNCTION_FAILED;
 }
 // Of these keys (a list with no values), those that were never looked for.
 SAMOVAR_EXPORT size_t samovar_unknown(Handle* h, const char* data, const int64_t* ends, size_t n) {

@@ -24,7 +24,7 @@ struct Stopwatch {
 
 constexpr int64_t UNKNOWN = -2, NO_KEY = -1;
 constexpr size_t AHEAD = 24;    // how far looking for keys and states goes before using them
-constexpr size_t SLICE_BYTES = 128 << 20, SLICE_LEAST = 4096, SLICE_MOST = 131072;
+constexpr size_t SLICE_BYTES = 128 << 20, SLICE_LEAST = 4096;
 
 uint64_t starting_brackets(const RuleDef& r) {
   if (r.form != SEQUENCE) return ~0ull;
@@ -58,7 +58,7 @@ size_t most_columns(const Program& program) {
   size_t count = 0;
   for (auto& n : program.nodes) {
     bool there = n.op == CONST || n.op == FIELD || n.op == TYPE;
-    bool is_mask = (n.op >= AND && n.op <= NOT) || (n.op >= EQ && n.op <= GE && program.nodes[(size_t)n.args[1]].op == CONST);
+    bool is_mask = (n.op >= AND && n.op <= NOT) || (n.op == IN && n.args.size() == 1) || (n.op >= EQ && n.op <= GE && program.nodes[(size_t)n.args[1]].op == CONST);
     count += n.columnar && !there && !is_mask;
   }
   return count;
@@ -97,10 +97,14 @@ std::unique_ptr<Runner> make_runner(const RuleDef& r, Evaluator& e, const KeyTab
 Engine::Engine(const Program& program, PythonCall call, Limits limits)
     : program_(program), limits_(limits), eval_(program, call), key_cache_(program.keyspecs.size()) {
   eval_.histories = this;
+  budget.describe = describe_mark;
+  budget.describes = this;
+  mark_text_.reserve(4096);
   for (auto& r : program.rules) {
     runners.push_back(make_runner(r, eval_, keys_, limits_));
     runners.back()->out = &matches;
     runners.back()->topics = &topics;
+    runners.back()->budget = &budget;
     std::string name = std::string(program.text(r.id).view()) + "@" + std::string(program.text(r.version).view());
     stores_.push_back({runners.back().get(), name, {}, {}});
     int keyspec = only_keyspec(r);
@@ -120,28 +124,86 @@ Engine::~Engine() {
   for (auto& s : stores_) s.states.each([&](uint32_t, State* state) { s.keeper->discard(state); });
 }
 
-void Engine::step(Batch& batch, int64_t watermark) {
+// For the mark, with no memory to be had: the rule's id, a line end, and the key's bytes.
+const char* Engine::describe_mark(void* self, int rule, uint32_t key, size_t* size) {
+  Engine& e = *(Engine*)self;
+  std::string_view id = e.program_.text(e.program_.rules[(size_t)rule].id).view();
+  const std::string& bytes = e.keys_.bytes(key);
+  size_t room = e.mark_text_.capacity() - 1;
+  e.mark_text_.assign(id.substr(0, room));
+  if (e.mark_text_.size() + 1 + bytes.size() <= room) e.mark_text_.append("\n").append(bytes);
+  *size = e.mark_text_.size();
+  return e.mark_text_.data();
+}
+
+// Memory that ran out while no rule was at work: the one with most to tell took it.
+void Engine::blame() {
+  if (budget.verdict != Budget::NO_MEMORY || budget.rule >= 0 || matches.empty()) return;
+  std::vector<size_t> bytes(runners.size());
+  const Match* largest = nullptr;
+  for (auto& m : matches) {
+    size_t& sum = bytes[(size_t)m.rule];
+    sum += m.line.size();
+    if (!largest || sum > bytes[(size_t)largest->rule]) largest = &m;
+  }
+  budget.rule = largest->rule;
+  budget.key = keys_.find_or_add(largest->key);
+}
+
+bool Engine::step(Batch& batch, size_t from, size_t to, int64_t watermark) {
+  MemoryWatch watch_memory(&budget);
+  budget.begin_step();
   matches = std::move(held_);
   held_.clear();
   // Long slices give a key more events at a time; but all columns of a slice are held at once.
-  size_t slice = std::clamp(SLICE_BYTES / (sizeof(Value) * (columns_ + 1)), SLICE_LEAST, SLICE_MOST), base = 0;
+  size_t fitting = std::max(SLICE_BYTES / (sizeof(Value) * (columns_ + 1)), SLICE_LEAST), base = from;
+  size_t slice = std::min(fitting, (size_t)sizes.slice);
   do {
-    size_t count = std::min(slice, batch.rows - base);
+    size_t count = std::min(slice, to - base);
     step_slice(batch, base, count);
     base += count;
-  } while (base < batch.rows);
+  } while (base < to && !gave_up());
   Stopwatch watch;
-  for (size_t k = 0; k < stores_.size(); k++) {
+  for (size_t k = 0; k < stores_.size() && !gave_up(); k++) {
+    eval_.rule_at_hand = k < runners.size() ? (int)k : -1;
     advance(stores_[k], watermark);
     if (k < runners.size()) watch.lap(runners[k]->counters.ns);
   }
-  keys_.sweep();
-  sort_matches();
-  if (!hold) return;
+  eval_.rule_at_hand = -1;
+  if (!gave_up()) {
+    budget.rule = -1;
+    keys_.sweep();
+    sort_matches();
+  }
+  if (budget.over()) blame();
+  if (gave_up()) return false;
+  if (!hold) return true;
   while (!order.empty() && matches[order.back()].at >= watermark) {
     held_.push_back(std::move(matches[order.back()]));
     order.pop_back();
   }
+  return true;
+}
+
+Engine::Failure Engine::failure() {
+  const Evaluator::Failure& f = eval_.failure;
+  Failure out;
+  out.rule = f.rule >= 0 ? f.rule : program_.rule_reading(f.node);
+  out.has_event = f.row >= 0;
+  if (out.has_event) out.event = eval_.place_of((size_t)f.row);
+  if (f.key >= 0) out.key = keys_.bytes((uint32_t)f.key);
+  else if (out.has_event && out.rule >= 0) {
+    eval_.as_they_came();
+    for (auto& b : program_.rules[(size_t)out.rule].brackets) {
+      if (b.keyspec < 0 || (b.type >= 0 && b.type != eval_.type_of((size_t)f.row))) continue;
+      bool good = true;
+      out.key.clear();
+      for (int node : program_.keyspecs[(size_t)b.keyspec]) good = good && encode_key(out.key, eval_.at_row(node, (size_t)f.row));
+      if (good) break;
+      out.key.clear();
+    }
+  }
+  return out;
 }
 
 void Engine::sort_matches() {
@@ -168,7 +230,7 @@ void Engine::step_slice(Batch& batch, size_t base, size_t count) {
     for (size_t k = 0; k < runners.size(); k++) run({only_keyspec(runners[k]->rule), {k}});
     return;
   }
-  for (auto& t : together_) run(t);
+  for (auto& t : together_) if (!budget.over()) run(t);
 }
 
 int64_t Engine::key_of(int keyspec, size_t row) {
@@ -240,6 +302,7 @@ void Engine::run(const Together& t) {
     wanted_.assign(eval_.mask_words(), 0);
     times_read_.assign(program_.nodes.size(), 0);
     for (size_t k : t.rules) {
+      eval_.rule_at_hand = (int)k;
       find_relevant(runners[k]->rule);
       size_t rows = 0;
       for (size_t w = 0; w < wanted_.size(); w++) {
@@ -248,6 +311,7 @@ void Engine::run(const Together& t) {
       }
       for (int node : reads_[k]) times_read_[(size_t)node] += rows;
     }
+    eval_.rule_at_hand = -1;
     rows_.clear();
     each_bit(wanted_, [&](size_t row) { rows_.push_back((uint32_t)row); });
     if (rows_.empty()) return;
@@ -256,7 +320,9 @@ void Engine::run(const Together& t) {
   }
   Stopwatch watch;
   for (size_t k : t.rules) {
+    if (gave_up()) break;
     Runner& runner = *runners[k];
+    eval_.rule_at_hand = (int)k;
     uint64_t starting = starting_brackets(runner.rule);
     find_relevant(runner.rule);
     if (t.keyspec < 0) { run_many_keys(stores_[k], runner, starting); watch.lap(runner.counters.ns); continue; }
@@ -265,6 +331,7 @@ void Engine::run(const Together& t) {
     run_one_key(stores_[k], runner, starting);
     watch.lap(runner.counters.ns);
   }
+  eval_.rule_at_hand = -1;
   eval_.as_they_came();
 }
 
@@ -396,8 +463,12 @@ void Engine::run_many_keys(Store& store, Runner& runner, uint64_t starting) {
 // Some events of one key, in order.
 void Engine::touch(Store& store, Runner& runner, int64_t key, const Event* events, size_t n, uint64_t starting) {
   if (key < 0) { for (size_t k = 0; k < n; k++) runner.counters.no_key += events[k].brackets != 0; return; }
+  if (gave_up()) return;
+  eval_.key_at_hand = key;
   bool traced = is_traced(key);
   State* s = store.states.find((uint32_t)key);
+  budget.rule = runner.rule.index;
+  budget.key = (uint32_t)key;
   int64_t due = s ? s->scheduled : NEVER;
   if (traced) { trace.rule = runner.rule.index; runner.trace = &trace; }
   for (const Event* e = events; e < events + n; e++) {
@@ -406,12 +477,15 @@ void Engine::touch(Store& store, Runner& runner, int64_t key, const Event* event
       if (!(e->brackets & starting) && !traced) continue;
       s = find_or_add(store, (uint32_t)key);
     }
+    budget.begin_event();
     if (due < e->time) runner.on_time(*s, e->time);
     if (traced) runner.note_event(*e);
     runner.event(*s, *e);
+    if (gave_up()) return;
     due = runner.deadline(*s);
   }
   runner.trace = nullptr;
+  eval_.key_at_hand = -1;
   if (!s) return;
   mark(store, *s);
   reschedule(store, *s, due, events[n - 1].time);
@@ -458,7 +532,7 @@ void Engine::remove(Store& store, State* s) {
       gone_.push_back(row);
     };
     for (size_t k = 0; k < s->stored_parts.size(); k++) gone(HEADER_ROW, (int64_t)k);
-    if (store.keeper->log(*s)) for (int64_t c = s->stored_from / CHUNK; c * CHUNK < s->stored_to; c++) gone(CHUNK_ROW, c);
+    if (store.keeper->log(*s)) for (int64_t c = s->stored_from / sizes.chunk; c * sizes.chunk < s->stored_to; c++) gone(CHUNK_ROW, c);
   }
   store.states.remove(s->key);
   keys_.release(s->key);
@@ -487,6 +561,8 @@ void Engine::take_due(Store& store, int64_t now) {
 }
 
 void Engine::advance(Store& store, int64_t now) {
+  size_t place = (size_t)(&store - stores_.data());
+  budget.rule = place < runners.size() ? (int)place : -1;
   take_due(store, now);
   // One state knows nothing of another: in the order of keys they are near each other. A person reads notes by time.
   std::sort(due_.begin(), due_.end(), [&](auto& a, auto& b) { return tracing ? a < b : std::tie(a.second, a.first) < std::tie(b.second, b.first); });
@@ -498,8 +574,13 @@ void Engine::advance(Store& store, int64_t now) {
     if (!s || s->scheduled != time) continue;  // the state went, or is looked at another time
     Runner* traced = is_traced(key) ? runner_of(store) : nullptr;
     if (traced) { trace.rule = traced->rule.index; traced->trace = &trace; }
+    budget.key = key;
+    budget.begin_event();
+    eval_.key_at_hand = key;
     store.keeper->on_time(*s, now);
+    eval_.key_at_hand = -1;
     if (traced) traced->trace = nullptr;
+    if (gave_up()) return;
     mark(store, *s);
     s->scheduled = NEVER;
     reschedule(store, *s, store.keeper->deadline(*s), now);

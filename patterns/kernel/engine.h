@@ -14,6 +14,16 @@ namespace samovar {
 
 constexpr char HEADER_ROW = 0, CHUNK_ROW = 1;
 
+// How much goes into one row, and how many events are evaluated together (common/tunables.py). No result depends on them,
+// and a store may have been written with others.
+struct Sizes {
+  int64_t chunk = 128;  // events in one row
+  int64_t few = 24;     // events that a header holds itself; once they were in chunks, a quarter of it
+  int64_t part_bytes = 128 << 10;  // of a header in one row
+  int64_t slice = 131072;          // rows of a batch
+  int64_t cold = 16384;            // rows of a batch, while the keys of its events are looked for
+};
+
 // The states of one keeper, and the heap of times at which one of them must be looked at.
 struct Store {
   Keeper* keeper;
@@ -27,13 +37,29 @@ class Engine final : public HistoryHook {
  public:
   Engine(const Program& program, PythonCall call, Limits limits);
   ~Engine();
-  void step(Batch& batch, int64_t watermark);
+  // Takes rows [from, to) of the batch. False where a function failed or it went over its budget: it ends at once, and
+  // these states are half way through the batch, and must be thrown away.
+  bool step(Batch& batch, size_t from, size_t to, int64_t watermark);
+  bool gave_up() const { return budget.over() || eval_.failed(); }
+  Budget budget;
+  void blame();
+  const std::string& key_bytes(uint32_t key) const { return keys_.bytes(key); }
+  // Of a function that failed: the rule, the key's bytes where it is known, and the event where there is one.
+  struct Failure {
+    int rule = -1;
+    std::string key;
+    bool has_event = false;
+    Place event;
+  };
+  Failure failure();
   std::vector<std::string> topics;  // of the streams, by number; none: there is one input, and lines are numbered
   std::vector<Match> matches;
   std::vector<uint32_t> order;  // of the matches, as they are to be given out
   bool hold = false;  // keep matches at the watermark back: a later batch may have one that comes before them
   std::vector<std::unique_ptr<Runner>> runners;
   Counters history_counters;
+  Sizes sizes;
+  void remember(int64_t results) { eval_.memo_most = (size_t)results; }
 
   // rows.cpp
   enum class Rows { ALL, CHANGED, CANONICAL };
@@ -46,7 +72,7 @@ class Engine final : public HistoryHook {
 
   // residency.cpp: where a store holds more than is in memory
   KnownKeys known;
-  void find_cold(Batch& batch, RowList& out);
+  bool find_cold(Batch& batch, RowList& out);  // false: as with `step`
   int64_t next_deadline() const;
   size_t bytes() const;
 
@@ -89,7 +115,9 @@ class Engine final : public HistoryHook {
   std::vector<std::string> gone_;  // rows of states that are no more
   std::string scratch_key_;
   std::vector<Match> held_;
+  std::string mark_text_;
 
+  static const char* describe_mark(void* self, int rule, uint32_t key, size_t* size);
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);
   void find_relevant(const RuleDef& rule);
@@ -127,7 +155,7 @@ class Engine final : public HistoryHook {
   struct Loading;
   bool load_row(Loading& l, std::string_view row, std::string_view bytes);
   bool load_header(Loading& l);
-  bool load_chunk(Loading& l, Unpacker& value);
+  bool load_chunk(Loading& l, std::string_view row, int64_t number, Unpacker& value);
   bool load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u);
   bool finish_loading(Loading& l);
   void row_key(const Store& store, uint32_t key, char kind, int64_t number, std::string& out) const;

@@ -4,8 +4,7 @@
 
 namespace samovar {
 namespace {
-constexpr size_t MEMO_MOST = 200000;  // results of Python functions remembered; then it starts anew
-constexpr size_t SHORT_TEXT = 16;     // what is arranged with its value
+constexpr size_t SHORT_TEXT = 16;  // what is arranged with its value
 constexpr size_t AHEAD = 32;
 
 void set_bit(std::vector<uint64_t>& mask, size_t row) { mask[row >> 6] |= 1ull << (row & 63); }
@@ -122,6 +121,24 @@ const Value* Evaluator::column(int node, int type) {
   return columns_[node].data();
 }
 
+Evaluator::Argument Evaluator::argument(int node, int type) {
+  const Node& n = program.nodes[(size_t)node];
+  return n.op == CONST ? Argument{&program.constants[(size_t)n.x], 0} : Argument{column(node, type), 1};
+}
+
+// Which rows have a value that is in the set.
+template <class Give>
+void Evaluator::look_up(const LiteralSet& set, const Argument& values, const std::vector<uint32_t>& rows, Give give) {
+  uint64_t hashes[64];
+  for (size_t from = 0; from < rows.size(); from += 64) {
+    size_t n = std::min<size_t>(64, rows.size() - from);
+    const uint32_t* at = rows.data() + from;
+    for (size_t k = 0; k < n; k++) { hashes[k] = hash_value(values[at[k]]); set.prefetch_slot(hashes[k]); }
+    for (size_t k = 0; k < n; k++) set.prefetch_value(hashes[k]);
+    for (size_t k = 0; k < n; k++) give(at[k], set.has(values[at[k]], hashes[k]));
+  }
+}
+
 void Evaluator::fill(int node, int type) {
   const Node& n = program.nodes[node];
   auto& out = columns_[node];
@@ -129,22 +146,18 @@ void Evaluator::fill(int node, int type) {
   if (n.op == CONST) { for (uint32_t r : rows) out[r] = program.constants[n.x]; return; }
   if (n.op == TIME) { for (uint32_t r : rows) out[r] = Value::integer(time_of(r)); return; }
   if (n.op == HISTORY) { histories->fill(n.x, rows, out); return; }
-  std::vector<const Value*> args;
-  for (int a : n.args) args.push_back(column(a, type));
+  std::vector<Argument> args;
+  for (int a : n.args) args.push_back(argument(a, type));
   size_t count = args.size();
-  if (n.op >= EQ && n.op <= GE) {
-    const Value *a = args[0], *b = args[1];
-    if (program.nodes[n.args[1]].op == CONST) {  // most conditions: a field against a literal
-      Value c = program.constants[program.nodes[n.args[1]].x];
-      for (uint32_t r : rows) out[r] = compare(n.op, a[r], c);
-    } else {
-      for (uint32_t r : rows) out[r] = compare(n.op, a[r], b[r]);
-    }
+  if (n.op >= EQ && n.op <= GE) { for (uint32_t r : rows) out[r] = compare(n.op, args[0][r], args[1][r]); return; }
+  if (n.op >= ADD && n.op <= MOD) { for (uint32_t r : rows) out[r] = arithmetic(n.op, args[0][r], args[1][r]); return; }
+  if (n.op == IN && count == 1) {
+    look_up(program.sets[(size_t)n.x], args[0], rows, [&](size_t r, bool found) { out[r] = Value::boolean(found); });
     return;
   }
-  if (n.op >= ADD && n.op <= MOD) { for (uint32_t r : rows) out[r] = arithmetic(n.op, args[0][r], args[1][r]); return; }
   std::vector<Value> values(count);
   for (uint32_t r : rows) {
+    row_ = r;
     for (size_t k = 0; k < count; k++) values[k] = args[k][r];
     out[r] = apply(n, values.data(), (int)count);
   }
@@ -173,8 +186,12 @@ void Evaluator::fill_mask(int node, int type, Mask& out) {
     return;
   }
   auto& rows = rows_of(type);
-  if (n.op >= EQ && n.op <= GE && program.nodes[(size_t)n.args[1]].op == CONST) {
+  if (n.op >= EQ && n.op <= GE && program.nodes[(size_t)n.args[1]].op == CONST && program.nodes[(size_t)n.args[0]].op != CONST) {
     mark_compared(out, rows, rows_, n.op, column(n.args[0], type), program.constants[(size_t)program.nodes[(size_t)n.args[1]].x]);
+    return;
+  }
+  if (n.op == IN && n.args.size() == 1) {
+    look_up(program.sets[(size_t)n.x], argument(n.args[0], type), rows, [&](size_t r, bool found) { out[r >> 6] |= (uint64_t)found << (r & 63); });
     return;
   }
   const Value* values = column(node, type);
@@ -199,10 +216,12 @@ Value Evaluator::of_run(int node, Reader& reader, const RuleDef& rule, int64_t r
   }
   if (count == 1) {
     Value a = of_run(n.args[0], reader, rule, row);
+    row_ = came_as(row);
     return apply(n, &a, 1);
   }
   std::vector<Value> values(count);
   for (size_t k = 0; k < count; k++) values[k] = of_run(n.args[k], reader, rule, row);
+  row_ = came_as(row);
   return apply(n, values.data(), (int)count);
 }
 
@@ -216,10 +235,11 @@ Value Evaluator::apply(const Node& n, const Value* a, int count) {
     case ISNULL: return Value::boolean(a[0].is_null());
     case NOTNULL: return Value::boolean(!a[0].is_null());
     case ADD: case SUB: case MUL: case DIV: case MOD: return arithmetic(n.op, a[0], a[1]);
-    case IN: for (int k = 1; k < count; k++) if (same(a[0], a[k])) return Value::boolean(true); return Value::boolean(false);
-    case LIKE:
-      if (a[0].tag == TEXT) for (int k = 1; k < count; k++) if (glob(a[0].view(), a[k].view())) return Value::boolean(true);
+    case IN:
+      if (n.x >= 0 && program.sets[(size_t)n.x].has(a[0])) return Value::boolean(true);
+      for (int k = 1; k < count; k++) if (same(a[0], a[k])) return Value::boolean(true);
       return Value::boolean(false);
+    case LIKE: return Value::boolean(a[0].tag == TEXT && program.patterns[(size_t)n.x].fits(a[0].view()));
     case CALL: return python(n, a, count);
     case COALESCE: for (int k = 0; k < count; k++) if (!a[k].is_null()) return a[k]; return Value::nil();
     case LENGTH: return a[0].tag == TEXT ? Value::integer((int64_t)characters(a[0].view())) : Value::nil();
@@ -244,19 +264,31 @@ Value Evaluator::apply(const Node& n, const Value* a, int count) {
     case LOWER: case UPPER:
       if (a[0].tag != TEXT) return Value::nil();
       return is_ascii(a[0].view()) ? changed_case(a[0], n.op == UPPER, scratch) : python(n, a, count);
+    case FOLD:
+      if (a[0].tag != TEXT) return a[0];
+      return is_ascii(a[0].view()) ? changed_case(a[0], false, scratch) : python(n, a, count);
   }
   return Value::nil();
 }
 
 Value Evaluator::python(const Node& n, const Value* args, int count) {
+  if (failed()) return Value::nil();
   std::string key;
   put_big(key, (uint64_t)n.x, 4);
-  for (int k = 0; k < count; k++) if (!encode_key(key, args[k])) key.push_back(args[k].is_null() ? '0' : 'o');
+  for (int k = 0; k < count; k++) {
+    key.push_back((char)args[k].tag);  // 1 and 1.0 are one key, but not one text
+    encode_key(key, args[k]);
+  }
   auto found = memo_.find(key);
   if (found == memo_.end()) {
-    if (memo_.size() >= MEMO_MOST) memo_.clear();
+    if (memo_.size() >= memo_most) memo_.clear();
     Value out;
+    out.tag = UNANSWERED;
     call_(n.x, args, count, &out);
+    if (out.tag == UNANSWERED) {  // not remembered: another time it may work
+      failure = {(int)(&n - program.nodes.data()), rule_at_hand, key_at_hand, row_};
+      return Value::nil();
+    }
     found = memo_.emplace(key, Owned(out)).first;
   }
   return scratch.keep(found->second.get());

@@ -12,7 +12,9 @@
 
 namespace samovar {
 
-// A function that is written in Python: it fills *out; text it gives is copied at once.
+// A function that is written in Python: it fills *out; text it gives is copied at once. The tag comes last: where it is
+// still UNANSWERED, the function failed.
+constexpr uint32_t UNANSWERED = ~0u;
 using PythonCall = void (*)(int64_t function, const Value* args, int64_t n, Value* out);
 
 // What a run knows: the leaves LAST, AGG and LASTEVENT of conditions across steps, `having` and `emit`.
@@ -31,8 +33,19 @@ struct HistoryHook {
 class Evaluator {
  public:
   const Program& program;
+  size_t memo_most = 200000;  // results of Python functions that are remembered; beyond it all of them are forgotten
   Batch scratch;  // text made by functions; lives as long as one step
   HistoryHook* histories = nullptr;
+
+  // What is worked on, as far as it is known: a rule, and the number of a key.
+  int rule_at_hand = -1;
+  int64_t key_at_hand = -1;
+  // A function failed. From then on every function gives null, and the step is good for nothing.
+  struct Failure {
+    int node = -1, rule = -1;
+    int64_t key = -1, row = -1;
+  } failure;
+  bool failed() const { return failure.node >= 0; }
 
   Evaluator(const Program& p, PythonCall call) : program(p), call_(call), columns_(p.nodes.size()), done_(p.nodes.size()), masks_(p.nodes.size()) {}
 
@@ -49,6 +62,7 @@ class Evaluator {
   // From here on, the rows of `at_row` and `of_run` are places in an order of rows (the lower halves of its numbers).
   // What stands ready of these nodes is put in that order with its short texts, for all rules that go through it.
   void arrange(const std::vector<uint64_t>& order, const std::vector<int>& nodes);
+  int64_t came_as(int64_t row) const { return order_ && row >= 0 ? (int64_t)(uint32_t)order_[row] : row; }
   void as_they_came();
   // One bit a row: which rows of the type there are, and for which of them the node is true.
   const uint64_t* mask_of(int type) const { return type_masks_[type < 0 ? type_masks_.size() - 1 : (size_t)type].data(); }
@@ -92,6 +106,17 @@ class Evaluator {
   std::vector<Mask> type_masks_;           // a type each; the last one is of all rows
   std::vector<std::vector<Mask>> masks_;   // of a node, by type as in done_; empty where it was not asked for yet
 
+  // A column, or a literal, which is the same on every row and needs none.
+  struct Argument {
+    const Value* at;
+    size_t step;
+    const Value& operator[](size_t row) const { return at[row * step]; }
+  };
+  int64_t row_ = -1;  // that `apply` works on; -1 where there is no event at hand
+
+  Argument argument(int node, int type);
+  template <class Give>
+  void look_up(const LiteralSet& set, const Argument& values, const std::vector<uint32_t>& rows, Give give);
   void fill(int node, int type);
   void fill_mask(int node, int type, Mask& out);
   Value python(const Node& n, const Value* args, int count);

@@ -103,13 +103,6 @@ struct Running : Counted {
   }
 };
 
-inline uint64_t hash_value(const Value& v) {
-  if (v.tag == TEXT) return hash_bytes(v.s, v.len);
-  double d = v.tag == BOOL ? (v.i ? 0.5 : 0.25) : v.as_double();
-  if (d == 0) d = 0;  // -0
-  return hash_bytes((const char*)&d, 8);
-}
-
 // Distinct values in the order of their first coming. A list while small, with a table of hashes when it grows.
 class ValueSet {
   std::vector<Owned> list_;
@@ -207,11 +200,21 @@ class CountedValues {
 
 constexpr size_t VALUES_MOST = 100;  // what `values` lists at the most
 
+// A text of at most TEXT_MOST bytes; a longer one is cut between two characters, and ends with an ellipsis.
+inline Value cut_text(const Value& v, Batch& out) {
+  if (v.tag != TEXT || v.len <= TEXT_MOST) return v;
+  size_t end = cut_at(v.view(), TEXT_MOST - CUT.size());
+  char* at = out.room(end + CUT.size());
+  memcpy(at, v.s, end);
+  memcpy(at + end, CUT.data(), CUT.size());
+  return Value::text(at, end + CUT.size());
+}
+
 inline Value list_value(const ValueSet& set, Batch& out) {
   std::string text = "[";
   for (size_t k = 0; k < set.list().size() && k < VALUES_MOST; k++) {
     if (k) text += ", ";
-    write_value(text, set.list()[k].get());
+    write_value(text, cut_text(set.list()[k].get(), out));
   }
   text += "]";
   return out.keep(Value::other(text.data(), text.size()));

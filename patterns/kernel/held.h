@@ -28,8 +28,6 @@ struct Held {
   uint64_t brackets = 0;  // which brackets it fits
 };
 
-constexpr int64_t CHUNK = 128;  // events stored in one row
-
 // Where things stand in a record of a queue. Most queues have events of one source, times within weeks of each other and
 // small values, and there are many of them, so a record begins small; what does not fit makes the queue move to a wider
 // layout. Nothing but memory depends on it.

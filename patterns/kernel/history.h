@@ -49,9 +49,12 @@ class HistoryKeeper final : public Keeper {
     for (int64_t n = log.begin(); n < log.end(); n++) fold.add(log.value(n, 0));
     return scratch.keep(fold.result(scratch));
   }
-  void add(State& state, const Value& v, const Place& place) {
+  void add(State& state, Value v, const Place& place) {
     Keyed& s = (Keyed&)state;
-    if (def_.function != A_COUNT && v.is_null()) return;  // nulls are left out of everything but a plain count
+    if (v.tag == OTHER) v = Value::nil();  // a list or an object is no value
+    // `prev` reads one event, nulls included, so that prev(lat), prev(lon) and prev(@time) are of the same one.
+    if (def_.function == A_PREV) s.log_.drop_before(s.log_.end());
+    else if (def_.function != A_COUNT && v.is_null()) return;  // nulls are left out of everything but a plain count
     s.log_.push({place, 0, 0}, &v);
     if (sums()) s.running.add(v, 1, false);
     if (counts()) s.values.add(s.log_.value(s.log_.end() - 1, 0), s.log_.end() - 1, value_of(s));

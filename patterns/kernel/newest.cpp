@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "keys.h"
+#include "pack.h"
 #include "table.h"
 
 #define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
@@ -26,6 +27,27 @@ struct Entry {
   bool null;
   std::string_view view() const { return {key, key_size}; }
 };
+
+// An entry of the index of deadlines, as changelog/record.py has it: b"t", 8 bytes of time, the key's bytes.
+struct Due {
+  uint64_t time;
+  std::string_view key;
+  bool operator<(const Due& o) const { return time != o.time ? time < o.time : key < o.key; }
+  bool operator==(const Due& o) const { return time == o.time && key == o.key; }
+};
+constexpr char ROW = 'r', DUE = 't', HEADER = 0;
+constexpr uint64_t NEVER = ~0ull;
+
+// Of a row that is the header of a state with a deadline: that, and its key.
+bool due_of(const Entry& e, Due& out) {
+  if (e.null || !e.key_size || e.key[0] != ROW || e.value_size < 9) return false;
+  samovar::Unpacker row{e.key + 1, e.key + e.key_size};
+  out.key = row.text();
+  row.text();
+  if (row.bad || row.end - row.at != 1 || *row.at != HEADER) return false;
+  out.time = samovar::get_big(e.value + 1, 8);
+  return out.time != NEVER;
+}
 
 struct Newest {
   std::vector<Entry> entries;
@@ -146,18 +168,39 @@ SAMOVAR_EXPORT void samovar_newest_pack(Newest* n, const void** out) {
   out[4] = n->null.data();
 }
 // Writes them as a table file, after one row whose key is before all of theirs; those without a value only where
-// `deletes` says so. How many rows, or less than 0: the error's number, negated.
+// `deletes` says so, and with an index of their deadlines where `index` does. How many rows, or less than 0: the error's
+// number, negated.
 SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, const char* key, size_t key_size,
-                                            const char* value, size_t value_size, int deletes) {
+                                            const char* value, size_t value_size, int deletes, int index) {
+  std::vector<Due> dues;
+  Due due;
+  for (size_t k = 0; index && k < n->sorted.size(); k++) {
+    n->ahead(k);
+    if (due_of(n->at(k), due)) dues.push_back(due);
+  }
+  std::sort(dues.begin(), dues.end());
+  dues.erase(std::unique(dues.begin(), dues.end()), dues.end());
   int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return -errno;
   samovar::Table table(file);
   bool added = table.add({key, key_size}, value, value_size) == samovar::Table::ADDED;
+  std::string entry;
+  auto add_dues = [&] {
+    for (const Due& one : dues) {
+      if (!added) return;
+      entry.assign(1, DUE);
+      samovar::put_big(entry, one.time, 8);
+      added = table.add(entry.append(one.key), "", 0) == samovar::Table::ADDED;
+    }
+    dues.clear();
+  };
   for (size_t k = 0; added && k < n->sorted.size(); k++) {
     n->ahead(k);
     const Entry& e = n->at(k);
-    if (!e.null || deletes) added = table.add(e.view(), e.null ? nullptr : e.value, e.value_size) == samovar::Table::ADDED;
+    if (!dues.empty() && (uint8_t)e.key[0] > (uint8_t)DUE) add_dues();
+    if (added && (!e.null || deletes)) added = table.add(e.view(), e.null ? nullptr : e.value, e.value_size) == samovar::Table::ADDED;
   }
+  add_dues();
   int error = added ? table.finish() : table.error() ? table.error() : EINVAL;
   if (close(file) != 0 && !error) error = errno;
   return error ? -(int64_t)error : (int64_t)table.rows();

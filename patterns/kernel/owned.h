@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "budget.h"
 #include "value.h"
 
 namespace samovar {
@@ -40,8 +41,7 @@ class Owned {
       words_[1] = t.words[1] << 16 | t.words[0] >> 48;
       return;
     }
-    Block* b = (Block*)malloc(sizeof(Block) + v.len);
-    if (!b) abort();
+    Block* b = (Block*)watched_malloc(sizeof(Block) + v.len);
     b->uses = 1;
     memcpy(b->bytes, v.s, v.len);
     value_.s = b->bytes;

@@ -73,6 +73,13 @@ void Program::read(const int64_t* words, const char* bytes, size_t size) {
     c.len = (uint32_t)w.next();
     if (c.tag >= TEXT) c.s = blob.data() + c.i;
   }
+  auto values = [&] {
+    std::vector<Value> out;
+    for (int c : w.list()) out.push_back(constants[(size_t)c]);
+    return out;
+  };
+  for (int64_t n = w.next(); n > 0; n--) sets.emplace_back(values());
+  for (int64_t n = w.next(); n > 0; n--) patterns.emplace_back(values());
   fields = w.num();
   types = w.list();
   nodes.resize(w.next());
@@ -85,6 +92,36 @@ void Program::read(const int64_t* words, const char* bytes, size_t size) {
   }
   rules.resize(w.next());
   for (size_t k = 0; k < rules.size(); k++) { rules[k] = read_rule(w); rules[k].index = (int)k; }
+}
+
+int Program::rule_reading(int node) const {
+  for (auto& r : rules) {
+    std::vector<char> seen(nodes.size());
+    std::vector<int> left;
+    auto add = [&](const std::vector<int>& more) { left.insert(left.end(), more.begin(), more.end()); };
+    auto add_key = [&](int keyspec) { if (keyspec >= 0) add(keyspecs[(size_t)keyspec]); };
+    for (auto& b : r.brackets) { add(b.columns); add(b.conditions); add_key(b.keyspec); }
+    for (auto& n : r.names) add(n.captures);
+    for (auto& e : r.emit) left.push_back(e.second);
+    for (auto& m : r.message) if (m.first) left.push_back(m.second);
+    add(r.values);
+    left.push_back(r.having);
+    while (!left.empty()) {
+      int at = left.back();
+      left.pop_back();
+      if (at == node) return r.index;
+      if (at < 0 || seen[(size_t)at]) continue;
+      seen[(size_t)at] = 1;
+      const Node& n = nodes[(size_t)at];
+      add(n.args);
+      if (n.op != HISTORY) continue;
+      const History& h = histories[(size_t)n.x];
+      left.push_back(h.value);
+      left.push_back(h.where);
+      add_key(h.keyspec);
+    }
+  }
+  return -1;
 }
 
 }  // namespace samovar

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops.h"
+#include "sets.h"
 #include "value.h"
 
 namespace samovar {
@@ -13,7 +14,8 @@ namespace samovar {
 struct Node {
   int op = 0;
   bool columnar = false;
-  int x = 0, y = 0;  // CONST, FIELD, HISTORY, AGG: index; LAST: name, slot; LASTEVENT: slot; CALL: function
+  int x = 0, y = 0;  // CONST, FIELD, HISTORY, AGG: index; LAST: name, slot; LASTEVENT: slot; CALL: function;
+                     // IN: the set of its literals, or -1; LIKE: its patterns
   std::vector<int> args;
 };
 
@@ -89,6 +91,8 @@ struct RuleDef {
 struct Program {
   std::string blob;
   std::vector<Value> constants;
+  std::vector<LiteralSet> sets;
+  std::vector<Patterns> patterns;
   int fields = 0;
   std::vector<int> types;
   std::vector<Node> nodes;
@@ -98,6 +102,7 @@ struct Program {
 
   Value text(int constant) const { return constants[constant]; }
   void read(const int64_t* words, const char* bytes, size_t size);
+  int rule_reading(int node) const;  // the first of them; -1: none
 };
 
 }  // namespace samovar

@@ -3,12 +3,11 @@
 
 namespace samovar {
 namespace {
-constexpr size_t COLD_SLICE = 16384;
 constexpr size_t STATE_BYTES = 320;  // a state with its places in tables and heaps, roughly
 }  // namespace
 
 // Keys that were not asked for before, as rows with no value; from now on they count as known.
-void Engine::find_cold(Batch& batch, RowList& out) {
+bool Engine::find_cold(Batch& batch, RowList& out) {
   std::string key;
   auto visit = [&](int keyspec, size_t row, bool with_type) {
     if (keyspec < 0) return;
@@ -19,15 +18,18 @@ void Engine::find_cold(Batch& batch, RowList& out) {
   };
   std::vector<char> typed(program_.keyspecs.size());
   for (auto& h : program_.histories) if (h.keyspec >= 0 && h.type < 0) typed[(size_t)h.keyspec] = 1;
-  for (size_t base = 0; base < batch.rows; base += COLD_SLICE) {
-    size_t count = std::min(COLD_SLICE, batch.rows - base);
+  size_t slice = (size_t)std::min(sizes.cold, sizes.slice);
+  for (size_t base = 0; base < batch.rows; base += slice) {
+    size_t count = std::min(slice, batch.rows - base);
     eval_.begin(&batch, base, count);
     for (size_t spec = 0; spec < program_.keyspecs.size(); spec++)
       for (size_t row = 0; row < count; row++) {
         visit((int)spec, row, false);
         if (typed[spec]) visit((int)spec, row, true);
       }
+    if (eval_.failed()) return false;
   }
+  return true;
 }
 
 int64_t Engine::next_deadline() const {

@@ -6,7 +6,7 @@
 //   header      format (1), in the first part 8 bytes: when it must be looked at (big end first, sign flipped; all ones:
 //               never) and the number of parts; then in all parts end to end: last alert, first and end number of the
 //               queue's events, whether they follow, what the form packs, and the events themselves where they are few
-//   chunk c     format (1), first number, how many, then events c * CHUNK .. : place, number in its key, brackets, values
+//   chunk c     format (1), first number, how many, then events c * Sizes::chunk .. : place, number in its key, brackets, values
 //
 // Few events are in the header, many in chunks. Chunks are only ever appended to. Events before the header's first number are gone, whether or not a chunk has them.
 // For a digest a state is one row: its header without deadline and parts, then the events of its queue.
@@ -17,8 +17,6 @@ namespace {
 
 constexpr uint64_t FORMAT = 1;
 constexpr uint64_t SIGN = 1ull << 63;
-constexpr int64_t FEW = 24, FEW_AGAIN = 6;  // events that a header holds itself; and once they were in chunks
-constexpr size_t PART_BYTES = 128 << 10;  // of a header in one row
 
 void pack_events(const EventLog& log, int64_t from, int64_t to, int64_t base, Packer& p) {
   p.raw((uint64_t)(to - from));
@@ -45,14 +43,15 @@ void Engine::row_key(const Store& store, uint32_t key, char kind, int64_t number
 
 // A state's header, in as many rows as it needs. Of those, only what changed since the last time goes out.
 void Engine::pack_header(Store& store, State& s, const std::string& bytes, Rows which, RowList& out) {
-  size_t parts = std::max<size_t>(1, (bytes.size() + PART_BYTES - 1) / PART_BYTES), before = s.stored_parts.size();
+  size_t part_bytes = (size_t)sizes.part_bytes;
+  size_t parts = std::max<size_t>(1, (bytes.size() + part_bytes - 1) / part_bytes), before = s.stored_parts.size();
   std::vector<uint64_t> hashes;
   std::string key;
   for (size_t k = 0; k < parts; k++) {
     Packer p;
     p.raw(FORMAT);
     if (k == 0) { put_big(p.bytes, (uint64_t)s.scheduled ^ SIGN, 8); p.raw(parts); }
-    p.bytes.append(bytes, k * PART_BYTES, PART_BYTES);
+    p.bytes.append(bytes, k * part_bytes, part_bytes);
     hashes.push_back(hash_bytes(p.bytes.data(), p.bytes.size()));
     bool same = which == Rows::CHANGED && s.stored && k < before && s.stored_parts[k] == hashes[k];
     if (same) continue;
@@ -75,7 +74,7 @@ void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
   bool quiet = s.alerted == LONG_AGO;
   p.num(quiet ? -1 : s.alerted);
   p.num(quiet);
-  bool in_header = log && log->size() <= (s.chunked ? FEW_AGAIN : FEW);
+  bool in_header = log && log->size() <= (s.chunked ? sizes.few / 4 : sizes.few);
   if (log) { p.num(canonical ? 0 : log->begin()); p.num(canonical ? log->size() : log->end()); }
   if (log && !canonical) p.raw(in_header);
   store.keeper->pack(s, p);
@@ -105,18 +104,19 @@ void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
 
 void Engine::pack_chunks(Store& store, State& s, const EventLog& log, bool in_header, Rows which, RowList& out) {
   std::string key;
+  int64_t size = sizes.chunk;
   int64_t from = which == Rows::ALL || !s.chunked ? log.begin() : std::max(log.begin(), s.stored_to);
-  for (int64_t c = from / CHUNK; !in_header && c * CHUNK < log.end() && from < log.end(); c++) {
+  for (int64_t c = from / size; !in_header && c * size < log.end() && from < log.end(); c++) {
     Packer chunk;
     chunk.raw(FORMAT);
-    int64_t first = std::max(log.begin(), c * CHUNK), end = std::min(log.end(), (c + 1) * CHUNK);
+    int64_t first = std::max(log.begin(), c * size), end = std::min(log.end(), (c + 1) * size);
     chunk.num(first);
     pack_events(log, first, end, 0, chunk);
     row_key(store, s.key, CHUNK_ROW, c, key);
     out.add(key, &chunk.bytes);
   }
   if (which == Rows::CHANGED && s.chunked)
-    for (int64_t c = s.stored_from / CHUNK; (in_header || (c + 1) * CHUNK <= log.begin()) && c * CHUNK < s.stored_to; c++) {
+    for (int64_t c = s.stored_from / size; (in_header || (c + 1) * size <= log.begin()) && c * size < s.stored_to; c++) {
       row_key(store, s.key, CHUNK_ROW, c, key);
       out.add(key, nullptr);
     }
@@ -161,6 +161,8 @@ struct Engine::Loading {
   uint64_t parts_left = 0;
   int64_t begin = 0, end = 0, scheduled = NEVER;
   std::vector<uint64_t> hashes;
+  std::vector<std::string> chunks;  // rows
+  bool other_chunks = false;        // they were cut otherwise than they would be now
 };
 
 bool Engine::load_header(Loading& l) {
@@ -196,11 +198,16 @@ bool Engine::load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u) 
   return !u.bad;
 }
 
-bool Engine::load_chunk(Loading& l, Unpacker& value) {
+bool Engine::load_chunk(Loading& l, std::string_view row, int64_t number, Unpacker& value) {
   EventLog* log = l.store->keeper->log(*l.state);
   if (!log || l.parts_left) return false;
   if (!l.state->chunked) return false;
   int64_t first = value.num();
+  if (value.bad || first < 0 || first > INT64_MAX / 2) return false;
+  Unpacker rest = value;
+  int64_t end = first + (int64_t)rest.count();
+  l.chunks.emplace_back(row);
+  l.other_chunks = l.other_chunks || first / sizes.chunk != number || (end - 1) / sizes.chunk != number;
   return load_events(l, *log, first, value);
 }
 
@@ -217,6 +224,12 @@ bool Engine::finish_loading(Loading& l) {
   s->stored_from = s->chunked ? l.begin : 0;
   s->stored_to = s->chunked ? l.end : 0;
   s->stored_parts = std::move(l.hashes);
+  if (l.other_chunks) {  // all of them are written again
+    for (auto& row : l.chunks) gone_.push_back(row);
+    s->chunked = false;
+    s->stored_from = s->stored_to = 0;
+    mark(*l.store, *s);
+  }
   // The hour that was stored is the one that an index of deadlines has, and never later than the state's own.
   s->scheduled = s->indexed = l.scheduled;
   known.add(keys_.bytes(s->key));
@@ -245,7 +258,7 @@ bool Engine::load_row(Loading& l, std::string_view row, std::string_view bytes) 
     l.state = find_or_add(*l.store, id);
   }
   if (!l.state) return true;
-  if (kind == CHUNK_ROW) return load_chunk(l, value);
+  if (kind == CHUNK_ROW) return k.end - k.at == 8 && load_chunk(l, row, (int64_t)get_big(k.at, 8), value);
   if (l.parts_left == 0) return false;
   l.header.append(value.at, (size_t)(value.end - value.at));
   l.hashes.push_back(hash_bytes(bytes.data(), bytes.size()));

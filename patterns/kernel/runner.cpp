@@ -72,6 +72,26 @@ std::string plain_list(std::string_view json) {
   return out;
 }
 
+// Text up to TEXT_MOST bytes. Returns whether more can be added.
+bool add_text(std::string& to, std::string_view text) {
+  if (to.size() + text.size() <= TEXT_MOST) {
+    to.append(text);
+    return true;
+  }
+  size_t most = TEXT_MOST - CUT.size();
+  if (to.size() > most) to.resize(cut_at(to, most));
+  else to.append(text.data(), cut_at(text, most - to.size()));
+  to += CUT;
+  return false;
+}
+// A value of `emit`. What is too large is cut; of a list or an object that leaves its text.
+void write_emitted(std::string& line, const Value& v) {
+  if (v.tag < TEXT || v.len <= (v.tag == TEXT ? TEXT_MOST : OTHER_MOST)) { write_value(line, v); return; }
+  std::string text;
+  add_text(text, v.view());
+  write_text(line, text);
+}
+
 }  // namespace
 
 void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
@@ -129,24 +149,27 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
     first = false;
     write_value(line, program.text(name));
     line += ": ";
-    write_value(line, eval.of_run(node, reader, rule, row));
+    write_emitted(line, eval.of_run(node, reader, rule, row));
   }
   line += "}";
-  if (!rule.message.empty()) {
-    std::string text;
+  if (!rule.message.empty() && !mute.covers(start, at)) {
+    std::string text, part;
     for (auto& [kind, what] : rule.message) {
       Value v = kind == 0 ? program.text(what) : eval.of_run(what, reader, rule, row);
-      if (v.tag == TEXT) text.append(v.s, v.len);
-      else if (v.tag == FLOAT && v.d == std::floor(v.d) && std::fabs(v.d) < 1e15) write_value(text, Value::integer((int64_t)v.d));
-      else if (v.tag == OTHER && v.len && v.s[0] == '[') text += plain_list(v.view());
-      else write_value(text, v);
+      part.clear();
+      if (v.tag == FLOAT && v.d == std::floor(v.d) && std::fabs(v.d) < 1e15) write_value(part, Value::integer((int64_t)v.d));
+      else if (v.tag == OTHER && v.len && v.s[0] == '[') part = plain_list(v.view());
+      else if (v.tag != TEXT) write_value(part, v);
+      if (!add_text(text, v.tag == TEXT ? v.view() : std::string_view(part))) break;
     }
+    line.reserve(line.size() + text.size() + text.size() / 16 + 64);
     line += ", \"message\": ";
     write_text(line, text);
   }
   if (m.suppressed) line += ", \"suppressed\": true";
   line += "}";
   if (trace) trace->matched(last.offset, at, m.suppressed);
+  budget->found(sizeof(Match) + line.size() + m.events.size() * sizeof(Place));
   out->push_back(std::move(m));
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "budget.h"
 #include "evaluate.h"
 #include "fold.h"
 #include "held.h"
@@ -18,12 +19,21 @@ constexpr int64_t LONG_AGO = INT64_MIN;
 constexpr size_t LISTED_MOST = 1000;  // coordinates that an alert lists of one step
 
 struct Limits {
-  int64_t max_partials = 1000, max_events = 10000;
+  int64_t max_partials = 1000, max_events = 10000, max_matches = 1000;
 };
 
 struct Counters {
   int64_t dropped_partials = 0, dropped_events = 0, no_key = 0, matches = 0, suppressed = 0;
+  int64_t dropped_matches = 0;
   int64_t ns = 0;  // spent on the rule alone
+};
+
+// Matches of a rule that no alert will tell of: of one in shadow, of one that is not to alert yet, of one that only ends
+// what it began. They are counted; their messages are not worth making.
+struct Mute {
+  bool shadow = false;
+  int64_t before_at = INT64_MIN, after_start = INT64_MAX;
+  bool covers(int64_t start, int64_t at) const { return shadow || at < before_at || start > after_start; }
 };
 
 // One event, as one rule and key see it.
@@ -129,6 +139,8 @@ class Runner : public Keeper {
   Counters counters;
   std::vector<Match>* out = nullptr;
   bool show_suppressed = false;
+  Mute mute;
+  Budget* budget = nullptr;
   const std::vector<std::string>* topics = nullptr;  // with any, coordinates are (topic, partition, offset), not line numbers
   Trace* trace = nullptr;
 

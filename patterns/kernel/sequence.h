@@ -85,8 +85,10 @@ class Sequence final : public Runner {
     }
     Value aggregate(const AggRef& ref) override {
       Fold fold{ref.function};
+      form.budget->worked(run ? run->taken.size() : 0);
       if (in_bag(ref.target)) {
         if (ref.slot < 0) return Value::integer(to - from);
+        form.budget->worked((size_t)(to - from));
         for (int64_t n = from; n < to; n++) fold.add(s.bag.value(n, ref.slot));
       } else if (run) {
         for (size_t k = 0; k < run->taken.size(); k++) if (const Taken& t = run->taken[k]; t.name == ref.target && !run->is_gone(k))
@@ -526,16 +528,26 @@ class Sequence final : public Runner {
 
   // ---------------------------------------------------------------- overlap = all, any
 
+  static size_t bytes_of(const Run& r) {
+    return sizeof(Run) + r.taken.size() * sizeof(Taken) + r.values.size() * sizeof(Owned);
+  }
+
   void many(Keyed& s, const Event& e) {
     bool any = rule.overlap == ANY;
     std::vector<Run> done, made;
     auto put = [&](Run r) {
       if (all_taken(r) && !holds(s, r, e.time, (int64_t)e.row)) return;
+      budget->held(bytes_of(r));
       (finished(r) ? done : made).push_back(std::move(r));
     };
-    if (any) for (auto& r : s.runs) ways(s, r, e, put);
+    budget->worked(s.runs.size());
+    if (any) for (auto& r : s.runs) {
+      if (budget->over()) return;
+      ways(s, r, e, put);
+    }
     else advance_all(s, e, done);
     if (may_start(s, e)) start_many(s, e, any, put);
+    if (budget->over()) return;
     pass_over(s, e);
     if (!done.empty() && complete_many(s, made, done, e)) return;
     for (auto& r : made) s.runs.push_back(std::move(r));
@@ -577,7 +589,8 @@ class Sequence final : public Runner {
   // Every run takes e where it can, in place; what completes moves to `done`.
   void advance_all(Keyed& s, const Event& e, std::vector<Run>& done) {
     std::erase_if(s.runs, [&](Run& r) {
-      if (!take_all(s, r, e)) return false;
+      budget->worked(r.taken.size());
+      if (budget->over() || !take_all(s, r, e)) return false;
       done.push_back(std::move(r));
       return true;
     });
@@ -611,7 +624,11 @@ class Sequence final : public Runner {
   // Returns whether all partials are gone.
   bool complete_many(Keyed& s, std::vector<Run>& made, std::vector<Run>& done, const Event& e) {
     std::vector<std::pair<std::vector<Place>, Run*>> order;
-    for (auto& r : done) order.push_back({places(s, r, e.time), &r});
+    for (auto& r : done) {
+      order.push_back({places(s, r, e.time), &r});
+      budget->held(order.back().first.size() * sizeof(Place));
+      if (budget->over()) return true;
+    }
     std::stable_sort(order.begin(), order.end(), [](auto& a, auto& b) {
       if (!(a.second->start == b.second->start)) return a.second->start < b.second->start;
       return events_first(a.first, b.first);
@@ -622,7 +639,9 @@ class Sequence final : public Runner {
       return true;
     }
     const Run* previous = nullptr;
+    int64_t reported = 0;
     for (auto& [places, r] : order) {
+      if (budget->over()) return true;
       if (rule.skip == TO_NEXT) {
         if (previous && previous->start == r->start) continue;
         previous = r;
@@ -630,7 +649,8 @@ class Sequence final : public Runner {
         std::erase_if(s.runs, same_first);
         std::erase_if(made, same_first);
       }
-      report(s, *r, e.time, (int64_t)e.row);
+      if (reported++ < limits.max_matches) report(s, *r, e.time, (int64_t)e.row);
+      else counters.dropped_matches++;
     }
     return false;
   }
@@ -683,22 +703,26 @@ class Sequence final : public Runner {
 
   void on_time(State& state, int64_t now) override {
     Keyed& s = (Keyed&)state;
-    while (!last_absences().empty()) {
+    int64_t moment = LONG_AGO, reported = 0;  // all that fire at one moment do so here, however the input is cut
+    while (!last_absences().empty() && !budget->over()) {
       Run* due = nullptr;
+      budget->worked(s.runs.size());
       for (auto& r : s.runs) {
         if (!waiting(r) || fires_at(r) >= now) continue;
         if (!due || fires_at(r) < fires_at(*due) ||
             (fires_at(r) == fires_at(*due) && (r.start < due->start || (r.start == due->start && events_first(places(s, r, now), places(s, *due, now)))))) due = &r;
       }
       if (!due) break;
-      fire(s, due);
+      if (int64_t at = fires_at(*due); at != moment) { moment = at; reported = 0; budget->begin_event(); }
+      fire(s, due, reported++ < limits.max_matches);
     }
     trim(s, now);
   }
-  void fire(Keyed& s, Run* due) {
+  void fire(Keyed& s, Run* due, bool told) {
     Run r = std::move(*due);
     s.runs.erase(s.runs.begin() + (due - s.runs.data()));
-    report(s, r, fires_at(r), -1);
+    if (told) report(s, r, fires_at(r), -1);
+    else counters.dropped_matches++;
     if (rule.skip == PAST_LAST) clear(s);
     else if (rule.skip == TO_NEXT) std::erase_if(s.runs, [&](const Run& o) { return o.start == r.start; });
   }

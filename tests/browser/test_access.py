@@ -122,3 +122,20 @@ def test_a_page_says_when_the_service_does_not_answer_and_goes_on_when_it_does(b
         page.unroute("**/api/v1/status")
         expect(page.locator("#health-chip")).to_have_text("Running")
         expect(page.locator(".stats.stale")).to_have_count(0)
+
+
+def test_a_page_forgets_what_it_showed_when_its_token_is_removed(browser: Browser, guarded: tuple[Site, str]) -> None:
+    site, _ = guarded
+    token = told(site.folder, "tokens", "add", "service.yml", "berta", "--role", "viewer").split()[0]
+    with opened(browser, site, "light") as (page, _):
+        page.goto("/rules")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("link", name="card-testing")).to_be_visible()
+        (cookie,) = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["expires"] > time.time()) == (True, "Strict", True)
+        assert cookie["value"] != token
+        told(site.folder, "tokens", "remove", "service.yml", "berta")
+        expect(page.get_by_label("Token")).to_be_visible()
+        expect(page.get_by_role("link", name="card-testing")).to_have_count(0)
+        assert page.url.endswith("/rules")

@@ -191,3 +191,29 @@ def test_many_processes_may_open_a_new_log_at_once(tmp_path: Path) -> None:
     for writer in writers:
         with writer:
             assert writer.wait(120) == 0
+
+
+HAS_LOCKS = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("free")
+    except BlockingIOError:
+        print("locked")
+"""
+
+
+def test_opening_a_log_again_leaves_the_locks_of_its_first_reader(log: EmbeddedLog, tmp_path: Path) -> None:
+    """Without them another process takes itself for the last one, and deletes what this one reads (P3)."""
+    file = next(tmp_path.rglob("log.db"))
+
+    def locks() -> str:
+        done = subprocess.run([sys.executable, "-c", HAS_LOCKS, file], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    log.topics(["t"])
+    assert locks() == "locked"
+    other = EmbeddedLog(file.parent)
+    assert locks() == "locked"
+    other.close()

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.changelog.embedded_segment import (
-    SEGMENT_BYTES,
     DamagedSegmentError,
     Standing,
     columns,
@@ -18,6 +17,7 @@ from samovar.changelog.embedded_segment import (
 )
 from samovar.changelog.log import Headers, Pair
 from samovar.changelog.packed import Packed, joined, kept, rows_between
+from samovar.common.tunables import DEFAULTS
 
 PAIRS = st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=30)), min_size=1)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=2).map(tuple)
@@ -69,7 +69,8 @@ def test_rows_of_a_part() -> None:
 
 
 def test_segments_have_a_bounded_size() -> None:
-    third, large = bytes(SEGMENT_BYTES // 3), bytes(3 * SEGMENT_BYTES)
+    most = DEFAULTS.segment_bytes
+    third, large = bytes(most // 3), bytes(3 * most)
     pairs = [*[(b"k", third)] * 7, (b"large", large), (b"k", b"v")]
     assert [count for count, _ in pack(columns(pairs))] == [2, 2, 2, 1, 1, 1]
 

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog import embedded_compact, embedded_file, embedded_upkeep
+from samovar.changelog import embedded_file, embedded_upkeep
 from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.embedded_compact import whole_pass
 from samovar.changelog.embedded_file import stored_topics
-from samovar.changelog.embedded_join import SMALL_BYTES, join_newest
+from samovar.changelog.embedded_join import join_newest
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Bounds, Pair, TopicPartition, TopicSpec
+from samovar.common.tunables import DEFAULTS, Tunables
 from tests.contracts.log_driving import Row, read_to_end, read_until, until, values
+from tests.tunables import tiny
 
 AT = TopicPartition("t", 0)
 
@@ -41,10 +43,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def log(tmp_path: Path, clock: Clock) -> Iterator[EmbeddedLog]:
-    log = EmbeddedLog(tmp_path, clock)
+def log(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[EmbeddedLog]:
+    log = EmbeddedLog(tmp_path, clock, getattr(request, "param", DEFAULTS))
     yield log
     log.close()
+
+
+def tuned(**tunables: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("log", [Tunables(**tunables)], indirect=True, ids=["tuned"])
 
 
 def compacted(log: EmbeddedLog, **settings: str) -> None:
@@ -154,11 +160,8 @@ def test_times_and_headers_survive(log: EmbeddedLog, clock: Clock) -> None:
     assert [log.offset_at(AT, 1_000_000 + more) for more in (0, 1, 10, 11)] == [1, 2, 2, 3]
 
 
-def test_whoever_writes_compacts_in_bounded_steps(
-    log: EmbeddedLog, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded_compact, "MIN_DIRTY_BYTES", 2000)
-    monkeypatch.setattr(embedded_compact, "STEP_BYTES", 1000)
+@tuned(compact_bytes=1_000, dirty_bytes=2_000)
+def test_whoever_writes_compacts_in_bounded_steps(log: EmbeddedLog, clock: Clock) -> None:
     compacted(log)
     chosen = random.Random(4)
     for number in range(400):
@@ -173,12 +176,10 @@ def test_whoever_writes_compacts_in_bounded_steps(
 
 def test_two_that_compact_at_once_lose_nothing(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """P2, P10: the state is that of all records ever written, whoever compacted when, and no deleted key comes back."""
-    monkeypatch.setattr(embedded_compact, "MIN_DIRTY_BYTES", 500)
-    monkeypatch.setattr(embedded_compact, "STEP_BYTES", 300)
     monkeypatch.setattr(embedded_upkeep, "EVERY_MS", 5)
     for seed in range(4):
         chosen = random.Random(seed)
-        logs = [EmbeddedLog(tmp_path / str(seed), clock) for _ in range(3)]
+        logs = [EmbeddedLog(tmp_path / str(seed), clock, tiny(chosen)) for _ in range(3)]
         compacted(logs[0], delete_retention_ms="40", min_compaction_lag_ms="10")
         state: dict[bytes | None, bytes | None] = {}
         for number in range(300):
@@ -201,14 +202,15 @@ def test_two_that_compact_at_once_lose_nothing(tmp_path: Path, clock: Clock, mon
 
 def test_a_pass_meets_what_another_has_joined_across_its_limit(log: EmbeddedLog, clock: Clock) -> None:
     """What is too young stays too young beside old records; what was not cleaned is cleaned by the next pass."""
-    compacted(log, min_compaction_lag_ms="1000")
+    compacted(log, min_compaction_lag_ms="16000")
     for number in range(3):
-        append(log, (b"k%d" % number, bytes(SMALL_BYTES)))
+        append(log, (b"k%d" % number, bytes(DEFAULTS.join_bytes)))
     for number in range(20):
         append(log, (b"old", b"%d" % number))
     clock.now_ms += 1000
     for number in range(20):
         append(log, (b"k%d" % number, b"young"))
+    clock.now_ms += 15_000
     stored = stored_topics(log._connection, ["t"])["t"]
     running = whole_pass(log._connection, log.folder / "log.db", stored, 0, clock())
     join_newest(log._connection, log.folder / "log.db", stored, 0)
@@ -237,9 +239,8 @@ def test_a_joined_tombstone_has_its_own_time(log: EmbeddedLog, clock: Clock) -> 
     assert None not in values(read_to_end(log, "t"))
 
 
-def test_more_keys_than_one_pass_holds(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_compact, "MAX_KEYS", 10)
-    monkeypatch.setattr(embedded_compact, "STEP_BYTES", 1)
+@tuned(compact_bytes=1, compact_keys=10)
+def test_more_keys_than_one_pass_holds(log: EmbeddedLog) -> None:
     compacted(log)
     for turn in range(3):
         for number in range(0, 60, 4):
@@ -274,6 +275,34 @@ def test_many_small_segments_become_few(log: EmbeddedLog, clock: Clock) -> None:
 
 
 # ---------------------------------------------------------------- retention
+
+
+@pytest.mark.parametrize("joined", [1, 32])
+def test_a_topic_with_few_records_does_not_keep_them_for_long_after_their_time(
+    tmp_path: Path, clock: Clock, joined: int
+) -> None:
+    """Small segments are joined again and again, and a segment is as old as its newest record."""
+    log = EmbeddedLog(tmp_path, clock, Tunables(join_segments=joined, retain_segments=2))
+    log.create([TopicSpec("t", 1, {"retention.ms": "160000"})])
+    for number in range(500):
+        clock.now_ms += 1_000
+        append(log, (b"k", b"%d" % number))
+    log.compact("t")
+    begin, end = log.bounds([AT])[AT]
+    assert end == 500
+    assert 160 <= end - begin <= 171, "retention, and a segment that was joined"
+    assert values(read_to_end(log, "t", begin)) == [b"%d" % number for number in range(begin, end)]
+    log.close()
+
+
+def test_what_comes_slowly_is_compacted_after_its_lag(log: EmbeddedLog, clock: Clock) -> None:
+    """P10: a record that was joined with younger ones does not wait for the youngest of all that ever comes."""
+    compacted(log, min_compaction_lag_ms="160000")
+    for number in range(500):
+        clock.now_ms += 1_000
+        append(log, (b"k", b"%d" % number))
+    log.compact("t")
+    assert len(read_to_end(log, "t")) <= 172
 
 
 def test_retention_by_time_moves_the_beginning(log: EmbeddedLog, clock: Clock) -> None:

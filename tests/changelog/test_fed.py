@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from samovar.changelog import fed
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.fed import Feed, Range, fed_log
 from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
+from samovar.common.tunables import Tunables
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SCHEMA = pa.schema(
@@ -38,7 +38,7 @@ def batch(*rows: tuple[TopicPartition, int]) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     """The same two topics, with the same records and more."""
     found = EmbeddedLog(tmp_path / "log")
     found.create([TopicSpec("a", 1), TopicSpec("b", 1)])
@@ -82,10 +82,10 @@ def test_other_places_are_the_logs_own_business(log: Log) -> None:
     assert read.bounds([A]) == log.bounds([A])
 
 
-@pytest.mark.parametrize("in_memory", [1 << 20, 0])
-def test_ranges_are_read_by_turns(log: Log, monkeypatch: pytest.MonkeyPatch, in_memory: int) -> None:
+@pytest.mark.parametrize("in_memory", [1 << 20, 1])
+def test_ranges_are_read_by_turns(log: EmbeddedLog, in_memory: int) -> None:
     """The one that comes first waits for its turn, in files where it is large."""
-    monkeypatch.setattr(fed, "HELD_BYTES", in_memory)
+    log.tunables = Tunables(feed_bytes=in_memory)
     feed = Feed([Range(A, 1, 10), Range(B, 1, 10)], iter([batch((A, 1), (A, 2)), batch((A, 4), (B, 1)), batch((B, 8))]))
     read = fed_log(log, feed)
     first, second = Cursor(read, A, 1), Cursor(read, B, 1)

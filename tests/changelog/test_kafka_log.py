@@ -6,15 +6,16 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
-from samovar.changelog import broker, kafka_member
+from samovar.changelog import broker, kafka_member, kafka_recent
 from samovar.changelog.broker_process import free_port
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka import KafkaLog
@@ -181,6 +182,61 @@ def test_polling_a_broker_that_is_away_says_so() -> None:
     log = KafkaLog({"bootstrap.servers": f"{broker.HOST}:{free_port(broker.HOST)}"})
     with closing(log.reader({TopicPartition("t", 0): 0})) as reader, pytest.raises(LogUnavailable):
         until(lambda: False, lambda: reader.poll(1, 0.1), "poll raises LogUnavailable")
+
+
+# ---------------------------------------------------------------- a broker that lags
+
+
+@contextmanager
+def not_known_at_first(log: Log, kafka: str, for_s: float = 0.5) -> Iterator[str]:
+    """A topic that was made, and that the broker knows only a moment later: as one of several that learns of it last.
+    There is one broker here, so the topic is away for that moment.
+    """
+    spec = TopicSpec(unique("t"), 1, {})
+    log.create([spec])
+    other = KafkaLog({"bootstrap.servers": kafka})
+    other.delete([spec.name])
+    learning = Timer(for_s, other.create, ([spec],))
+    learning.start()
+    yield spec.name
+    learning.join()
+    other.close()
+
+
+def test_a_topic_just_made_is_there_though_a_broker_does_not_know_it_yet(new_log: NewLog, kafka: str) -> None:
+    log = new_log()
+    with not_known_at_first(log, kafka) as name:
+        assert set(log.topics([name])) == {name}
+
+
+def test_offsets_of_a_topic_just_made_are_asked_for_until_they_are_known(new_log: NewLog, kafka: str) -> None:
+    log = new_log()
+    with not_known_at_first(log, kafka) as name:
+        assert log.bounds([TopicPartition(name, 0)]) == {TopicPartition(name, 0): (0, 0)}
+
+
+def test_a_group_that_reads_a_topic_just_made_is_not_refused(new_log: NewLog, kafka: str) -> None:
+    """It may have to be joined again; never is it said that the topic is not there."""
+    log = new_log()
+    with not_known_at_first(log, kafka, 3.0) as name:
+        seat = Seat(log, unique("g"), [name])
+        with suppress(LogUnavailable):
+            seated(seat, 1)
+        seat.member.close()
+
+
+def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, other = new_log(), new_log()
+    name = made(log).topic
+    other.delete([name])
+    monkeypatch.setattr(kafka_recent, "LAG_S", 0.0)
+    assert log.topics([name]) == {}
+
+
+def test_a_topic_may_be_asked_for_twice_at_once(log: Log) -> None:
+    """Two stages may read the same one."""
+    name = made(log).topic
+    assert set(log.topics([name, name])) == {name}
 
 
 # ---------------------------------------------------------------- what cannot be read or written

@@ -89,6 +89,7 @@ class Seat:
     slot: int = 0
     delivery: Delivery = Delivery.EXACTLY_ONCE
     start: int | None = 0
+    lead: str | None = None
     owned: set[TopicPartition] = field(default_factory=set)
     lost: set[TopicPartition] = field(default_factory=set)
     told: list[str] = field(default_factory=list)
@@ -98,7 +99,14 @@ class Seat:
     def __post_init__(self) -> None:
         self._unsought: set[TopicPartition] = set()
         joining = Joining(
-            self.group, self.slot, self.topics, self.delivery, self._on_assigned, self._on_revoked, self._on_lost
+            self.group,
+            self.slot,
+            self.topics,
+            self.delivery,
+            self._on_assigned,
+            self._on_revoked,
+            self._on_lost,
+            self.lead,
         )
         self.member = self.log.join(joining)
 

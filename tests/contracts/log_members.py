@@ -59,6 +59,27 @@ class MembersContract(LogParts):
         assert member.member.position(at) == log.bounds([at])[at].end
         assert values(member.found)[-1] == b"own"
 
+    def test_the_log_says_again_and_again_that_an_end_is_the_end(self, log: Log, topic: Making, seat: Seating) -> None:
+        """In one stretch while nothing comes, and again once what came was given out."""
+        name = topic()
+        at = TopicPartition(name, 0)
+        log.append([Append(name, [(b"k", b"v")], 0)])
+        member = seated(seat(name, start=0), 1)
+        stretches: list[int] = []
+
+        def look() -> None:
+            member.poll()
+            stretches.extend(stretch for each, stretch in member.member.standing().items() if each == at)
+
+        until(lambda: len(stretches) >= 3, look)
+        assert len(member.found) == 1
+        assert len(set(stretches)) == 1
+        log.append([Append(name, [(b"k", b"v")], 0)])
+        until(lambda: len(member.found) == 2, look)
+        stretches.clear()
+        until(lambda: bool(stretches), look)
+        assert member.member.position(at) == log.bounds([at])[at].end
+
     def test_a_paused_partition_waits(self, log: Log, topic: Making, seat: Seating) -> None:
         name = topic(2)
         still, busy = TopicPartition(name, 0), TopicPartition(name, 1)
@@ -99,6 +120,17 @@ class MembersContract(LogParts):
         assert len(log.members(group)) == 1
         # What was gained is read from where it is sought.
         drive(lambda: {row.at for row in one.found} == one.owned, one)
+
+    def test_partitions_beyond_those_of_the_leading_topic_are_nobodys(
+        self, new_log: NewLog, topic: Making, seat: Seating
+    ) -> None:
+        """Topics that differ in size are shared out alike, so that partition p of all of them has one owner."""
+        lead, names = topic(3), (topic(3), topic(8))
+        one, two = seat(*names, lead=lead), seat(*names, at=new_log(), slot=1, lead=lead)
+        drive(lambda: len(one.owned) + len(two.owned) == 6 and bool(two.owned), one, two, what="all have an owner")
+        assert numbers(one) | numbers(two) == {0, 1, 2}
+        for each in (one, two):
+            assert each.owned == {TopicPartition(name, number) for name in names for number in numbers(each)}
 
     def test_one_that_leaves_for_good_is_forgotten_at_once(
         self, log: Log, new_log: NewLog, topic: Making, group: str, seat: Seating

@@ -208,6 +208,16 @@ class RecordsContract(LogParts):
         assert {row.key: row.at.partition for row in rows} == {key: partition_of(key, 5) for key in keys}
         assert len(rows) == len(keys)
 
+    def test_keys_are_placed_among_the_first_partitions_where_that_is_asked_for(self, log: Log, topic: Making) -> None:
+        """As they were before a topic grew."""
+        name = topic(5)
+        keys = [b"card-%d" % number for number in range(200)]
+        log.append([Append(name, [(key, b"v") for key in keys], headers=[(("h", b"1"),)] * 200, among=2)])
+        log.append([Append(name, [(key, b"w") for key in keys], among=2)])
+        rows = read_to_end(log, name)
+        assert {row.key: row.at.partition for row in rows} == {key: partition_of(key, 2) for key in keys}
+        assert len(rows) == 2 * len(keys)
+
     def test_a_record_without_a_key_goes_to_any_partition(self, log: Log, topic: Making) -> None:
         name = topic(3)
         log.append([Append(name, [(None, b"%d" % number) for number in range(20)])])

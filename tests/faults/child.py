@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from samovar.changelog import ahead, kafka_member, restore
+from samovar.changelog import kafka_member, restore
 from samovar.service.cli import app
 from samovar.state import points
-from samovar.tasks import container
+from samovar.tasks import container, slot_claim
 
 LOADED = ["samovar.service.cli", "samovar.service.running", "samovar.service.settings", "samovar.service.logs"]
 LOADED += ["samovar.changelog.embedded", "samovar.changelog.kafka"]
@@ -85,7 +85,8 @@ class Conditions:
     """What a container meets: `kill` is as SAMOVAR_KILL; the rest is the most records of a batch, the most bytes that
     a file may grow to, the seconds after which trouble with the log is told, and the seconds for which the outcome of
     a commit, or a log that comes back, is waited for; 0: as usual. A restore stands still while the folder `held` has
-    a file of its partition.
+    a file of its partition. `host` is the name of its machine, `stale_s` for how long it waits for a sign of another
+    container in its slot.
     """
 
     kill: str = ""
@@ -94,6 +95,8 @@ class Conditions:
     trouble_s: float = 0.0
     commit_s: float = 0.0
     held: Path | None = None
+    host: str = ""
+    stale_s: float = 0.0
 
 
 USUAL = Conditions()
@@ -112,9 +115,12 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
     os.dup2(said, 1)
     os.dup2(said, 2)
     os.environ["SAMOVAR_KILL"] = conditions.kill
+    os.environ["SAMOVAR_HOST"] = conditions.host
+    slot_claim.STALE_S = conditions.stale_s or slot_claim.STALE_S
     importlib.reload(points)  # it reads the variable when it is loaded
     if conditions.poll:
-        container.POLL_RECORDS, container.POLLS = conditions.poll, 1
+        os.environ["SAMOVAR_TUNABLES__POLL_RECORDS"] = str(conditions.poll)
+        os.environ["SAMOVAR_TUNABLES__COMMIT_POLLS"] = "1"
     container.TROUBLE_S = conditions.trouble_s or container.TROUBLE_S
     if conditions.held is not None:
         hold_restores(conditions.held)
@@ -129,7 +135,7 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
 def hold_restores(held: Path) -> None:
     """A restore of a partition that is held reads a little, and gets no further."""
     advance = restore.Restore.advance
-    ahead.READ_RECORDS = ahead.PART_ROWS = 1
+    os.environ["SAMOVAR_TUNABLES__RESTORE_RECORDS"] = os.environ["SAMOVAR_TUNABLES__RESTORE_ROWS"] = "1"
 
     def slowly(self: restore.Restore, timeout_s: float = 0.1) -> bool:
         is_held = self.records > 5 and (held / str(self.changelog.at.partition)).exists()

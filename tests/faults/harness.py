@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from samovar.service.rulebook import with_rulebook
 from samovar.service.running import container_of, plan_of
 from samovar.service.settings import ServiceFile, load_service
 from samovar.service.topics import ensure
+from samovar.service.verifying import overdue_in
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Store
 from samovar.tasks.clock import Clock
@@ -32,6 +34,7 @@ from samovar.tasks.task import task_folder
 from tests.contracts.log_driving import Row, read_to_end, unique
 from tests.faults import child
 from tests.matching import rules_of
+from tests.tunables import random_of_test, tiny_section
 
 Fields: TypeAlias = dict[str, Any]
 Match: TypeAlias = dict[str, Any]
@@ -39,6 +42,7 @@ Match: TypeAlias = dict[str, Any]
 DEADLINE_S = 60.0
 SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200", "transaction.timeout.ms": "3000"}
 LOOK_S = 0.005
+LOGGED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ")  # how a line of a container's log begins
 ROWS_END = bytes([ROW[0] + 1])
 
 
@@ -132,7 +136,7 @@ class Service:
         running = self.start("--until-caught-up", **conditions)
         exit_code, text = running.ended(), running.text
         assert exit_code == 2, f"exit code {exit_code}: {text}"
-        told = [line for line in text.splitlines() if not line.startswith(("container ", "partition "))]
+        told = [line for line in text.splitlines() if not LOGGED.match(line)]
         assert told[0].startswith(f"{code}: "), text
         for word in words:
             assert word in text
@@ -152,6 +156,12 @@ class Service:
         self.config.write_text(json.dumps(data))
         for name in ("settings", "partitions", "plan"):
             self.__dict__.pop(name, None)
+
+    def retune(self, tunables: Mapping[str, int], **more: Any) -> None:
+        """Other tunables from here on. Nobody may be at work."""
+        self.edit(lambda data: data.update(tunables=dict(tunables), **more))
+        while self.opened:
+            self.opened.pop().close()
 
     @contextmanager
     def container(
@@ -265,7 +275,7 @@ def make_service(
     **more: Any,
 ) -> Service:
     """A folder with a service file and rules. Topics have the service's own name in front, since brokers are shared.
-    `client` are further settings of the Kafka client.
+    `client` are further settings of the Kafka client. Tunables are drawn, where the test does not say them.
     """
     name = name or unique("s")
     (folder / "rules").mkdir(parents=True)
@@ -274,15 +284,16 @@ def make_service(
     # Tests say themselves which partition a record goes to.
     topics = {stream: {"topic": f"{name}-{stream}", "repartition": False, **spec} for stream, spec in streams.items()}
     kafka = {} if bootstrap is None else {"log": {"kafka": {"bootstrap": bootstrap, **(client or {})}}}
-    data = {"service": name, **kafka, "streams": topics, **more}
+    data = {"service": name, **kafka, "streams": topics, **tiny_section(random_of_test()), **more}
     (folder / "service.yml").write_text(json.dumps(data))  # YAML can read JSON
     return Service(folder, rules)
 
 
 def twin(service: Service, folder: Path) -> Service:
-    """The same service on an embedded log of its own, for a straight run over the same input."""
+    """The same service on an embedded log of its own, with the usual tunables, for a straight run of its input."""
     data = json.loads(service.config.read_text())
-    data.pop("log", None)
+    for name in ("log", "replication", "tunables", "cache"):
+        data.pop(name, None)
     (folder / "rules").mkdir(parents=True)
     for file, text in service.rules.items():
         (folder / "rules" / f"{file}.yml").write_text(text)
@@ -307,6 +318,7 @@ def position_of(store: Store) -> Position:
 
 def digest_of(plan: Plan, store: Store) -> str:
     watermark = position_of(store).watermark
-    rows = ((key[1:], value) for key, value in store.range(ROW, ROWS_END))
+    rows = [(key[1:], value) for key, value in store.range(ROW, ROWS_END)]
     limits = plan.max_partials, plan.max_events
-    return digest_of_rows(plan.program, rows, NO_TIME if watermark is None else watermark, limits)
+    assert overdue_in(plan, store, NO_TIME if watermark is None else watermark) is None, "timers were withheld"
+    return digest_of_rows(plan.program, rows, NO_TIME if watermark is None else watermark, limits, plan.tunables)

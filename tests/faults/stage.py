@@ -13,6 +13,7 @@ from samovar.state.memory import MemoryStore
 from samovar.tasks.clock import SetClock
 from samovar.tasks.container import Container
 from samovar.tasks.rebuild import Until, rebuild
+from samovar.tasks.receiving import Receiver
 from tests import oracle
 from tests.faults.comparing import at_places, event_of, header
 from tests.faults.harness import Fields, Match, Service, digest_of, position_of, wait_until
@@ -60,10 +61,20 @@ class Stage:
     def pass_ms(self, ms: int) -> None:
         """Let the clock go on while no event comes. One look more: what happened then is committed."""
         self.settle()
-        self.container.cycle()  # sees that it stands at the end
+        self.stand()
         self.clock.pass_ms(ms)
-        self.container.cycle()
+        self.stand()
         self.settle()
+
+    def stand(self) -> None:
+        """Until the log has said, at this time of the clock, that all inputs were read to their ends."""
+        wait_until(self._stands, "the log says that its ends are the ends", self.container.cycle)
+
+    def _stands(self) -> bool:
+        intakes = [task.core.intake for task in self.container.tasks.values()]
+        sources = [each for intake in intakes if not isinstance(intake, Receiver) for each in intake.sources.values()]
+        now_ms = self.clock.steady_ms()
+        return all(each.stood_since_ms is not None and each.stood_until_ms == now_ms for each in sources)
 
     # ------------------------------------------------------------ what must be equal
 

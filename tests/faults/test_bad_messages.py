@@ -18,6 +18,7 @@ from tests import oracle
 from tests.faults.comparing import at_places, header, shown
 from tests.faults.conftest import Making
 from tests.faults.harness import Fields, Service, digest_of, make_service
+from tests.tunables import USUAL
 
 T0 = 1_700_000_000_000
 BAD = 10_000
@@ -194,7 +195,7 @@ def test_a_bad_message_that_only_just_fits_into_its_topic(kafka: str, tmp_path: 
 
 def test_a_key_of_a_million_events_stays_small(make_here: Making) -> None:
     """State is bounded by max_events, and no record is larger than its topic takes; restored, it is the same (P2)."""
-    service = make_here({"bag": BAG}, {"buy": {**STREAMS["buy"], "partitions": 1}}, max_events=5_000)
+    service = make_here({"bag": BAG}, {"buy": {**STREAMS["buy"], "partitions": 1}}, max_events=5_000, **USUAL)
     for start in range(0, 1_000_000, 100_000):
         values = [b'{"card":"c","amount":1,"ts":%d}' % (T0 + number) for number in range(start, start + 100_000)]
         service.append("buy", values, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from samovar.changelog import broker
+from samovar.changelog import broker, kafka_ends
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Pair
 from tests.contracts.log_driving import unique
@@ -19,6 +20,7 @@ from tests.faults import world
 from tests.faults.ending import ends_right, open_transactions, processed
 from tests.faults.harness import Service, make_service, wait_until
 from tests.faults.proxy import Proxy, Way
+from tests.faults.stage import staged
 from tests.kafka import low_port, start_one
 
 BATCH = 12
@@ -136,6 +138,57 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker
     started, folder = start_one(tmp_path_factory.mktemp("own-kafka"), low_port, MISSED)
     yield started, folder
     broker.stop(folder)
+
+
+FORGOTTEN = """
+rule: forgotten
+match: |
+  sequence by card with maxspan=60s
+    [login where true] as came
+    ![logout where true]
+"""
+
+
+def use(kind: str, at_s: int, card: str = "c") -> dict[str, object]:
+    return {"card": card, "kind": kind, "ts": world.START_MS + at_s * 1_000}
+
+
+def test_an_outage_makes_no_event_late(
+    own_kafka: tuple[broker.Broker, Path], tmp_path: Path, services: list[Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P1: event time does not go on by the clock while the log cannot be reached, nor right after it: producers could
+    not write either, and what they kept comes with the time that it had.
+    """
+    for name, seconds in {"LOOK_S": 0.05, "FRESH_S": 0.4, "BREAK_S": 0.8}.items():
+        monkeypatch.setattr(kafka_ends, name, seconds)
+    streams = {world.STREAM: {"key": "card", "type": "kind", "idle": "5s", "partitions": 1}}
+    service = make_service(tmp_path / "s", {"forgotten": FORGOTTEN}, streams, bootstrap=own_kafka[0].address)
+    services.append(service)
+    process = broker.running_in(own_kafka[1])
+    assert process is not None
+    with staged(service) as here:
+        here.feed(world.STREAM, use("login", 0))
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            stopped_s = time.monotonic()
+            wait_until(lambda: time.monotonic() > stopped_s + 1, "it is away for longer than any look says something")
+            here.clock.pass_ms(100_000)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        for _ in range(20):
+            here.container.cycle()  # before a producer gets to it
+        here.feed(world.STREAM, use("logout", 20))
+        assert service.late() == []
+        assert [entry.kind for entry in service.journal()] == ["rules"]
+        here.feed(world.STREAM, use("login", 30, "d"))
+        end = world.START_MS + 90_000
+
+        def later() -> None:
+            here.clock.pass_ms(1_000)
+            here.container.cycle()
+
+        wait_until(lambda: bool(service.alerts()), "idle in earnest, event time goes on", later)
+        assert [(alert["key"], alert["at"]) for alert in service.alerts()] == [({"card": "d"}, end)]
 
 
 def test_the_broker_is_restarted_under_load(

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from samovar.patterns.compile import compile_rules
+from samovar.patterns.event_types import brackets_of
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Bracket, Field, Rule
-from samovar.service.stages import brackets_of
 from tests.faults.conftest import Making
 from tests.faults.harness import Fields, Match, Service, wait_until
 from tests.oracle.events import read_time

@@ -128,6 +128,7 @@ def test_several_machines_each_with_its_own_state(make_kafka: Making, make_twin:
     service.edit(lambda data: data.update(changelog={"delete_retention": "1ms"}))
     whole = service.start("--slot", "1", poll=BATCH, config=machine(service, 1))
     wait_until(lambda: at_work(whole), "the second machine is back")
+    wait_until(lambda: len(restored(whole)) == PARTITIONS, "and has restored all")
     wait_until(lambda: processed(service), "and has processed all")
     assert whole.text.count("too old to be tailed, and was replaced whole") == PARTITIONS, whole.text
     assert whole.terminate() == 0

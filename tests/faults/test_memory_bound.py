@@ -40,6 +40,7 @@ class Count(Task):
         ctx.store("seen").put("all", ctx.store("seen").get("all", 0) + 1)
 """
 TASKS = {"count": {"class": "count:Count", "streams": ["a"], "stores": ["seen"]}}
+TUNABLES = {"pending_bytes": f"{BOUND}B", "commit_polls": 1, "fetch_bytes": f"{A_CYCLE // 2}B"}
 STREAMS = {"a": {"key": "card", "idle": "1h", "partitions": 2, "repartition": True}}
 
 
@@ -50,15 +51,10 @@ def event(at_ms: int, user: int, n: int) -> bytes:
 
 
 @pytest.fixture(params=["rules", "task"])
-def at_work(
-    make: Making, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[tuple[Service, Container]]:
-    monkeypatch.setattr("samovar.tasks.pausing.PENDING_BYTES", BOUND)
-    monkeypatch.setattr("samovar.tasks.container.POLLS", 1)
-    monkeypatch.setattr("samovar.changelog.embedded_read.BYTES_A_POLL", A_CYCLE // 2)
+def at_work(make: Making, request: pytest.FixtureRequest) -> Iterator[tuple[Service, Container]]:
     is_task = request.param == "task"  # then rules hold little: they read no text
     rule = RULE.replace("text == one.text and ", "") if is_task else RULE
-    service = make({"pair": rule}, STREAMS, tasks=TASKS if is_task else {}, client=SLOWLY)
+    service = make({"pair": rule}, STREAMS, tasks=TASKS if is_task else {}, client=SLOWLY, tunables=TUNABLES)
     (service.folder / "count.py").write_text(CODE)
     with service.container(SetClock()) as container:
         yield service, container

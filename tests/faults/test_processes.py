@@ -84,6 +84,23 @@ def test_sigterm_in_the_first_second_is_a_good_end(tmp_path: Path, containers: s
 # ---------------------------------------------------------------- several containers
 
 
+def test_containers_end_with_the_process_that_started_them(
+    make: Making, make_twin: Callable[[Service], Service]
+) -> None:
+    """P5: after kill -9 of it, none goes on alone and holds its slot and its stores against the next start."""
+    service = make(world.RULES, world.STREAMS)
+    words = service.folder / "said.txt"
+    service.append_pairs(world.STREAM, world.take(world.events(5), 200))
+    with typed(service.config, words, "--containers", "2") as process:
+        wait_until(
+            lambda: all(f"container {slot}: running" in words.read_text() for slot in (0, 1)), "both are at work"
+        )
+        process.kill()
+        process.wait()
+        wait_until(lambda: words.read_text().count("stopped: ") == 2, "both have ended")
+    ends_right(service, make_twin)
+
+
 def test_a_child_that_is_killed_is_started_again_in_its_slot(
     make: Making, make_twin: Callable[[Service], Service]
 ) -> None:

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from samovar.common.tunables import DEFAULTS
 from tests.faults import task_world, world
 from tests.faults.conftest import Making
 from tests.faults.harness import Service
 from tests.faults.test_repartition import RULES, STAGES
 from tests.oncall import run, run_apart
 from tests.stages import digests, plans, rebuilt
+from tests.tunables import random_of_test, tiny_section
 
 BATCH = 12
 SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}
@@ -62,7 +64,9 @@ def is_as_its_source_says(service: Service) -> bool:
 
 @pytest.fixture
 def service(make: Making) -> Service:
-    made = make({**RULES, "testing": world.RULES["testing"]}, world.STREAMS, client=SOON)
+    # A rewind that takes one transaction per task: the tests count them.
+    drawn = tiny_section(random_of_test())["tunables"] | {"append_rows": DEFAULTS.append_rows}
+    made = make({**RULES, "testing": world.RULES["testing"]}, world.STREAMS, client=SOON, tunables=drawn)
     made.append_pairs(world.STREAM, world.take(world.events(71), INPUT))
     made.run_to_end(poll=BATCH)
     made.nobody_there()

@@ -85,14 +85,14 @@ def test_each_stream_has_its_own_slack_and_idle_time(make: Making, wipe: bool) -
         assert digests == service.digests()
 
 
-def test_a_record_in_the_wrong_partition_is_refused(make: Making) -> None:
-    """As librdkafka's own partitioner leaves it; nothing is guessed, and the record is named."""
+def test_a_topic_whose_records_are_in_the_wrong_partitions_is_refused(make: Making) -> None:
+    """As librdkafka's own partitioner leaves them; nothing is guessed, and a record is named."""
     streams = {"login": {**STREAMS["login"], "partitions": 2, "repartition": None}}
     service = make({"calm": RULES["calm"].replace("alarm", "login")}, streams)
     key = b"u"
     wrong = 1 - partition_of(key, 2)
-    service.append("login", [json.dumps(login(0)).encode()], wrong, key)
+    service.append("login", [json.dumps(login(0)).encode()] * 2, wrong, key)
     text = service.refused("key-misplaced", "murmur2_random", "repartition: true")
     assert f"{service.settings.streams['login'].topic}/{wrong}/0" in text
     service.edit(lambda data: data["streams"]["login"].update(repartition=True))
-    assert "stopped: 1 events" in service.run_to_end()
+    assert "stopped: 2 events" in service.run_to_end()

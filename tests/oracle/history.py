@@ -39,7 +39,11 @@ class Memory:
                 continue
             if function.where is not None and not holds(function.where, Scope(event)):
                 continue
+            if not counts(function, event):
+                continue
             memory = self.held[place, which, key, event.type]
+            if function.function == "prev":
+                memory.clear()
             memory.append(event)
             memory[:] = [old for old in memory if event.time - old.time <= function.span_ms]
             self.dropped_events += cut_oldest(memory, self.max_events)
@@ -61,15 +65,27 @@ def functions_of(bracket: Bracket) -> Iterable[History]:
     return (expr for expr in walk(bracket.condition) if isinstance(expr, History))
 
 
+def counts(function: History, event: Event) -> bool:
+    """An event whose value is null is nothing to a function of values, and takes no place among the events held.
+
+    `prev` reads the event before, whatever its value is.
+    """
+    if function.value is None or function.function == "prev":
+        return True
+    return evaluate(function.value, Scope(event)) is not None
+
+
 def answer(function: History, event: Event, earlier: list[Event]) -> Value:
-    """`seen`: an earlier event had the same value, and null is never seen. `prev`: the newest value. Else as named."""
+    """`seen`: an earlier event had the same value, and null is never seen. `prev`: its value. Else as named."""
     if function.value is None:
         return len(earlier)
+    if function.function == "prev":
+        return evaluate(function.value, Scope(earlier[-1])) if earlier else None
     values = [evaluate(function.value, Scope(old)) for old in earlier]
     if function.function == "seen":
         now = evaluate(function.value, Scope(event))
         return any(compare("==", now, value) for value in values)
-    return aggregate("last" if function.function == "prev" else function.function, values)
+    return aggregate(function.function, values)
 
 
 def cut_oldest(events: list[Event], limit: int) -> int:

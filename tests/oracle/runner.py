@@ -22,6 +22,7 @@ from tests.oracle.values import show
 from tests.oracle.windows import FormOfKey, Record, of_key
 
 MAX_LISTED = 1000  # of a session or a window
+MAX_TEXT = 8192  # bytes of a message, and of a text in `emit`
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Result:
     late: list[int] = field(default_factory=list)
     dropped_partials: int = 0
     dropped_events: int = 0
+    dropped_matches: int = 0
     no_key: int = 0
 
 
@@ -67,6 +69,7 @@ def run(
     flush: bool = True,
     max_partials: int = 1000,
     max_events: int = 10_000,
+    max_matches: int = 1000,
     show_suppressed: bool = False,
 ) -> Result:
     """What the rules find in the events; coordinates are indexes into `events`."""
@@ -74,13 +77,14 @@ def run(
     ordered, result.late = in_order(read_events(events, type_field, time_field), slack_ms)
     # At the end of input event time goes to infinity; without flush it ends at the largest time.
     end = math.inf if flush else max((event.time for event in ordered), default=-math.inf)
-    limits = Limits(max_partials, max_events)
+    limits = Limits(max_partials, max_events, max_matches)
     found: list[Found] = []
     for number, rule in enumerate(rules):
         runner = runner_of(number, rule, limits)
         found += sorted(runner.run(ordered, end), key=lambda match: match.order)
         result.dropped_partials += runner.dropped.partials
         result.dropped_events += runner.dropped.events
+        result.dropped_matches += runner.dropped.matches
         result.no_key += runner.no_key
     kept = suppressed([rule.suppress_ms for rule in rules], sorted(found, key=lambda match: match.order))
     result.matches = [record for record in kept if show_suppressed or "suppressed" not in record]
@@ -145,10 +149,10 @@ class RuleRunner(ABC):
             "at": at,
             # Steps that were skipped are left out.
             "steps": {name: self.listed(events) for name, events in steps.items() if events},
-            "emit": {name: evaluate(expr, scope) for name, expr in self.rule.emit},
+            "emit": {name: cut_value(evaluate(expr, scope)) for name, expr in self.rule.emit},
         }
         if self.rule.message:
-            made["message"] = "".join(message_part(part, scope) for part in self.rule.message)
+            made["message"] = cut("".join(message_part(part, scope) for part in self.rule.message))
         total = {name: len(events) for name, events in steps.items() if len(events) > self.most_listed}
         return {**made, "total": total} if total else made
 
@@ -159,6 +163,18 @@ class RuleRunner(ABC):
         in_steps = tuple(place for step in by_step for place in step if place != AFTER_ALL)
         last = max(events, key=lambda event: event.place).line
         return Found(self.number, key, record["at"], last, (*in_steps, AFTER_ALL), by_step, record)
+
+
+def cut(text: str) -> str:
+    """At most 8 kB; what is longer ends with an ellipsis, and no character is divided."""
+    data = text.encode()
+    return text if len(data) <= MAX_TEXT else data[: MAX_TEXT - len("…".encode())].decode(errors="ignore") + "…"
+
+
+def cut_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [cut_value(each) for each in value]
+    return cut(value) if isinstance(value, str) else value
 
 
 def message_part(part: str | Expr, scope: Scope) -> str:

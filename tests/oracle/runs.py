@@ -93,6 +93,14 @@ class RunsOfKey(SequenceOfKey):
 
     def skip(self, done: list[Partial]) -> list[Partial]:
         """Which of the matches made at once are kept, and which runs go."""
+        return self.first_matches(self.skipped(done))
+
+    def first_matches(self, ranked: list[Partial]) -> list[Partial]:
+        """At most max_matches at once: the first in order are kept."""
+        self.dropped.matches += max(0, len(ranked) - self.limits.max_matches)
+        return ranked[: self.limits.max_matches]
+
+    def skipped(self, done: list[Partial]) -> list[Partial]:
         ranked = sorted(done, key=lambda run: (run.first.place, step_by_step(self.plan, run)))
         match self.form.skip:
             case Skip.PAST_LAST:

@@ -21,6 +21,7 @@ from tests.oracle.partial import Absence, Partial, Plan, Taken, has_room, is_com
 class Limits:
     max_partials: int
     max_events: int
+    max_matches: int
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Dropped:
 
     partials: int = 0
     events: int = 0
+    matches: int = 0
 
 
 class SequenceOfKey(ABC):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samovar.common.tunables import Tunables
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.native import Batch, Decoder
@@ -70,10 +71,11 @@ def test_output_does_not_depend_on_how_rows_are_cut(folder: Path) -> None:
     whole = run(program, data, names=names, flush=flush, slack_ms=slack)
     for rows in (1, 2, 7):
         # A chunk of so many rows a step, and for a slack a batch of so many rows at a time.
-        assert run(program, data, names=names, flush=flush, slack_ms=slack, chunk_rows=rows) == whole
+        few, more = Tunables(replay_rows=rows), Tunables(replay_rows=rows * 4, burst_records=rows)
+        assert run(program, data, names=names, flush=flush, slack_ms=slack, tunables=few) == whole
         pieces = [len(b"".join(part)) for part in in_parts(data.splitlines(keepends=True), rows)]
         assert run(program, data, pieces or [1], names=names, flush=flush, slack_ms=slack) == whole
-        assert run(program, data, pieces or [1], names=names, flush=flush, slack_ms=slack, chunk_rows=rows * 4) == whole
+        assert run(program, data, pieces or [1], names=names, flush=flush, slack_ms=slack, tunables=more) == whole
     if slack is None:
         assert run(program, data, [64], names=names, flush=flush, slack_ms=10**15) == whole
 
@@ -95,7 +97,7 @@ def test_any_cut_gives_the_same(events: list[tuple[str, int, str]], sizes: list[
     program = program_of(RULE)
     data = as_lines(events)
     whole = run(program, data, flush=flush)
-    assert run(program, data, sizes, flush=flush, chunk_rows=rows) == whole
+    assert run(program, data, sizes, flush=flush, tunables=Tunables(replay_rows=rows)) == whole
     assert run(program, data, sizes, flush=flush, slack_ms=60) == whole
     slack = run(program, data, flush=flush, slack_ms=10)
     assert run(program, data, sizes, flush=flush, slack_ms=10) == slack

@@ -191,7 +191,7 @@ def test_states_beyond_memory_change_nothing(service: Service, monkeypatch: pyte
     service.produce(many(900, cards=61))
     there = ids_of(service, *RULES.values())
     monkeypatch.setattr(backtest_fold, "LOOK_EVERY", 1)
-    monkeypatch.setattr("samovar.changelog.cursors.READ_RECORDS", 50)
+    monkeypatch.setenv("SAMOVAR_TUNABLES__REPLAY_RECORDS", "50")
     assert ids_of(service, *RULES.values(), state_bytes=1) == there
     assert there
 

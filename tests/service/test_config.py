@@ -145,6 +145,7 @@ def test_every_setting_is_shown_with_where_it_came_from(config: Path) -> None:
     # Those of maps that are empty here, and those that Kafka's and the registry's clients have, are not there.
     absent = {"kafka", "bootstrap", "client", "url", "class", "emits", "stores", "ttl", "window"}
     absent |= {"file", "max_backoff", "per", "secret", "timeout"}  # of a sink, and of a storm guard
+    absent |= {"cert", "ca"}  # of TLS
     inner = set(names_of_settings()) & {name.split(".")[0] for name in rows}
     assert set(keys_of(ServiceFile)) - last - inner - absent - {"embedded"} == set()
 
@@ -206,7 +207,7 @@ def test_every_variable_that_samovar_reads_is_a_setting_or_known_as_none() -> No
     """A variable read past the settings would be documented nowhere."""
     own = {PREFIX + name.upper() for name in names_of_settings()}
     read = set()
-    for folder in ("changelog", "patterns", "service", "state", "tasks"):
+    for folder in ("changelog", "common", "patterns", "service", "state", "tasks"):
         for path in (ROOT / folder).rglob("*.py"):
             read |= set(re.findall(r"environ(?:\.get)?[(\[]\s*[\"'](SAMOVAR_[A-Z_]+)", path.read_text("utf-8")))
     others = {name for name in read if name.partition("__")[0] not in own}

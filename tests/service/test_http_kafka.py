@@ -6,8 +6,10 @@ import json
 import uuid
 from pathlib import Path
 
+from samovar.service.access import topic_of
 from tests.http import listening_to, served, wait_for
 from tests.oncall import Service, make, purchase, run
+from tests.service.test_http_tokens import ends, is_shut, page_of, role_of
 
 PATIENCE_S = 120.0
 
@@ -25,14 +27,37 @@ def processed(service: Service, text: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_alerts_are_found_heard_and_delivered(kafka: str, tmp_path: Path) -> None:
-    service = make(tmp_path / "s")
+def on_kafka(folder: Path, kafka: str, more: str = "") -> Service:
+    service = make(folder)
     name = f"http-{uuid.uuid4().hex[:8]}"
     text = (
         service.config.read_text().replace("service: s", f"service: {name}").replace("{key:", f"{{topic: {name}, key:")
     )
-    more = f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\nsinks: {{archive: {{file: alerts.jsonl}}}}\n'
-    service.config.write_text(text + more)
+    service.config.write_text(f'{text}log: {{kafka: {{bootstrap: "{kafka}"}}}}\n{more}')
+    return service
+
+
+def test_tokens_sessions_and_streams_end_there_too_and_nothing_opens(kafka: str, tmp_path: Path) -> None:
+    service = on_kafka(tmp_path / "s", kafka)
+    processed(service, alerting("before", 0))
+    token, kept = (run("tokens", "add", service.config, name).stdout.strip() for name in ("anna", "berta"))
+    with served(service) as site, page_of(site, token) as page, listening_to(site.as_(token)) as stream:
+        assert stream.next()["event"] == "hello"
+        assert role_of(page) == "viewer"
+        assert run("tokens", "remove", service.config, "anna").exit_code == 0
+        assert ends(stream)
+        wait_for(lambda: role_of(page) is None)
+        topic = topic_of(service.settings.service)
+        site.log.delete([topic])  # and with it every token
+        wait_for(lambda: is_shut(site.as_(kept)), PATIENCE_S)
+        assert is_shut(site)
+    with served(service) as restarted:
+        assert is_shut(restarted)
+        assert is_shut(restarted.as_(kept))
+
+
+def test_alerts_are_found_heard_and_delivered(kafka: str, tmp_path: Path) -> None:
+    service = on_kafka(tmp_path / "s", kafka, "sinks: {archive: {file: alerts.jsonl}}\n")
     processed(service, alerting("before", 0))
     with served(service) as site:
         wait_for(lambda: site.get("/alerts?rule=testing")["total"] == 1, PATIENCE_S)

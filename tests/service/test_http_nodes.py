@@ -84,7 +84,11 @@ def test_a_token_goes_with_the_question_and_nothing_more_is_seen(tmp_path: Path)
         asked.refused("/keys/secret-card", 401, "access-token")
         assert owner.ask("GET", "/held/keys/secret-card", headers={"samovar-tasks": "/0,/1"}).status_code == 401
         viewer = asked.as_(tokens["viewer"])
-        found = viewer.get("/keys/secret-card")
+        viewer.refused("/keys/secret-card", 403, "pii-comparison")
+        headers = {"samovar-tasks": "/0,/1"}
+        assert owner.as_(tokens["viewer"]).ask("GET", "/held/keys/secret-card", headers=headers).status_code == 403
+        (listed,) = viewer.get("/keys")["keys"]
+        found = viewer.get(f"/keys/{listed['key_text']}")
         assert found["held"]
         assert "secret-card" not in json.dumps(found["held"])
         assert "secret-card" in json.dumps(asked.as_(tokens["operator"]).get("/keys/secret-card")["held"])

@@ -56,6 +56,14 @@ def test_a_change_that_was_overtaken_is_not_written(site: Served) -> None:
     assert site.get("/rules/dear/history")["entries"][0]["number"] == 1
 
 
+def test_a_rule_that_did_not_change_is_refused(site: Served) -> None:
+    site.post("/rules/publish", {"text": DEAR})
+    for path in ("/rules/plan", "/rules/publish"):
+        assert site.post(path, {"text": DEAR}, 409)["code"] == "rule-unchanged"
+    assert site.post("/rules/dear/rollback", {"to": 1}, 409)["code"] == "rule-unchanged"
+    assert [each["number"] for each in site.get("/rules/dear/history")["entries"]] == [1]
+
+
 def test_a_bad_rule_is_refused_with_its_findings_and_the_old_one_goes_on(site: Served) -> None:
     bad = site.post("/rules/publish", {"text": RULES["testing"].replace("amount <", "amonut <")}, 422)
     assert bad["code"] == "rule-errors"

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from samovar.service.access_masks import HIDDEN
 from samovar.service.views_store import Manifest, ViewStore
 from tests.http import Served, served
 from tests.lived import MARKED, ROWS, VIEW
@@ -26,7 +27,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         part = store.being_made(store.next_version())
         part.mkdir()
         pq.write_table(pa.table(ROWS), part / "part-0.parquet")
-        store.publish(Manifest("cards", 1, "d", 0, "full", 3, {}, {}, {"card": "string"}), 3)
+        lineage = {"card": {"reads": ["purchase.card"], "plain": True}, "purchases": {"reads": [], "plain": True}}
+        store.publish(Manifest("cards", 1, "d", 0, "full", 3, {}, {}, {"card": "string"}, lineage=lineage), 3)
     tokens = tokens_of(service)
     with served(service) as made:
         operator = made.as_(tokens["operator"])
@@ -62,9 +64,16 @@ def test_what_cannot_be_asked_is_a_problem(site: Served) -> None:
 
 
 def test_marked_values_are_pseudonyms_in_views_too(site: Served) -> None:
-    rows = site.as_(site.headers["x-viewer"]).post("/views/cards/query", {})["rows"]
+    viewer = site.as_(site.headers["x-viewer"])
+    rows = viewer.post("/views/cards/query", {})["rows"]
     assert not {"c1", "c2"} & {value for row in rows for value in row}  # its letters may be in a pseudonym by chance
     assert sorted(row[1] for row in rows) == [1, 2, 3]
+    assert {row[2] for row in rows} <= {HIDDEN, None}  # nobody knows where it comes from
+    assert viewer.post("/views/cards/query", {"order": "purchases"})["rows"][0][1] == 1
+    for column in ("card", "paid"):
+        assert viewer.post("/views/cards/query", {"order": column}, 403)["code"] == "pii-comparison"
+        where = [{"column": column, "op": ">", "value": "c1"}]
+        assert viewer.post("/views/cards/query", {"where": where}, 403)["code"] == "pii-comparison"
 
 
 def test_versions_are_listed_and_an_operator_goes_back(site: Served) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import re
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,14 +19,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from samovar.changelog.broker_process import free_port
 from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.errors import Refused
-from samovar.service.metrics import ContainerMetrics, address_of, serve
+from samovar.service.access import Role, add_token, remove_token
+from samovar.service.metrics import ContainerMetrics
 from samovar.service.metrics_list import COUNTS, METRICS, Kind
+from samovar.service.metrics_serving import address_of, serving
+from samovar.service.telling import logging_told, teller
 from samovar.tasks.clock import SystemClock
 from samovar.tasks.commit_times import BOUNDS_S, CommitTimes
 from samovar.tasks.container import Container
 from samovar.tasks.core import Counts
 from samovar.tasks.metrics import Observer
 from samovar.tasks.reporting import Reporter
+from tests.http import wait_for
 from tests.oncall import ROOT, Service, catch_up, make, many, purchase, run, wipe
 
 PAGE = ROOT / "docs" / "metrics.md"
@@ -40,13 +48,14 @@ Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 class Watched:
     """A container whose metrics are asked for over HTTP."""
 
-    def __init__(self, container: Container, log: EmbeddedLog) -> None:
+    def __init__(self, service: Service, container: Container, log: EmbeddedLog, host: str = "127.0.0.1") -> None:
         self.container = container
         self.observer = Observer(container, SystemClock())
         self.reporter = Reporter(log, "s", self.observer)
         self.port = free_port("127.0.0.1")
         collector = ContainerMetrics("s", self.reporter, container.commit_times)
-        self.server = serve(address_of(str(self.port)), collector)
+        self.server = ExitStack()
+        self.server.enter_context(serving(service.settings, log, address_of(f"{host}:{self.port}"), collector))
 
     def look(self) -> None:
         self.observer(now=True)
@@ -60,15 +69,14 @@ class Watched:
         return {(each.name, tuple(sorted(each.labels.items()))): each.value for each in samples}
 
     def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
 
 
 @pytest.fixture
 def watched(service: Service) -> Iterator[Watched]:
     service.produce([*many(80), {"card": "c1", "amount": "x", "ts": 5}])
     with service.container() as container, service.log() as log:
-        found = Watched(container, log)
+        found = Watched(service, container, log)
         found.look()
         yield found
         found.close()
@@ -151,7 +159,7 @@ def test_a_restore_shows_rate_and_time_left(service: Service) -> None:
     service.process(many(200, cards=60))
     wipe(service)
     with service.container() as container, service.log() as log:
-        found = Watched(container, log)
+        found = Watched(service, container, log)
         found.look()
         scraped = found.scrape()
         found.close()
@@ -161,7 +169,7 @@ def test_a_restore_shows_rate_and_time_left(service: Service) -> None:
 def test_nothing_is_served_before_the_first_look(service: Service) -> None:
     service.produce(many(5))
     with service.container() as container, service.log() as log:
-        found = Watched(container, log)
+        found = Watched(service, container, log)
         assert found.scrape() == {}
         found.close()
 
@@ -178,11 +186,42 @@ def test_an_address_is_a_port_or_a_host_and_a_port() -> None:
 def test_a_port_that_is_taken(service: Service) -> None:
     service.produce(many(5))
     with service.container() as container, service.log() as log:
-        first = Watched(container, log)
-        with pytest.raises(Refused) as refused:
-            serve(address_of(str(first.port)), ContainerMetrics("s", first.reporter, container.commit_times))
+        first = Watched(service, container, log)
+        collector = ContainerMetrics("s", first.reporter, container.commit_times)
+        with pytest.raises(Refused) as refused, serving(service.settings, log, address_of(str(first.port)), collector):
+            pass
         first.close()
     assert refused.value.code == "metrics-port-taken"
+
+
+def test_metrics_that_others_can_reach_need_a_token(service: Service) -> None:
+    service.produce(many(5))
+    with service.container() as container, service.log() as log:
+        with pytest.raises(Refused, match="access-required"):
+            Watched(service, container, log, host="0.0.0.0")
+        token = add_token(service.settings, log, "prometheus", Role.VIEWER, "test")
+        found = Watched(service, container, log, host="0.0.0.0")
+        found.look()
+
+        shows: list[bool] = []
+
+        def status(shown: str | None) -> int:
+            nonlocal shows
+            headers = {} if shown is None else {"authorization": f"Bearer {shown}"}
+            asked = urllib.request.Request(f"http://127.0.0.1:{found.port}/metrics", headers=headers)
+            try:
+                with urllib.request.urlopen(asked) as answer:
+                    assert b"samovar_container" in answer.read()
+                    return int(answer.status)
+            except HTTPError as refused:
+                shows += [b"samovar_" in refused.read()]
+                return refused.code
+
+        assert [status(None), status("smv_wrong"), status(""), status(token)] == [401, 401, 401, 200]
+        remove_token(service.settings, log, "prometheus")
+        wait_for(lambda: status(token) == 401)
+        assert not any(shows)
+        found.close()
 
 
 def test_commit_times_are_a_histogram() -> None:
@@ -235,8 +274,43 @@ def test_a_refusal_is_a_line_too(service: Service) -> None:
     assert run("run", service.config, "--log", "xml").exit_code == 2
 
 
-def test_text_for_people_is_as_ever(service: Service) -> None:
+def test_every_line_for_people_says_when(service: Service) -> None:
     service.produce(many(30))
     done = run("run", service.config, "--until-caught-up")
-    assert done.stderr.splitlines()[0] == "container 0 of s: 3 rules, exactly_once"
-    assert done.stderr.splitlines()[-1].startswith("container 0 stopped: 30 events, ")
+    lines = [line.partition(" ") for line in done.stderr.splitlines()]
+    assert lines[0][2] == "container 0 of s: 3 rules, exactly_once"
+    assert lines[-1][2].startswith("container 0 stopped: 30 events, ")
+    times = [time for time, _, _ in lines]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time) for time in times), times
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_the_kafka_client_says_is_a_line_like_all_others(form: str) -> None:
+    out = io.StringIO()
+    with logging_told(teller(form, out, "s", 0)):
+        logging.getLogger("samovar.kafka.reading").warning("the broker is away")
+    (line,) = out.getvalue().splitlines()
+    told = json.loads(line) if form == "json" else dict(zip(("time", "_", "text"), line.partition(" "), strict=True))
+    assert told["text"] == "the broker is away"
+    assert re.fullmatch(r"[\dT:.-]+Z", told["time"])
+
+
+# ---------------------------------------------------------------- what waits
+
+
+def test_events_that_wait_for_event_time_are_a_number_and_on_a_quiet_stream_none_do(service: Service) -> None:
+    service.produce([purchase("c1", 0, 5), purchase("c1", 1, 5)])
+    with service.container() as container, service.log() as log:
+        found = Watched(service, container, log)
+        try:
+            found.look()
+            assert of(found.scrape(), "waiting_events") == 2  # within the slack
+            for _ in range(3):
+                service.clock.pass_ms(60_000)
+                catch_up(container)
+            found.look()
+            scraped = found.scrape()
+            assert (of(scraped, "waiting_events"), of(scraped, "lag_events")) == (0, 0)
+        finally:
+            found.close()

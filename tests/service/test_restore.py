@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog import ahead, restore
 from samovar.changelog.log import Append
 from samovar.service import restore_show, restoring
 from samovar.service.restore_plan import Planned
@@ -53,12 +52,11 @@ def test_p2_a_lost_store_comes_back_the_same(service: Service, source: str | Non
     assert is_equal(service)
 
 
-@pytest.mark.parametrize("table_rows", [restore.TABLE_ROWS, 0], ids=["rows", "files"])
+@pytest.mark.parametrize("table_rows", [20_000, 1], ids=["rows", "files"])
 def test_p2_a_changelog_in_many_parts(service: Service, table_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later parts win over earlier ones and delete what is gone, whether they come as rows or as table files."""
-    monkeypatch.setattr(ahead, "PART_ROWS", 5)
-    monkeypatch.setattr(ahead, "READ_RECORDS", 4)
-    monkeypatch.setattr(restore, "TABLE_ROWS", table_rows)
+    for name, value in {"restore_rows": 5, "restore_records": 4, "table_rows": table_rows}.items():
+        monkeypatch.setenv(f"SAMOVAR_TUNABLES__{name.upper()}", str(value))
     for number in range(3):
         service.process(many(60, start_s=number * 3_000))
     service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over

@@ -12,7 +12,6 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.record import key_prefix, row_parts
 from samovar.state.rocks import RocksStore
-from samovar.tasks import restoring as mending
 from samovar.tasks.restoring import Mender
 from tests.oncall import (
     Service,
@@ -103,7 +102,7 @@ def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.
         store.close()
         with service.log() as log:
             log.append([Append("s-changelog", gone, partition)])
-    monkeypatch.setattr(mending, "MEND_ROWS", 3)
+    monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "3")
     whole = Mender._transact
     appended: list[int] = []
 

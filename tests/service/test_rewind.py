@@ -23,7 +23,6 @@ from samovar.changelog.journal import (
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import Input, Position
 from samovar.state.memory import MemoryStore
-from samovar.tasks import rewinding
 from samovar.tasks.rebuild import journal_of
 from samovar.tasks.restoring import Mender
 from samovar.tasks.skipping import Skips, rows_between, skip_rows
@@ -236,7 +235,7 @@ def test_half_a_changelog_is_refused_until_it_was_run_again(service: Service, mo
             raise Refused("mend-failed", "the log is away", "Run it again.")
         return whole(mender, *arguments)
 
-    monkeypatch.setattr(rewinding, "MEND_ROWS", 2)
+    monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "2")
     monkeypatch.setattr(Mender, "write", broken)
     assert refused(service, 171.5) == "mend-failed"
     monkeypatch.setattr(Mender, "write", whole)

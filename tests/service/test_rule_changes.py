@@ -5,12 +5,17 @@ replay, rebuild, verify, restore and rewind do the same (P1, P2).
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import Result
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.journal import Entry, unpack_entry
@@ -55,7 +60,7 @@ def service(tmp_path: Path) -> Service:
 def published(service: Service, text: str, *options: object, code: int = 0, name: str = "rule.yml") -> dict[str, Any]:
     file = service.config.parent / name
     file.write_text(text)
-    done = run("rules", "publish", service.config, file, "--json", *options)
+    done = run("rules", "publish", service.config, file, "--json", "--yes", *options)
     assert done.exit_code == code, done.output
     found: dict[str, Any] = json.loads(done.stdout) if code == 0 else {"refused": done.stderr}
     return found
@@ -281,7 +286,7 @@ def test_a_list_changes_without_publishing_and_states_stay(service: Service) -> 
         take(container)
         service.produce([purchase("c1", 10, 5, "FR"), *tide(20)])
         catch_up(container)
-        done = run("lists", "add", service.config, "places", "DE", "--json", "--note", "a wave of them")
+        done = run("lists", "add", service.config, "places", "DE", "--json", "--yes", "--note", "a wave of them")
         assert done.exit_code == 0, done.output
         plan = json.loads(done.stdout)
         assert plan["lists"] == {"places": {"items": 2, "added": ["DE"], "removed": []}}
@@ -495,3 +500,95 @@ def test_status_tells_numbers_shadow_and_what_drains(service: Service) -> None:
             ("big", 1, "shadow"), ("countries", 1, "live"), ("testing", 1, "draining"), ("testing", 2, "live"),
             ("unusual", 1, "live"),
         }  # fmt: skip
+
+
+# ---------------------------------------------------------------- asked first
+
+CHANGES = {
+    "publish": ("rules", "publish", "FILE"),
+    "disable": ("rules", "disable", "testing"),
+    "enable": ("rules", "enable", "unusual"),
+    "rollback": ("rules", "rollback", "countries", "--to", "1"),
+    "lists add": ("lists", "add", "places", "DE"),
+    "lists remove": ("lists", "remove", "places", "FR"),
+}
+
+
+@pytest.fixture
+def changed(service: Service) -> Service:
+    """With something for every command to change."""
+    service.process(many(5))
+    published(service, RISKY)
+    published(service, RULES["countries"] + "title: more than one country\n")
+    assert run("rules", "disable", service.config, "unusual", "--yes").exit_code == 0
+    (service.config.parent / "big.yml").write_text(BIG)
+    return service
+
+
+def change(service: Service, name: str, *options: str) -> Result:
+    group, act, *rest = CHANGES[name]
+    given = [str(service.config.parent / "big.yml") if each == "FILE" else each for each in rest]
+    return run(group, act, service.config, *given, *options)
+
+
+def last_change(service: Service) -> int:
+    with service.log() as log:
+        return read_rulebook(service.settings, log).change
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_where_nobody_can_be_asked_a_change_needs_yes(changed: Service, name: str) -> None:
+    before = last_change(changed)
+    done = change(changed, name)
+    assert (done.exit_code, done.stderr.partition(":")[0]) == (2, "confirmation-required"), done.output
+    assert "--yes" in done.stderr
+    assert f"change {before + 1}: " in done.stdout  # what it would have done
+    alone = change(changed, name, "--json")
+    assert (alone.exit_code, json.loads(alone.stdout)["written"]) == (0, False), alone.output
+    looked = change(changed, name, "--yes", "--dry-run")
+    assert (looked.exit_code, last_change(changed)) == (0, before)
+    both = change(changed, name, "--json", "--yes")
+    assert (both.exit_code, json.loads(both.stdout)["written"]) == (0, True), both.output
+    assert last_change(changed) == before + 1
+
+
+def at_a_terminal(answer: bytes, *arguments: object) -> int:
+    """The exit code of a command whose questions are answered by a person."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "samovar.service.cli", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        os.close(theirs)
+        os.write(ours, answer)
+        told, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert b"write change" in told, told
+    return process.returncode
+
+
+def test_a_person_at_a_terminal_is_asked(changed: Service) -> None:
+    before, words = last_change(changed), ("rules", "publish", changed.config, changed.config.parent / "big.yml")
+    assert (at_a_terminal(b"n\n", *words), last_change(changed)) == (1, before)
+    assert (at_a_terminal(b"y\n", *words), last_change(changed)) == (0, before + 1)
+
+
+def test_a_rule_that_is_published_already_is_refused(service: Service) -> None:
+    service.process(many(5))
+    in_the_folder = published(service, RULES["testing"], code=2)["refused"]
+    assert in_the_folder.startswith("rule-unchanged: the rule testing is published like this already")
+    published(service, BIG)
+    assert "rule-unchanged" in published(service, BIG, code=2)["refused"]
+    assert published(service, BIG, "--shadow")["written"]  # which changes it
+    assert "rule-unchanged" in published(service, BIG, "--shadow", code=2)["refused"]
+    same = run("rules", "rollback", service.config, "testing", "--to", 1, "--yes")
+    assert (same.exit_code, "rule-unchanged" in same.stderr) == (2, True)
+
+
+def test_of_several_rules_those_that_did_not_change_are_left_out(service: Service) -> None:
+    service.process(many(5))
+    published(service, BIG, name="big.yml")
+    (service.config.parent / "risky.yml").write_text(RISKY)
+    files = [service.config.parent / name for name in ("big.yml", "risky.yml")]
+    done = run("rules", "publish", service.config, *files, "--json", "--yes")
+    found = json.loads(done.stdout)
+    assert ([each["name"] for each in found["rules"]], found["unchanged"]) == (["risky"], ["big"])
+    assert list(numbered(service, "big")) == [1]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog import ahead
 from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.fed import Feed
@@ -249,8 +248,8 @@ def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.
 
 def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Newest rows do not fit in memory at once: later files win over earlier ones, and delete what is gone."""
-    monkeypatch.setattr(ahead, "PART_ROWS", 5)
-    monkeypatch.setattr(ahead, "READ_RECORDS", 4)
+    monkeypatch.setenv("SAMOVAR_TUNABLES__RESTORE_ROWS", "5")
+    monkeypatch.setenv("SAMOVAR_TUNABLES__RESTORE_RECORDS", "4")
     for number in range(4):
         service.process(many(60, start_s=number * 3_000))
     service.process([purchase(f"x{number}", 200_000 + number, 30) for number in range(6)])  # all others are over

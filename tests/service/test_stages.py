@@ -195,7 +195,9 @@ MISPLACED = [
 
 
 @pytest.mark.parametrize(("append", "words"), MISPLACED)
-def test_records_in_the_wrong_place_are_refused(append: Append, words: str, write: Callable[..., ServiceFile]) -> None:
+def test_one_record_in_the_wrong_place_is_found_by_a_check_and_stops_nothing(
+    append: Append, words: str, write: Callable[..., ServiceFile]
+) -> None:
     settings = write(ONE, "session by card with gap=1m [a where true]")
     good = Append("a", [record(f"c{number}") for number in range(50)])
     with placed(settings, good, append) as look:
@@ -207,7 +209,32 @@ def test_records_in_the_wrong_place_are_refused(append: Append, words: str, writ
     done = CliRunner().invoke(app, ["topics", "check", str(settings.path)])
     assert (done.exit_code, "key-misplaced" in done.output) == (1, True)
     done = CliRunner().invoke(app, ["run", str(settings.path), "--until-caught-up"])
-    assert done.exit_code == 2
+    assert (done.exit_code, "51 events" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize(("bad", "code"), [(50, 0), (51, 2)])
+def test_a_first_start_refuses_a_topic_that_is_mostly_keyed_otherwise(
+    bad: int, code: int, write: Callable[..., ServiceFile]
+) -> None:
+    settings = write(ONE, "session by card with gap=1m [a where true]")
+    keyed = [record(f"c{number}", f"x{number}" if number < bad else None) for number in range(100)]
+    with placed(settings, Append("a", keyed)):
+        pass
+    done = CliRunner().invoke(app, ["run", str(settings.path), "--until-caught-up"])
+    assert (done.exit_code, "key-misplaced: " in done.output) == (code, code == 2)
+
+
+def test_a_topic_that_is_keyed_otherwise_later_on_stops_no_service(write: Callable[..., ServiceFile]) -> None:
+    settings = write(ONE, "session by card with gap=1m [a where true]")
+    with placed(settings, Append("a", [record("c1")])):
+        pass
+    run = ["run", str(settings.path), "--until-caught-up"]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    wrong = (partition_of(b"c1", 3) + 1) % 3
+    with placed(settings, Append("a", [record("c1")] * 1_000, wrong)):
+        pass
+    done = CliRunner().invoke(app, run)
+    assert (done.exit_code, "1,000 events" in done.output, "1,000 dead" in done.output) == (0, True, True)
 
 
 @pytest.mark.parametrize(

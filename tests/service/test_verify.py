@@ -12,6 +12,7 @@ from samovar.changelog.log import Append
 from samovar.changelog.record import FOLLOWING, key_prefix, pack_following, row_parts
 from samovar.changelog.restore import following_of
 from samovar.state.rocks import RocksStore
+from samovar.tasks.deadline_index import DeadlineIndex
 from tests.oncall import HOUR, Service, catch_up, key_of, make, many, purchase, run
 
 
@@ -43,6 +44,23 @@ def test_p2_all_three_are_equal_after_a_run(service: Service) -> None:
     text = run("verify", service.config, "--partition", 1)
     assert text.exit_code == 0
     assert text.stdout.startswith("partition 1: equal (store, changelog, source) at event time ")
+
+
+def test_p1_timers_that_were_not_raised_are_found(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1: a digest does not show them, and neither do the three sides, which are equal."""
+    service.process([purchase(f"{card}{number}", at, 1) for card, at in (("c", 0), ("x", 60)) for number in range(20)])
+    monkeypatch.setenv("SAMOVAR_TUNABLES__WHOLE_STATES", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadlineIndex, "due", lambda *_: [])
+        service.process([purchase(f"x{number}", 7_200, 1) for number in range(20)])
+    verdicts = verified(service, code=1)
+    assert [each["differences"] for each in verdicts] == [[], []]
+    overdue = [each["overdue"] for each in verdicts if each["overdue"] is not None]
+    assert overdue
+    assert {each["rule"] for each in overdue} <= {"testing", "countries"}
+    text = run("verify", service.config).stdout
+    assert f"  {overdue[0]['timers']} timers not raised that event time has passed; the first: " in text
+    assert "DIFFERENT" in text
 
 
 def test_p2_with_event_time_that_passed_with_no_event(service: Service) -> None:

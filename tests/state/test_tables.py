@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from samovar.state import tables
 from samovar.state.errors import StoreError
 from samovar.state.rocks import RocksStore
 from samovar.state.tables import TableStore
@@ -45,8 +44,9 @@ def test_nothing_makes_no_file(tmp_path: Path, made: TableStore) -> None:
     assert taken(tmp_path, made) == {}
 
 
-def test_many_rows_are_several_files(tmp_path: Path, made: TableStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FILE_ROWS", 10)
+def test_many_rows_are_several_files(tmp_path: Path) -> None:
+    (tmp_path / "ten").mkdir()
+    made = TableStore(tmp_path / "ten", file_rows=10)
     rows = {b"%03d" % number: b"%d" % number for number in range(35)}
     made.copy(rows.items())
     assert len(made.files) == 4

@@ -276,7 +276,7 @@ def test_p2_what_the_changelog_was_told_brings_back_rows_index_and_expiries() ->
         stack.keep()
         restored.write(committed(stack, base))
     restored.write([(b"x\x04sumsstale", b"")])
-    reindexed(restored, "sums")
+    reindexed(restored, "sums", 1)
     assert digest(restored.range()) == digest(base.range())
     again = Stack(restored, 1000)
     again.store("sums", ttl_ms=100, now=clock)

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import InputSpec
 from samovar.testing import Crash, Driver, same_after_crashes
 from tests.faults.comparing import header, shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late
+from tests.tunables import USUAL
 
 T0 = 1_700_000_000_000
 S = 1_000
@@ -60,6 +63,33 @@ def kinds(run: Stage | Driver) -> list[str]:
 # ---------------------------------------------------------------- idle
 
 
+def raised_to(intake: Intake, now_ms: int) -> int:
+    return intake.idle_watermark(now_ms) - T0
+
+
+def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> None:
+    """An outage is not idleness: nobody could write either. It counts again from the first look that succeeds."""
+    intake = Intake([InputSpec("use", "use", "card", idle_ms=5 * S)], ("card",), 0)
+    intake.buffer.largest[0, 0] = T0
+    intake.stand("use", True, 0, None)
+    assert raised_to(intake, 100 * S) == 0, "read to its end, and no look at the log yet"
+    for second in range(100, 111):
+        intake.stand("use", True, second * S, 1)
+    assert raised_to(intake, 110 * S) == 5 * S
+    for second in range(111, 700):
+        intake.stand("use", True, second * S, None)
+        assert raised_to(intake, second * S) == 5 * S, "the log does not answer"
+    intake.advance(700 * S)
+    for second in range(700, 705):
+        intake.stand("use", True, second * S, 2)
+        assert raised_to(intake, second * S) == 5 * S
+    for second in range(705, 711):
+        intake.stand("use", True, second * S, 2)
+    assert raised_to(intake, 710 * S) == 5 * S + 5 * S
+    intake.stand("use", False, 711 * S)
+    assert raised_to(intake, 720 * S) == 5 * S
+
+
 def test_an_idle_input_lets_event_time_pass_as_the_clock_does() -> None:
     driver = driven(FORGOTTEN)
     driver.send("use", login(0))
@@ -90,7 +120,7 @@ def test_event_time_never_jumps_to_now() -> None:
 
 
 def test_nothing_is_journaled_while_nothing_waits(stage: Staging) -> None:
-    here = stage({"r": FORGOTTEN}, one_stream(slack="0s"))
+    here = stage({"r": FORGOTTEN}, one_stream(slack="0s"), **USUAL)  # a state between the two events would wait
     here.feed("use", login(0), {**login(0), "kind": "logout", "ts": T0 + S})
     for _ in range(5):
         here.pass_ms(600 * S)

@@ -18,6 +18,7 @@ from samovar.changelog.journal import Entry
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.packed import Packed
 from samovar.changelog.record import Position, pack_position, unpack_position
+from samovar.common.tunables import Tunables
 from samovar.patterns.native import joined
 from samovar.tasks.plan import InputSpec
 from samovar.tasks.receiving import Receiver
@@ -65,11 +66,14 @@ def _one(number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array([number], np.int64)
 
 
+MANY_MARKS = Tunables(mark_records=3)
+
+
 @dataclass
 class Run:
     """A receiver at work, and all that came of it."""
 
-    intake: Receiver = field(default_factory=lambda: Receiver(SPECS, ("u",), 0))
+    intake: Receiver = field(default_factory=lambda: Receiver(SPECS, ("u",), 0, MANY_MARKS))
     released: list[tuple[int, int, int, int]] = field(default_factory=list)
     late: list[tuple[str, int]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -103,7 +107,7 @@ class Run:
 
     def stored_and_loaded(self) -> None:
         position = unpack_position(pack_position(self.position()))
-        self.intake = Receiver(SPECS, ("u",), 0)
+        self.intake = Receiver(SPECS, ("u",), 0, MANY_MARKS)
         self.intake.resume(position)
         for stream, stored in position.inputs.items():
             if stored.safe < stored.next:
@@ -130,11 +134,6 @@ def batches(found: Sequence[Value], random_: random.Random, most: int) -> list[t
         made[-1][1].append(value)
         left -= 1
     return made
-
-
-@pytest.fixture(autouse=True)
-def many_bookmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("samovar.tasks.receiving.MARK_RECORDS", 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -164,6 +163,17 @@ def test_a_mark_counts_from_where_it_stands() -> None:
     run = Run()
     run.feed("a", [early, raised, behind])
     assert run.late == [("a", 2)]
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_source_that_was_away_is_seen_wherever_its_mark_stands(before: int) -> None:
+    """Also as the first record of a batch: all states begin again there."""
+    run = Run()
+    run.feed("a", [pack_mark(Mark(0, 0, 100, False, 0))])
+    run.taken["a"] += [pack_mark(Mark(0, 5, 100 + number, False, 0)) for number in range(before)]
+    run.taken["a"].append(pack_mark(Mark(0, 9, 200, False, 7)))
+    pieces = [(len(piece), is_anew) for piece, is_anew in run.intake.pieces(run.records("a", 1))]
+    assert pieces == [(before, False), (1, True)]
 
 
 def test_partitions_that_are_ahead_are_told_by_their_source() -> None:

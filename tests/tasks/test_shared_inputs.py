@@ -46,10 +46,8 @@ def test_an_offset_stays_while_one_of_the_stages_restores(stage: Staging, monkey
     here.feed("own", {"card": "c", "ts": T0})
     here.feed("shared", *({"card": "c", "ts": T0 + (600 + number) * S} for number in range(3)))
     here.close()
-    service.edit(lambda data: data.update(tasks=TASKS))
+    service.edit(lambda data: data.update(tasks=TASKS, tunables={"poll_records": 1, "commit_polls": 1}))
     at = TopicPartition(service.settings.streams["shared"].topic, 0)
-    monkeypatch.setattr("samovar.tasks.container.POLL_RECORDS", 1)
-    monkeypatch.setattr("samovar.tasks.container.POLLS", 1)
     wait_until(lambda: is_at(here, at, {"": 3, TASK: 1}), "the task has taken one", here.container.cycle)
     here.crash()
     assert service.log.committed(group, [at]) == {at: 1}

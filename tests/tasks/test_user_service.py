@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from samovar.service.topics import plan
 from samovar.service.topics_rights import rights
 from samovar.service.user_tasks import spec_of
 from samovar.state.rocks import RocksStore
+from samovar.state.stack import ROWS, namespace
+from samovar.tasks.deadline_index import time_bytes
 from samovar.tasks.task import task_folder
 from samovar.tasks.user_state import rows_of_stores
+from samovar.tasks.user_timers import OWN, TIMER
+from tests import stages
 from tests.faults.comparing import header
 from tests.faults.harness import Service
 from tests.faults.stage import Stage, Staging
@@ -152,11 +157,62 @@ def test_a_record_goes_to_a_stream_with_its_time(stage: Staging) -> None:
 def test_what_is_late_for_the_rules_is_late_for_the_task(stage: Staging) -> None:
     here = served(stage)
     feed(here, use(10 * S, 1), use(9 * S, 1))
-    assert [dict(row.headers).get("samovar.stage") for row in here.service.late()] in (
-        [None, b"totals"],
-        [b"totals", None],
-    )
+    assert [dict(row.headers).get("samovar.stage") for row in here.service.late()] == [None]
     assert told(here) == [("event", 10 * S, "c1")]
+
+
+@pytest.mark.parametrize("scattered", [False, True], ids=["placed", "scattered"])
+@pytest.mark.parametrize(("rules", "tasks"), [(0, 1), (0, 2), (1, 2)])
+def test_a_record_is_put_aside_and_counted_once(stage: Staging, rules: int, tasks: int, scattered: bool) -> None:
+    """P8: however many stages read it, and whichever of them came later, or was behind."""
+    both = {**TASKS, "again": {**TASKS["totals"], "class": "again:Totals", "emits": ["again", "again-seen"]}}
+    here = served(stage)
+    own = CODE.replace('emit("told"', 'emit("again"').replace('emit("seen"', 'emit("again-seen"')
+    (here.service.folder / "again.py").write_text(own)
+    if not rules:
+        shutil.rmtree(here.service.folder / "rules")
+    first = dict(list(both.items())[:tasks])
+    here.service.edit(lambda data: data["streams"]["use"].update(repartition=scattered))
+    here.service.edit(lambda data: data.update(tasks=first))
+    times = (10, 9, 11, 5, 12)
+    put(here, *(use(at * S, 1) for at in times), {"card": None, "ts": T0}, {**use(13 * S, 1), "ts": "never"})
+    here.crash()
+    put(here, use(2 * S, 1), {"ts": T0})
+    assert put_aside(here) == ([1, 3, 7], [5, 6, 8])
+    counts = here.container.status().counts
+    assert (counts.late, counts.dead) == (1, 1), "since it was started again"
+    here.close()
+    here.service.edit(lambda data: data.update(tasks=both))  # one that reads all from the beginning
+    put(here, use(3 * S, 1))
+    assert put_aside(here) == ([1, 3, 7, 9], [5, 6, 8])
+
+
+def put(here: Stage, *events: dict[str, Any]) -> None:
+    """All to one partition, and through all stages."""
+    here.service.events("use", events, HERE)
+    stages.settle(here)
+
+
+def test_timers_that_were_not_called_are_found_by_verify(stage: Staging) -> None:
+    here = served(stage)
+    feed(here, use(0, 30), use(10 * S, 1, "c2"))
+    here.close()
+    assert command(here.service, "verify", "CONFIG", "--stage", "totals")[1] == 0
+    folder = task_folder(here.service.settings.state, HERE, "totals") / "store"
+    store = RocksStore(folder)
+    (timer,) = [row for row, _ in store.range() if row.endswith(b"c1") and row == namespace(ROWS, OWN) + TIMER + b"c1"]
+    store.put(timer, time_bytes(T0 + 5 * S))
+    store.close()
+    text, code = command(here.service, "verify", "CONFIG", "--stage", "totals")
+    assert code == 1
+    assert "1 timer not raised that event time has passed; the first: timer, key c1, due at 2023-11-14T22:13:25" in text
+
+
+def put_aside(here: Stage) -> tuple[list[int], list[int]]:
+    """Offsets of the late and the dead ones, in the partition that all are in."""
+    letters = here.service.late(), here.service.dead()
+    late, dead = ([int(header(row, "offset")) for row in each] for each in letters)
+    return sorted(late), sorted(dead)
 
 
 # ---------------------------------------------------------------- looking, restoring, verifying

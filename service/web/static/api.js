@@ -33,6 +33,7 @@ async function ask(method, path, body, signal) {
     throw new Problem(0, AWAY);
   }
   const found = parsed(await answer.text());
+  if (answer.status === 401 && path !== "/session") dispatchEvent(new Event("samovar-locked"));
   if (!answer.ok) throw new Problem(answer.status, found && typeof found === "object" ? found : { detail: String(found || "").slice(0, 300) });
   return found;
 }
@@ -63,6 +64,9 @@ export const del = (path) => ask("DELETE", path);
 
 // A key, or any other text, as one part of a path.
 export const part = (text) => encodeURIComponent(text);
+
+// What a key is called in addresses, which are kept in histories and logs: its pseudonym where it holds something marked.
+export const refOf = async (key) => (await post("/keys/resolve", { key })).key_ref;
 
 // Server-sent events. The browser goes on after a gap by itself, with the place where it stopped; where it has given up,
 // as after an answer that is no stream, a new one begins at that place.

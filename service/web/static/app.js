@@ -1,6 +1,6 @@
 // The frame around the pages: navigation, the way from an address to a page, the keyboard, logging in.
 
-import { del, post } from "/api.js";
+import { del, post, refOf } from "/api.js";
 import { byId, h, put, s } from "/dom.js";
 import { seconds, short } from "/format.js";
 import { button, dialog, failed, field, kbd, loading, problem, toast } from "/parts.js";
@@ -128,10 +128,15 @@ function frame() {
   tellLive(known.live);
 }
 
-function lookUp(event) {
+async function lookUp(event) {
   event.preventDefault();
   const key = byId("find").value.trim();
-  if (key) go(`/keys?key=${encodeURIComponent(key)}`);
+  if (!key) return;
+  try {
+    go(`/keys?key=${encodeURIComponent(await refOf(key))}`);
+  } catch (fault) {
+    failed(fault);
+  }
 }
 
 function turnTheme() {
@@ -274,6 +279,9 @@ async function logOut() {
 }
 
 // ---------------------------------------------------------------- beginning
+
+// The session has ended, or its token was removed: nothing of what was shown stays, and the page asks for a token.
+addEventListener("samovar-locked", () => location.reload(), { once: true });
 
 function enter() {
   document.body.classList.remove("alone");

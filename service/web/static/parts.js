@@ -52,7 +52,9 @@ export const time = (ms, kind = "moment") =>
     kind === "ago" ? ago(ms) : kind === "clock" ? clock(ms) : moment(ms),
   );
 
-export const keyLink = (text) => h("a", { href: `/keys?key=${encodeURIComponent(text)}`, class: "mono" }, text);
+export const keyHref = (of) => `/keys?key=${encodeURIComponent(of.key_ref)}`;
+
+export const keyLink = (of) => h("a", { href: keyHref(of), class: "mono" }, of.key_text);
 
 export const ruleLink = (rule) => h("a", { href: `/rules/${encodeURIComponent(rule)}` }, rule);
 

@@ -54,7 +54,7 @@ function draw(root, alert, reload) {
     drawAlarm(root, alert);
     return;
   }
-  document.title = `${alert.rule} · ${alert.key_text}`;
+  document.title = `${alert.rule} · ${alert.key_ref}`;
   const events = alert.timeline || [];
   const rows = eventTable(events, stepNames(alert), Object.keys(alert.key || {}));
   put(
@@ -148,7 +148,7 @@ function facts(alert) {
       { class: "facts" },
       row("Rule", ruleLink(alert.rule)),
       row("Version", alert.number ? `number ${alert.number}, ` : "", h("code", {}, hash(alert.version)), alert.rule_current === false ? [" ", badge("not the current one", "warn")] : alert.rule_current ? [" ", badge("current", "good")] : ""),
-      row(keyNames(alert.key) || "Key", keyLink(alert.key_text)),
+      row(keyNames(alert.key) || "Key", keyLink(alert)),
       row("Status", label(alert.label)),
       row("From", time(alert.start)),
       row("To", time(alert.end)),

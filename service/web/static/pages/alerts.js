@@ -1,6 +1,6 @@
 // Alerts: a list that grows at its top, filters that stand in the address, and labels without leaving the list.
 
-import { get, put as send, query as queryOf } from "/api.js";
+import { get, put as send, query as queryOf, refOf } from "/api.js";
 import { h, put } from "/dom.js";
 import { counted, day, percent, whole } from "/format.js";
 import { button, empty, failed, keyLink, labelText, loading, problem, rowLink, ruleLink, select, severity, standing, table, tableRow, time, toast } from "/parts.js";
@@ -18,7 +18,7 @@ export function mount(root, { query, go }) {
   const more = h("div", { class: "state" });
   const precision = h("div", {}, loading());
   const ruleBox = h("select", { "aria-label": "Rule", onchange: (event) => change("rule", event.target.value) }, h("option", { value: "" }, "Any rule"));
-  const keyBox = h("input", { type: "search", value: filter.key, placeholder: "Key, as c0000042", "aria-label": "Key", onchange: (event) => change("key", event.target.value.trim()) });
+  const keyBox = h("input", { type: "search", value: filter.key, placeholder: "Key, as c0000042", "aria-label": "Key", onchange: (event) => changeKey(event.target.value.trim()) });
   const pauseButton = button("Pause", pause, "", { "aria-pressed": "false", title: "Hold the list still while you read" });
   let body = null;
   let held = [];
@@ -44,6 +44,14 @@ export function mount(root, { query, go }) {
 
   function change(name, value) {
     go(`/alerts${queryOf({ ...filter, [name]: value })}`);
+  }
+
+  async function changeKey(key) {
+    try {
+      change("key", key && (await refOf(key)));
+    } catch (fault) {
+      failed(fault);
+    }
   }
 
   const asked = (after) => ({
@@ -105,7 +113,7 @@ export function mount(root, { query, go }) {
     return [
       { head: "Event time", class: "tight num", cell: (each) => [time(each.at, "clock"), h("div", { class: "faint small" }, day(each.at))] },
       { head: "What", class: "grow", cell: (each) => [h("div", { class: "inline" }, rowLink(`/alerts/${each.id}`, each.rule), severity(each.severity)), h("span", { class: "one-line muted", title: each.message || each.title }, each.message || each.title)] },
-      { head: "Key", class: "tight", cell: (each) => (each.alarm ? h("span", { class: "faint" }, "the rule") : keyLink(each.key_text)) },
+      { head: "Key", class: "tight", cell: (each) => (each.alarm ? h("span", { class: "faint" }, "the rule") : keyLink(each)) },
       { head: "Status", class: "tight", cell: standing },
     ];
   }
@@ -113,7 +121,7 @@ export function mount(root, { query, go }) {
   function fits(alert) {
     return (
       (!filter.rule || alert.rule === filter.rule) &&
-      (!filter.key || alert.key_text === filter.key) &&
+      (!filter.key || alert.key_ref === filter.key) &&
       (!filter.severity || alert.severity === filter.severity) &&
       (!filter.label || (alert.label || "open") === filter.label)
     );

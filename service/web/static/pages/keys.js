@@ -1,11 +1,11 @@
 // Keys: one card, user or visitor: what it did, what is held of it, what each partial match waits for, and why not.
 
-import { get, part } from "/api.js";
+import { get, part, refOf } from "/api.js";
 import { timeline } from "/charts.js";
 import { h, put } from "/dom.js";
 import { clock, counted, day, moment, value, whole } from "/format.js";
 import { placeOf, values } from "/pages/alert.js";
-import { badge, button, card, empty, failed, label, loading, problem, rowLink, ruleLink, severity, table, time, toast } from "/parts.js";
+import { badge, button, card, empty, failed, keyHref, label, loading, problem, rowLink, ruleLink, severity, table, time, toast } from "/parts.js";
 
 const EVENTS = 200;
 
@@ -14,17 +14,18 @@ export function mount(root, { query, go }) {
   const rule = query.get("rule") || "";
   let over = false;
   const input = h("input", { type: "search", value: key, placeholder: "c0000042, or card=c1, or [\"c1\", 7]", "aria-label": "Key", autocomplete: "off", spellcheck: "false", id: "key" });
+  const called = h("span", { class: "mono" }, key);
   const place = h("div", { class: "stack" });
   put(
     root,
-    h("div", { class: "page-head" }, h("h1", {}, key ? h("span", {}, "Key ", h("span", { class: "mono" }, key)) : "Keys")),
+    h("div", { class: "page-head" }, h("h1", {}, key ? h("span", {}, "Key ", called) : "Keys")),
     h(
       "form",
       {
         class: "lookup",
         onsubmit: (event) => {
           event.preventDefault();
-          if (input.value.trim()) go(`/keys?key=${encodeURIComponent(input.value.trim())}`);
+          if (input.value.trim()) find(input.value.trim());
         },
       },
       input,
@@ -32,8 +33,28 @@ export function mount(root, { query, go }) {
     ),
     place,
   );
-  if (key) look();
+  if (key) begin();
   else suggest();
+
+  async function find(text) {
+    try {
+      go(`/keys?key=${encodeURIComponent(await refOf(text))}`);
+    } catch (fault) {
+      put(place, card(null, problem(fault)));
+    }
+  }
+
+  // An address that somebody wrote by hand may have the key itself in it: it does not stay there.
+  async function begin() {
+    try {
+      const ref = await refOf(key);
+      if (over) return;
+      if (ref === key) look();
+      else go(`/keys?key=${encodeURIComponent(ref)}${rule ? `&rule=${encodeURIComponent(rule)}` : ""}`, true);
+    } catch (fault) {
+      if (!over) put(place, card(null, problem(fault, begin)));
+    }
+  }
 
   async function suggest() {
     put(place, loading());
@@ -62,6 +83,8 @@ export function mount(root, { query, go }) {
     if (over) return;
     if (state.status === "rejected") put(held, card("What is held", problem(state.reason, look)));
     else {
+      called.textContent = state.value.key_text;
+      input.value = state.value.key_text;
       put(held, heldPart(state.value));
       put(alerts, alertsPart(state.value));
     }
@@ -112,14 +135,14 @@ export function mount(root, { query, go }) {
 function keyTable(keys) {
   return table(
     [
-      { head: "Key", class: "tight mono", cell: (each) => rowLink(`/keys?key=${encodeURIComponent(each.key_text)}`, each.key_text) },
+      { head: "Key", class: "tight mono", cell: (each) => rowLink(keyHref(each), each.key_text) },
       { head: "Rules", class: "grow", cell: (each) => h("span", { class: "one-line" }, each.rules.join(", ")) },
       { head: "Next deadline", class: "tight num", cell: (each) => (each.due ? time(each.due) : "–") },
       { head: "Bytes", class: "tight num", cell: (each) => whole(each.bytes) },
       { head: "Task", class: "tight mono", cell: (each) => (each.stage ? `${each.stage}/${each.partition}` : String(each.partition)) },
     ],
     keys,
-    { label: "Keys that have state", href: (each) => `/keys?key=${encodeURIComponent(each.key_text)}` },
+    { label: "Keys that have state", href: keyHref },
   );
 }
 

@@ -106,7 +106,7 @@ function itemsPart(found, after) {
       h("p", { class: "muted" }, "Rules that compare with it: ", found.rules.length ? found.rules.map((rule, at) => [at ? ", " : "", ruleLink(rule)]) : "none that runs"),
       shown,
       told,
-      may("rules") ? h("div", { class: "toolbar" }, add, remove, h("span", { class: "faint small" }, found.items.length ? "Choose items by a click to take them from the list." : "")) : h("p", { class: "note" }, "Your role may look, not change."),
+      may("rules") ? h("div", { class: "toolbar" }, found.hidden ? null : add, remove, h("span", { class: "faint small" }, [found.hidden ? "Fields that are marked pii are looked for in it: an operator adds to it. " : "", found.items.length ? "Choose items by a click to take them from the list." : ""])) : h("p", { class: "note" }, "Your role may look, not change."),
     ),
   );
 }

@@ -78,6 +78,7 @@ function alarmsOf(status) {
   const storms = rules.filter((each) => each.kept_back > 0);
   return [
     storms.map((each) => h("p", { class: "note bad" }, h("a", { href: `/rules/${encodeURIComponent(each.rule)}` }, each.rule), ` passes its alert rate: ${counted(each.kept_back, "alert was", "alerts were")} kept back. Its condition may be too wide; its events are all in the log.`)),
+    ...(status.grown || []).map((each) => h("p", { class: "note bad" }, `${each.topic} has ${each.partitions} partitions, and ${each.read} are read: ${each.unread} records in the others wait`)),
     status.rules_refused ? h("p", { class: "note bad" }, `The last change of rules was refused, the ones before go on: ${status.rules_refused}`) : null,
   ];
 }
@@ -132,7 +133,7 @@ function alertsOf(alerts) {
       { head: "Raised", class: "tight", cell: (each) => time(each.logged || each.at, "ago") },
       { head: "Severity", class: "tight", cell: (each) => severity(each.severity) },
       { head: "Rule", class: "tight", cell: (each) => rowLink(`/alerts/${each.id}`, each.rule) },
-      { head: "Key", class: "tight", cell: (each) => (each.alarm ? standing(each) : keyLink(each.key_text)) },
+      { head: "Key", class: "tight", cell: (each) => (each.alarm ? standing(each) : keyLink(each)) },
       { head: "What", class: "grow", cell: (each) => h("span", { class: "one-line" }, each.message || each.title) },
     ],
     alerts,

@@ -7,7 +7,7 @@ import { bytes, counted, hash, span } from "/format.js";
 import { backtestPanel } from "/pages/rule_backtest.js";
 import { historyPanel, publishDialog, stateButtons } from "/pages/rule_life.js";
 import { testsPanel, tryPanel } from "/pages/rule_trials.js";
-import { badge, button, empty, loading, problem, severity, tabs } from "/parts.js";
+import { badge, button, empty, loading, problem, severity, tabs, time } from "/parts.js";
 import { may } from "/store.js";
 
 const CHECK_MS = 250;
@@ -112,6 +112,7 @@ async function draw(root, state, rule, words, name, go) {
     root,
     h("p", { class: "crumb" }, h("a", { href: "/rules" }, "Rules"), " / ", rule.fresh ? "new" : rule.rule),
     h("div", { class: "page-head" }, title, facts, h("div", { class: "actions" }, rule.fresh ? null : stateButtons(state, go), may("rules") ? publishButton : badge("You may read, not publish"))),
+    rule.status === "quarantined" ? quarantineShown(rule) : null,
     h(
       "div",
       { class: "workbench" },
@@ -155,9 +156,13 @@ async function draw(root, state, rule, words, name, go) {
   if (rule.fresh) state.editor.goTo(1, 7);
 }
 
+function quarantineShown(rule) {
+  return h("p", { class: "note bad", id: "quarantine" }, "In quarantine since ", time(rule.at), `: ${rule.note}. The service took the rule out so that the others go on. Enable it to bring it back.`);
+}
+
 function tellFacts(place, rule) {
   if (rule.fresh) return;
-  put(place, severity(rule.severity), badge(rule.status, { live: "good", shadow: "warn" }[rule.status] || ""), h("span", { class: "muted small" }, rule.number ? `number ${rule.number}, ` : "", "version ", h("code", {}, hash(rule.version))));
+  put(place, severity(rule.severity), badge(rule.status, { live: "good", shadow: "warn", quarantined: "bad" }[rule.status] || ""), h("span", { class: "muted small" }, rule.number ? `number ${rule.number}, ` : "", "version ", h("code", {}, hash(rule.version))));
 }
 
 function tellFindings(list, verdict, found, editor) {

@@ -106,7 +106,7 @@ const ACTS = {
 export function stateButtons(state, go) {
   if (!may("rules")) return [];
   const { rule, status } = state.rule;
-  const acts = { live: ["disable"], shadow: ["live", "disable"], disabled: ["enable"] }[status] || [];
+  const acts = { live: ["disable"], shadow: ["live", "disable"], disabled: ["enable"], quarantined: ["enable", "disable"] }[status] || [];
   return acts.map((name) => button(ACTS[name].name, () => ask(name), name === "disable" ? "danger" : "", { id: name }));
 
   function ask(name) {

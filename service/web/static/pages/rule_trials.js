@@ -107,7 +107,7 @@ export function tryPanel(state) {
       h("p", { class: "note" }, h("b", {}, counted(found.matches, "alert")), ` in ${counted(found.events, "event")} ${past}`, found.suppressed ? `, ${whole(found.suppressed)} suppressed` : "", found.bad ? `, ${whole(found.bad)} could not be read` : "", `; took ${span(found.seconds * 1000)}`, found.complete === false ? ". There were more events than are tried at once." : ""),
       found.alerts.length
         ? [
-            found.per_key && found.per_key.some((each) => each.count > 1) ? bars(found.per_key.slice(0, 5).map((each) => ({ name: keyLink(each.key_text), count: each.count })), { label: "Alerts a key" }) : null,
+            found.per_key && found.per_key.some((each) => each.count > 1) ? bars(found.per_key.slice(0, 5).map((each) => ({ name: keyLink(each), count: each.count })), { label: "Alerts a key" }) : null,
             h("div", { class: "stack" }, found.alerts.map(oneAlert)),
           ]
         : empty("It would not have fired", "Nothing in these events matches. The page Keys says for one key how far a rule came."),

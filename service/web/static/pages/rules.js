@@ -6,11 +6,11 @@ import { hash, percent, short, whole } from "/format.js";
 import { badge, card, empty, loading, problem, rowLink, severity, table, time } from "/parts.js";
 import { known, may } from "/store.js";
 
-const STATUS = { live: "good", shadow: "warn", disabled: "" };
+const STATUS = { live: "good", shadow: "warn", disabled: "", quarantined: "bad" };
 
 // What containers say of a rule at work: one that was published may still be cold, or draining its old matches.
 const atWork = (rule) => ((known.status && known.status.rules) || []).find((each) => each.rule === rule.rule && each.version === rule.version);
-const stateOf = (rule) => (rule.status === "disabled" ? rule.status : (atWork(rule) || rule).status);
+const stateOf = (rule) => (["disabled", "quarantined"].includes(rule.status) ? rule.status : (atWork(rule) || rule).status);
 
 function keptBack(rule) {
   const count = (atWork(rule) || {}).kept_back;

@@ -25,7 +25,7 @@ export function mount(root, { query, go }) {
     try {
       const { rules } = await get("/rules");
       if (over) return;
-      const sessions = rules.filter((each) => each.form === "session" && each.status !== "disabled");
+      const sessions = rules.filter((each) => each.form === "session" && !["disabled", "quarantined"].includes(each.status));
       if (!sessions.length) {
         put(place, card(null, empty("This service has no session rule", "A rule whose match begins with session by KEY with gap=30m makes sessions. Live ones and their figures are shown here.", h("a", { class: "button", href: "/rules" }, "Rules"))));
         return;
@@ -167,7 +167,7 @@ function liveTable(found) {
   if (!found.sessions.length) return empty("Nobody is here now", "A live session appears with its first event and ends when its gap has passed.");
   return table(
     [
-      { head: "Key", class: "tight", cell: (each) => keyLink(each.key_text) },
+      { head: "Key", class: "tight", cell: (each) => keyLink(each) },
       { head: "Since", class: "tight num", cell: (each) => time(each.since) },
       ...(found.sessions.some((each) => each.last)
         ? [

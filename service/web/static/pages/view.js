@@ -76,7 +76,7 @@ function figures(view) {
 // ---------------------------------------------------------------- rows
 
 function rowsPart(place, view, state) {
-  const columns = Object.keys(view.columns);
+  const columns = Object.keys(view.columns).filter((each) => !view.hidden.includes(each)); // others cannot be compared
   if (view.version === null) {
     put(place, empty("Never made", may("operate") ? "Refresh makes its first version, on Spark." : "An operator makes its first version: samovar views refresh, or here."));
     return;
@@ -90,7 +90,7 @@ function rowsPart(place, view, state) {
   };
   put(
     place,
-    h("form", { class: "card-body toolbar", onsubmit: (event) => { event.preventDefault(); ask(); } }, conditions, button("Add a condition", () => { conditions.append(condition()); tell(); }, "", { id: "add-condition" }), doAsk),
+    h("form", { class: "card-body toolbar", onsubmit: (event) => { event.preventDefault(); ask(); } }, conditions, !columns.length ? null : button("Add a condition", () => { conditions.append(condition()); tell(); }, "", { id: "add-condition" }), doAsk),
     result,
   );
   ask();
@@ -122,7 +122,7 @@ function rowsPart(place, view, state) {
       ask();
     };
     const isNumber = (at) => found.rows.some((row) => typeof row[at] === "number");
-    const heading = (column) => button([column, asked.order === column ? h("span", { "aria-hidden": "true" }, asked.desc ? " ↓" : " ↑") : null], () => sort(column), "sorts", { title: `Order by ${column}` });
+    const heading = (column) => view.hidden.includes(column) ? h("span", { title: "Marked pii: pseudonyms, and what is computed is hidden" }, column) : button([column, asked.order === column ? h("span", { "aria-hidden": "true" }, asked.desc ? " ↓" : " ↑") : null], () => sort(column), "sorts", { title: `Order by ${column}` });
     return [
       table(
         found.columns.map((column, at) => ({ head: heading(column), class: isNumber(at) ? "tight num" : "tight", cell: (row) => cell(row[at]) })).concat([{ head: "", class: "grow", cell: () => "" }]),

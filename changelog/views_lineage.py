@@ -1,0 +1,212 @@
+"""Where the columns of a query come from, by the plan that Spark made of it: which columns of which tables each reads.
+
+The plan and not the text is what is looked at: it says what `*`, `group by all`, a common table expression or a lateral
+view stand for. What is not understood here has no lineage, and must be taken for anything.
+
+What a query leaves out, groups or joins by is not told: only what values are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NO_INPUT = frozenset({"LocalRelation", "OneRowRelation", "Range"})
+BY_PLACE = frozenset({"Union", "Intersect", "Except"})
+# Nodes whose columns are those of their inputs, and those that their own expressions name.
+PASSING = frozenset(
+    "Aggregate CTERelationDef Deduplicate Distinct Expand Filter Generate GlobalLimit Join LateralJoin LocalLimit "
+    "Offset Project RebalancePartitions Repartition RepartitionByExpression ResolvedHint Sample Sort Subquery "
+    "SubqueryAlias Tail Window WithWindowDefinition".split()
+)
+PARTS = frozenset({"GetStructField", "GetMapValue", "GetArrayItem"})  # take a part of a value as it is
+ONE_OF = frozenset({"First", "Last", "AnyValue"})  # take a value of a group as it is
+SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"})
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a value is made of: columns as `TABLE.COLUMN`, or `TABLE.COLUMN.PART`. It is `plain` where it is one of
+    their values as it is, and not computed from them.
+    """
+
+    reads: frozenset[str] = frozenset()
+    plain: bool = True
+
+
+CLEAR = Origin()
+
+
+@dataclass
+class _Scope:
+    """Origins of columns by Spark's ids for them; None where nobody knows. `outer` is that of a query around."""
+
+    columns: dict[int, Origin | None] = field(default_factory=dict)
+    outer: _Scope | None = None
+
+    def get(self, id: int) -> Origin | None:
+        if id in self.columns:
+            return self.columns[id]
+        return None if self.outer is None else self.outer.get(id)
+
+
+def lineage_of(frame: DataFrame, tables: Collection[str]) -> dict[str, Origin]:
+    """By column, its origin in these tables. A column that nobody knows the origin of is left out."""
+    plan = frame._jdf.queryExecution().analyzed()
+    scope = _Reading(frozenset(tables)).scope(plan, None)
+    found: dict[str, Origin] = {}
+    for attribute in _all(plan.output()):
+        origin = scope.get(_id(attribute))
+        if origin is not None:
+            found[str(attribute.name())] = origin
+    return found
+
+
+def _all(sequence: Any) -> Iterator[Any]:
+    for place in range(sequence.size()):
+        yield sequence.apply(place)
+
+
+def _id(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def _class(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+class _Reading:
+    """A plan on its way to origins."""
+
+    def __init__(self, tables: frozenset[str]) -> None:
+        self.tables = tables
+        self.shared: dict[int, list[Origin | None]] = {}  # common table expressions: origins by place
+
+    def scope(self, node: Any, outer: _Scope | None) -> _Scope:
+        """What is known of a node's output."""
+        kind = _class(node)
+        if kind == "View":
+            return self._of_table(node, outer)
+        if kind == "CTERelationRef":
+            origins = self.shared.get(int(node.cteId()), [])
+            ids = [_id(attribute) for attribute in _all(node.output())]
+            return _Scope(dict(zip(ids, origins, strict=False)), outer)
+        if kind in NO_INPUT:
+            return _Scope({_id(attribute): CLEAR for attribute in _all(node.output())}, outer)
+        if kind == "WithCTE":
+            for each in _all(node.cteDefs()):
+                inner = self.scope(each.child(), outer)
+                self.shared[int(each.id())] = [inner.get(_id(out)) for out in _all(each.child().output())]
+            return self.scope(node.plan(), outer)
+        children = list(_all(node.children()))
+        scopes = [self.scope(child, outer) for child in children]
+        if kind not in BY_PLACE and kind not in PASSING:
+            return _Scope({}, outer)
+        if kind in BY_PLACE:
+            return self._by_place(node, children, scopes, outer)
+        known = _Scope({id: origin for scope in scopes for id, origin in scope.columns.items()}, outer)
+        return self._computed(node, kind, known)
+
+    def _of_table(self, node: Any, outer: _Scope | None) -> _Scope:
+        name = str(node.desc().identifier().table())
+        if name not in self.tables:
+            return _Scope({}, outer)
+        outputs = [(_id(each), str(each.name())) for each in _all(node.output())]
+        return _Scope({id: Origin(frozenset({f"{name}.{column}"})) for id, column in outputs}, outer)
+
+    def _by_place(self, node: Any, children: list[Any], scopes: list[_Scope], outer: _Scope | None) -> _Scope:
+        found = _Scope({}, outer)
+        outputs = [[_id(attribute) for attribute in _all(child.output())] for child in children]
+        for place, attribute in enumerate(_all(node.output())):
+            origins = [scope.get(ids[place]) for scope, ids in zip(scopes, outputs, strict=True)]
+            found.columns[_id(attribute)] = _either(origins)
+        return found
+
+    def _computed(self, node: Any, kind: str, known: _Scope) -> _Scope:
+        """A node's own columns, and those that it passes on."""
+        found = _Scope(dict(known.columns), known.outer)
+        for expression in _all(node.expressions()):
+            if _class(expression) == "Alias":
+                found.columns[_id(expression)] = self.origin(expression.child(), known)
+        if kind == "Generate":
+            made = _whole(self.origin(node.generator(), known))
+            found.columns |= {_id(attribute): made for attribute in _all(node.generatorOutput())}
+        if kind == "Expand":
+            for place, attribute in enumerate(_all(node.output())):
+                if _id(attribute) not in known.columns:
+                    rows = (row.apply(place) for row in _all(node.projections()))
+                    values = [row for row in rows if _class(row) != "Literal"]
+                    found.columns[_id(attribute)] = _either(self.origin(value, known) for value in values)
+        return found
+
+    # ------------------------------------------------------------ expressions
+
+    def origin(self, expression: Any, scope: _Scope) -> Origin | None:
+        kind = _class(expression)
+        if kind == "AttributeReference":
+            return scope.get(_id(expression))
+        if kind == "OuterReference":
+            return None if scope.outer is None else self.origin(expression.e(), scope.outer)
+        if kind in SUBQUERIES:
+            return self._subquery(expression, scope)
+        origins = [self.origin(child, scope) for child in _all(expression.children())]
+        if kind == "Alias":
+            return origins[0]
+        if kind in PARTS and origins[0] is not None and origins[0].plain and not _reads(origins[1:]):
+            return self._part(expression, kind, origins[0])
+        if kind in ONE_OF or kind == "AggregateExpression":
+            return origins[0] if not _reads(origins[1:]) else _whole(_either(origins))
+        if kind == "Count" and all(each is not None and each.plain for each in origins):
+            return CLEAR  # how many there are, and not what they are
+        return _whole(_either(origins))
+
+    def _part(self, expression: Any, kind: str, origin: Origin) -> Origin:
+        if kind == "GetStructField":
+            name = str(expression.extractFieldName())
+        elif kind == "GetMapValue" and _class(expression.key()) == "Literal":
+            name = str(expression.key().value())
+        else:
+            return origin
+        return replace(origin, reads=frozenset(f"{each}.{name}" for each in origin.reads))
+
+    def _subquery(self, expression: Any, scope: _Scope) -> Origin | None:
+        """All that is read in it: whether it finds anything depends on that too."""
+        plan = expression.plan()
+        origins = [self.origin(child, scope) for child in _all(expression.children())]
+        return _whole(_either([*origins, *self._everything(plan, scope)]))
+
+    def _everything(self, node: Any, outer: _Scope) -> Iterator[Origin | None]:
+        if _class(node) in ("View", *NO_INPUT):
+            return
+        children = list(_all(node.children()))
+        scopes = [self.scope(child, outer) for child in children]
+        known = _Scope({id: origin for each in scopes for id, origin in each.columns.items()}, outer)
+        for expression in _all(node.expressions()):
+            yield self.origin(expression, known)
+        for child in children:
+            yield from self._everything(child, outer)
+
+
+def _reads(origins: Iterable[Origin | None]) -> bool:
+    return any(origin is None or origin.reads for origin in origins)
+
+
+def _either(origins: Iterable[Origin | None]) -> Origin | None:
+    """A value that is one of several."""
+    reads: set[str] = set()
+    plain = True
+    for origin in origins:
+        if origin is None:
+            return None
+        reads |= origin.reads
+        plain = plain and origin.plain
+    return Origin(frozenset(reads), plain)
+
+
+def _whole(origin: Origin | None) -> Origin | None:
+    """A value that is computed."""
+    return None if origin is None else Origin(origin.reads, plain=not origin.reads)

@@ -1,0 +1,88 @@
+"""Who has a slot: the older container, while its heartbeats come from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samovar.changelog import presence
+from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log
+from samovar.changelog.presence import Presence, all_seen
+from samovar.tasks import slot_claim
+from samovar.tasks.slot_claim import SlotClaim
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    made = EmbeddedLog(tmp_path / "log")
+    made.create([presence.spec_of("s")])
+    yield made
+    made.close()
+
+
+def tell(log: Log, host: str, pid: int = 1, since_ms: int = 0) -> None:
+    presence.tell(log, "s", Presence(0, host, pid, since_ms, "0", 0))
+
+
+def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> None:
+    tell(log, "other")
+    claim = SlotClaim(log, "s", 0, wait=lambda _: tell(log, "other"))
+    with pytest.raises(Refused, match="slot 0 of s is taken by a container on other") as refused:
+        claim.take()
+    assert refused.value.code == "slot-taken"
+    claim.release()
+    assert all_seen(log, "s")[0].presence.host == "other"
+
+
+def test_a_slot_whose_container_leaves_meanwhile_is_taken(log: EmbeddedLog) -> None:
+    tell(log, "other")
+    claim = SlotClaim(log, "s", 0, wait=lambda _: presence.leave(log, "s", 0))
+    claim.take()
+    assert all_seen(log, "s")[0].presence.host == claim.host
+    claim.release()
+    assert all_seen(log, "s") == {}
+
+
+def test_a_slot_that_nobody_tells_of_any_more_is_taken(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_claim, "STALE_S", 0.0)
+    tell(log, "other")
+    SlotClaim(log, "s", 0).take()
+
+
+def test_a_process_of_this_machine_that_has_ended_is_not_waited_for(log: EmbeddedLog) -> None:
+    ended = os.fork()
+    if not ended:
+        os._exit(0)
+    os.waitpid(ended, 0)
+    tell(log, slot_claim.host_name(), ended)
+    SlotClaim(log, "s", 0, wait=lambda _: pytest.fail("it waits")).take()
+
+
+def test_of_two_that_claim_a_slot_at_once_the_first_in_the_log_has_it(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(_log: Log, service: str, own: Presence) -> None:
+        monkeypatch.undo()
+        tell(log, "other")
+        presence.tell(log, service, own)
+
+    monkeypatch.setattr(presence, "tell", told)
+    with pytest.raises(Refused, match="on other"):
+        SlotClaim(log, "s", 0).take()
+
+
+@pytest.mark.parametrize(("since_ms", "gives_way"), [(0, True), (9_999_999_999_999, False)])
+def test_one_that_was_fenced_gives_way_to_an_older_one_only(log: EmbeddedLog, since_ms: int, gives_way: bool) -> None:
+    claim = SlotClaim(log, "s", 0)
+    claim.take()
+    tell(log, "other", since_ms=since_ms)
+    if not gives_way:
+        claim.keep()
+        return
+    with pytest.raises(Refused, match="on other"):
+        claim.keep()

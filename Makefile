@@ -44,13 +44,13 @@ bench-spark: kernel spark ## restore, rebuild and sizes on Spark, beside the loc
 
 chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
 	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \
-	  $(BIN)/python -m pytest -q -s tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
+	  $(BIN)/python -m pytest -q -s --timeout 0 tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
 
 fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_FUZZ_REQUESTS=n for another number
-	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q tests/service/test_http_fuzz.py
+	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q --timeout 0 tests/service/test_http_fuzz.py
 
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
-	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
+	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q --timeout 0 -m hypothesis $(ARGS)
 
 clean: ## remove everything that make made
 	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash service/web/static/_editor.*

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import pytest
 
 from samovar.changelog.log import Delivery, Headers, Joining, Log, Member, Reader, Records, TopicPartition, TopicSpec
+from samovar.tasks.clock import SystemClock
 
 DEADLINE_S = 30.0
 POLL_S = 0.05
@@ -165,6 +166,11 @@ class LogParts:
     def loosen(self) -> Callable[[str], None]:
         """Lets a slot of a group be joined again while its member lives. Nothing to do where the newer member wins."""
         return lambda _group: None
+
+    @pytest.fixture
+    def now_ms(self) -> Callable[[], int]:
+        """The time of day, as the log has it."""
+        return SystemClock().wall_ms
 
     @pytest.fixture
     def topic(self, log: Log) -> Making:

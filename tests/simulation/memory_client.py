@@ -95,6 +95,10 @@ class Places:
         self.ended.clear()
         self.paused.clear()
 
+    def ends(self) -> list[tuple[TopicPartition, int]]:
+        """Partitions that were read to their ends, and where those are; in the same order in every process."""
+        return [(at, position) for at, position in self.positions.items() if at in self.ended]
+
     def position(self, at: TopicPartition) -> int:
         found = self.positions.get(at)
         if found is None:

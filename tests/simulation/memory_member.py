@@ -89,9 +89,9 @@ class MemoryMember:
 
     def standing(self) -> Mapping[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
-        for at in self._places.ended:
+        for at, position in self._places.ends():
             look = self._looks.get(at)
-            if look is not None and look.end == self._places.positions[at] and self._told.get(at) is not look:
+            if look is not None and look.end == position and self._told.get(at) is not look:
                 self._told[at] = look
                 found[at] = look.stretch
         return found
@@ -99,7 +99,7 @@ class MemoryMember:
     def _look(self) -> None:
         """Every poll that succeeds is a look at all ends."""
         now_ms = self._broker.clock.steady_ms()
-        for at in self._places.ended:
+        for at, _ in self._places.ends():
             end, before = self._broker.log(at).stable_end, self._looks.get(at)
             is_same = before is not None and before.end == end and now_ms - before.at_ms <= BREAK_MS
             stretch = before.stretch if before is not None and is_same else next(self._stretches)

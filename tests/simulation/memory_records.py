@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
-from samovar.patterns.native import Messages, joined
+from samovar.patterns.native import Messages, data_of
 from tests.simulation.broker import StoredRecord
 
 
@@ -34,11 +35,11 @@ class MemoryRecords:
 
     @cached_property
     def keys(self) -> Messages:
-        return joined([row.key or b"" for row in self._rows])
+        return _messages([row.key or b"" for row in self._rows])
 
     @cached_property
     def values(self) -> Messages:
-        return joined([row.value or b"" for row in self._rows])
+        return _messages([row.value or b"" for row in self._rows])
 
     @cached_property
     def null(self) -> Bools:
@@ -55,3 +56,9 @@ class MemoryRecords:
 
     def pairs(self) -> list[Pair]:
         return [(row.key, row.value) for row in self._rows]
+
+
+def _messages(parts: Sequence[bytes]) -> Messages:
+    """For a few of them this takes a third of what `samovar.patterns.native.joined` does."""
+    bounds = np.array([0, *accumulate(map(len, parts))], np.int64)
+    return Messages(data_of(b"".join(parts)), bounds[:-1], bounds[1:])

@@ -1,5 +1,7 @@
-"""Reading ahead of a restore: a thread that reads a changelog and puts its newest rows in order, while the one who
-restores writes what came before, or goes on with other work. Most of what it does needs no Python.
+"""Reading a changelog for a restore, part by part: `ChangelogReader` where it is asked, and `Ahead` in a thread.
+
+The thread reads and puts the newest rows in order while the one who restores writes what came before, or goes on with
+other work. Most of what it does needs no Python.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samovar.changelog.log import Log, Reader, TopicPartition
+from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.newest import Newest
 
 POLL_S = 0.05
@@ -26,15 +28,48 @@ class Part:
     records: int
 
 
-class Ahead:
-    """One partition, read up to an offset. `position` is how far it is; at most one part waits to be taken."""
+class ChangelogReader:
+    """One partition, read up to an offset. `position` is how far it is."""
 
     def __init__(self, log: Log, at: TopicPartition, start: int, end: int) -> None:
         self.position = start
         self._at, self._end, self._tunables = at, end, log.tunables
+        self._reader = log.reader({at: start})
+        self._rows, self._records = Newest(), 0
+        self._time_ms: int | None = None
+
+    def take(self, timeout_s: float) -> Part | None:
+        """Poll once. A part, where enough has come for one or the end is reached."""
+        if self.position >= self._end:
+            return None
+        most = self._tunables
+        for each in self._reader.poll(most.restore_records, timeout_s):
+            count = int(np.searchsorted(each.offsets, self._end))
+            if count:
+                self._rows.add(each, count)
+                self._records, self._time_ms = self._records + count, int(each.times[count - 1])
+        self.position = min(self._reader.position(self._at), self._end)
+        is_full = len(self._rows) >= most.restore_rows or self._rows.bytes >= most.restore_bytes
+        if self.position < self._end and not is_full:
+            return None
+        rows, records = self._rows, self._records
+        rows.sort()
+        self._rows, self._records = Newest(), 0
+        return Part(rows, self.position, self._time_ms, records)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Ahead:
+    """A ChangelogReader in a thread; at most one part waits to be taken."""
+
+    def __init__(self, log: Log, at: TopicPartition, start: int, end: int) -> None:
+        self.position = start
+        self._end = end
         self._parts: queue.Queue[Part | BaseException] = queue.Queue(1)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(log,), name=f"restore {at}", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(log, at), name=f"restore {at}", daemon=True)
         self._thread.start()
 
     def take(self, timeout_s: float) -> Part | None:
@@ -51,9 +86,9 @@ class Ahead:
         self._stopped.set()
         self._thread.join()
 
-    def _run(self, log: Log) -> None:
+    def _run(self, log: Log, at: TopicPartition) -> None:
         try:
-            reader = log.reader({self._at: self.position})
+            reader = ChangelogReader(log, at, self.position, self._end)
             try:
                 self._read(reader)
             finally:
@@ -61,21 +96,12 @@ class Ahead:
         except BaseException as error:
             self._put(error)
 
-    def _read(self, reader: Reader) -> None:
-        rows, records, most = Newest(), 0, self._tunables
-        time_ms: int | None = None
+    def _read(self, reader: ChangelogReader) -> None:
         while self.position < self._end and not self._stopped.is_set():
-            for each in reader.poll(most.restore_records, POLL_S):
-                count = int(np.searchsorted(each.offsets, self._end))
-                if count:
-                    rows.add(each, count)
-                    records, time_ms = records + count, int(each.times[count - 1])
-            self.position = min(reader.position(self._at), self._end)
-            is_full = len(rows) >= most.restore_rows or rows.bytes >= most.restore_bytes
-            if self.position >= self._end or is_full:
-                rows.sort()
-                self._put(Part(rows, self.position, time_ms, records))
-                rows, records = Newest(), 0
+            part = reader.take(POLL_S)
+            self.position = reader.position
+            if part is not None:
+                self._put(part)
 
     def _put(self, part: Part | BaseException) -> None:
         while not self._stopped.is_set():

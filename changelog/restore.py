@@ -10,9 +10,10 @@ watermark that was seen first: an open transaction of a dead writer below it is 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from samovar.changelog.ahead import Ahead, Part
+from samovar.changelog.ahead import Ahead, ChangelogReader, Part
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
 from samovar.changelog.newest import NewestTable
@@ -122,7 +123,18 @@ def stuck(at: TopicPartition, offset: int, end: int) -> Refused:
 class Restore:
     """One store on its way to the end of its changelog. The source of truth for how far that is."""
 
-    def __init__(self, store: TaskStore, log: Log, changelog: Changelog, start: int, *, to: int | None = None) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        log: Log,
+        changelog: Changelog,
+        start: int,
+        *,
+        to: int | None = None,
+        in_thread: bool = True,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`in_thread`: what comes next is read while `advance` writes."""
         self.store = store
         self.changelog = changelog
         self.start = start
@@ -134,8 +146,10 @@ class Restore:
         self._indexed = store.get(INDEXED) is not None  # or begun: from then on rows are written with their entries
         following = following_of(store)
         self._time_ms = 0 if following is None else following.time_ms
-        self._ahead = Ahead(log, changelog.at, start, self.end) if start < self.end else None
-        self._last_progress = time.monotonic()
+        read = Ahead if in_thread else ChangelogReader
+        self._ahead = read(log, changelog.at, start, self.end) if start < self.end else None
+        self._now_s = now_s
+        self._last_progress_s = now_s()
         passing("restore.before")
 
     @property
@@ -158,8 +172,8 @@ class Restore:
 
     def _move(self, position: int) -> None:
         if position > self.next:
-            self.next, self._last_progress = position, time.monotonic()
-        elif time.monotonic() - self._last_progress > STUCK_S and position < self.end:
+            self.next, self._last_progress_s = position, self._now_s()
+        elif self._now_s() - self._last_progress_s > STUCK_S and position < self.end:
             raise stuck(self.changelog.at, self.next, self.end)
 
     def _write(self, part: Part) -> None:

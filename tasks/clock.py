@@ -24,6 +24,9 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+SYSTEM_CLOCK = SystemClock()
+
+
 @dataclass
 class SetClock:
     """Stands still until it is moved."""

@@ -38,7 +38,7 @@ POLL_S = 0.1
 RESTORE_POLL_S = 0.05
 TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
-ASK_EVERY_S = 0.5  # how often a container that is done looks whether the others are
+ASK_EVERY = 5  # cycles, each of which waits for POLL_S, a container that is done looks whether the others are
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 
@@ -71,7 +71,7 @@ class Container:
         """`plans` are one a stage, the main one first. `renewal` gives others while it runs. Without a `claim` nobody
         else is in its slot.
         """
-        self.watch = TopicWatch(log, tell)
+        self.watch = TopicWatch(log, clock, tell)
         self._claim = claim
         self.renewal = renewal or Never()
         self.log = log
@@ -88,12 +88,12 @@ class Container:
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
         self._rejoins = 0
-        self._trouble_since_s = 0.0
+        self._trouble_since_ms = 0
         self._commits = 0
         self._polls = self.tunables.commit_polls
         self.commit_times = CommitTimes()
         self._pausing = Pausing(self.tunables)
-        self._asked_at_s = 0.0
+        self._ask_after = 0  # so many cycles
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
     def _plan(self, plans: Sequence[Plan]) -> None:
@@ -133,7 +133,7 @@ class Container:
             try:
                 self._claim.take()
             except (Fenced, CommitUnknown, LogUnavailable) as error:
-                self._rejoin(error)
+                self._stopped.wait(self._rejoin(error))
             else:
                 return
 
@@ -145,7 +145,9 @@ class Container:
 
     def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
         while not self._stopped.is_set():
-            self._cycle_or_rejoin()
+            wait_s = self.step()
+            if wait_s:
+                self._stopped.wait(wait_s)
             if on_cycle is not None:
                 on_cycle(self.status())
             if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
@@ -166,19 +168,25 @@ class Container:
         self._leaves = True
         self._stopped.set()
 
-    def _cycle_or_rejoin(self) -> None:
+    def step(self) -> float:
+        """One cycle, after which so many seconds are to pass before the next one: some where the log did not let it go
+        to its end. Never waits longer than a poll does.
+        """
         try:
             self.cycle()
         except (Fenced, CommitUnknown, LogUnavailable) as error:
-            self._rejoin(error)
+            return self._rejoin(error)
+        return 0.0
 
-    def _rejoin(self, error: Exception) -> None:
-        """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log."""
-        now_s = time.monotonic()
+    def _rejoin(self, error: Exception) -> float:
+        """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log, after so
+        many seconds.
+        """
+        now_ms = self.clock.steady_ms()
         if self._rejoins == 0:
-            self._trouble_since_s = now_s
+            self._trouble_since_ms = now_ms
         self._rejoins += 1
-        if now_s - self._trouble_since_s > TROUBLE_S:
+        if now_ms - self._trouble_since_ms > TROUBLE_S * 1000:
             raise Refused(
                 "log-unusable",
                 f"container {self.slot} had to start again {self._rejoins} times in {TROUBLE_S:.0f} s and committed"
@@ -193,7 +201,7 @@ class Container:
         if isinstance(error, Fenced) and self._claim is not None:
             with suppress(LogUnavailable):
                 self._claim.keep()
-        self._stopped.wait(min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S))
+        return min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S)
 
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""
@@ -537,10 +545,10 @@ class Container:
         """Whether the whole group has read all: partitions may belong to others, or to one that left and is not yet
         missed.
         """
-        now_s = time.monotonic()
-        if self._member is None or now_s - self._asked_at_s < ASK_EVERY_S:
+        self._ask_after -= 1
+        if self._member is None or self._ask_after > 0:
             return False
-        self._asked_at_s = now_s
+        self._ask_after = ASK_EVERY
         lead = self.plan.topics.journal
         partitions = self.log.topics([lead])[lead].partitions  # as many as the state was made with
         places = [TopicPartition(topic, number) for topic in self._readers for number in range(partitions)]

@@ -20,6 +20,7 @@ from samovar.changelog import presence
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log
 from samovar.changelog.presence import Heartbeat, Presence, heartbeats
+from samovar.tasks.clock import SYSTEM_CLOCK, Clock
 
 STALE_S = 7.0  # with no heartbeat, of one every two seconds, for which a container is held to be dead
 LOOK_S = 0.25
@@ -33,10 +34,17 @@ def host_name() -> str:
 class SlotClaim:
     """What a container knows of others in its slot."""
 
-    def __init__(self, log: Log, service: str, slot: int, wait: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        log: Log,
+        service: str,
+        slot: int,
+        wait: Callable[[float], object] = time.sleep,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         """`wait` says whether to stop."""
-        self._log, self._service, self._slot, self.wait = log, service, slot, wait
-        self.host, self.pid, self.since_ms = host_name(), os.getpid(), int(time.time() * 1000)
+        self._log, self._service, self._slot, self.wait, self._clock = log, service, slot, wait, clock
+        self.host, self.pid, self.since_ms = host_name(), os.getpid(), clock.wall_ms()
         self._is_claimed = False
 
     def take(self) -> None:
@@ -63,7 +71,7 @@ class SlotClaim:
                 presence.leave(self._log, self._service, self._slot)
 
     def _claim(self) -> Presence:
-        return Presence(self._slot, self.host, self.pid, self.since_ms, __version__, int(time.time() * 1000))
+        return Presence(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
 
     def _wait_for_others(self) -> int | None:
         """Until none tells of itself any more; from which offset on others may have told something since. None where it
@@ -71,8 +79,8 @@ class SlotClaim:
         """
         told, end = heartbeats(self._log, self._service, self._slot)
         last = told[-1] if told else None
-        deadline = time.monotonic() + STALE_S
-        while self._is_other(last) and time.monotonic() < deadline:
+        deadline_ms = self._clock.steady_ms() + STALE_S * 1000
+        while self._is_other(last) and self._clock.steady_ms() < deadline_ms:
             if self.wait(LOOK_S):
                 return None
             told, end = heartbeats(self._log, self._service, self._slot, end)

@@ -11,8 +11,7 @@ CLOSED has let go of the store and its lock; a task never comes back from there,
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -41,10 +40,10 @@ from samovar.changelog.restore import Changelog, Restore, following_of, next_ste
 from samovar.patterns.matcher import NEVER, RuleFailure, StepBudget
 from samovar.patterns.order import NO_TIME
 from samovar.state import snapshots
-from samovar.state.folders import remove
 from samovar.state.points import passing
-from samovar.state.rocks import Memory, RocksStore
+from samovar.state.rocks import Memory
 from samovar.state.store import Change
+from samovar.state.task_storage import DiskStorage, LocalStore, TaskStorage
 from samovar.tasks.clock import Clock
 from samovar.tasks.core import Core, Counts, Outcome
 from samovar.tasks.heart import NOTHING_SETTLED, Heart, Settled
@@ -107,7 +106,10 @@ _MOVES = {
 
 @dataclass(frozen=True)
 class Upkeep:
-    """How a task keeps its state: where, what is shared, and how many snapshots stay."""
+    """How a task keeps its state: where, what is shared, and how many snapshots stay.
+
+    Restores and snapshots work in threads of their own unless `has_threads` is off: then one container is one thread.
+    """
 
     folder: Path
     memory: Memory
@@ -116,6 +118,13 @@ class Upkeep:
     delete_retention_ms: int
     snapshot_keep: int
     budget: StepBudget = LIVE_BUDGET
+    has_threads: bool = True
+    storage: Callable[[Path], TaskStorage] | None = None  # by a task's folder; None: on disk, in that folder
+
+    def storage_in(self, folder: Path) -> TaskStorage:
+        if self.storage is not None:
+            return self.storage(folder)
+        return DiskStorage(folder, self.memory, in_thread=self.has_threads)
 
 
 class Task:
@@ -141,13 +150,13 @@ class Task:
         self.folder = task_folder(upkeep.folder, partition, plan.stage)
         self.notes: list[str] = []  # what a person should know: wipes, skipped snapshots, dropped states
         self._committed: Mapping[TopicPartition, int | None] = {}
-        self._store: RocksStore | None = None
+        self._storage = upkeep.storage_in(self.folder)
+        self._store: LocalStore | None = None
         self._core: Heart | None = None
         self._restore: Restore | None = None
         self._dropped: list[Change] = []
         self._following: Following | None = None
         self._snapshot_at_ms = clock.steady_ms()
-        self._snapshots: list[threading.Thread] = []
         self.failure: RuleFailure | None = None  # for which a rule is to be taken out
         self.is_abandoned = False  # its inputs are to be read again from its position on
         self.piece_rows: int | None = None  # records that are taken at once, where whole batches find too much
@@ -169,7 +178,7 @@ class Task:
         return self._core
 
     @property
-    def store(self) -> RocksStore:
+    def store(self) -> LocalStore:
         assert self._store is not None, self.life
         return self._store
 
@@ -184,7 +193,7 @@ class Task:
 
         Raises StoreHeld, and may be called again, where another process has the store.
         """
-        self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
+        self._store = self._storage.open()
         self._become(Life.RESTORING)
         self._committed = self.log.committed(self.upkeep.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
@@ -192,7 +201,14 @@ class Task:
         data = self._store.get(POSITION)
         refuse_others(None if data is None else unpack_position(data), self.plan.service, f"the state in {self.folder}")
         start = self._start()
-        self._restore = Restore(self._store, self.log, self.changelog, start)
+        self._restore = Restore(
+            self.store,
+            self.log,
+            self.changelog,
+            start,
+            in_thread=self.upkeep.has_threads,
+            now_s=lambda: self.clock.steady_ms() / 1000,
+        )
 
     def _start(self) -> int:
         """Where the store goes on in its changelog. It is replaced by a snapshot or by nothing where it must be."""
@@ -206,12 +222,12 @@ class Task:
 
     def _replace_store(self) -> int:
         self.store.close()
-        remove(self.folder / "store")
-        found = snapshots.newest_valid(self.folder / "snapshots")
+        self._storage.wipe()
+        found = self._storage.newest_snapshot()
         self.notes += [f"{self.name}: {reason}" for reason in found.skipped]
         if found.snapshot is not None and self._usable(found.snapshot):
-            snapshots.open_copy(found.snapshot, self.folder / "store")
-        self._store = RocksStore(self.folder / "store", memory=self.upkeep.memory)
+            self._storage.restore_snapshot(found.snapshot)
+        self._store = self._storage.open()
         start = next_step(following_of(self.store), self.changelog, self.clock.wall_ms())
         assert start is not None, "a usable snapshot can be tailed"
         return start
@@ -528,16 +544,8 @@ class Task:
         self.take_snapshot()
 
     def take_snapshot(self) -> None:
-        self._snapshots = [thread for thread in self._snapshots if thread.is_alive()]
-        if self._snapshots or self._following is None:
-            return
-        part = snapshots.begin(self.store, self.folder / "snapshots")
-        arguments = (part, self._manifest(self._following))
-        thread = threading.Thread(
-            target=snapshots.finish, args=arguments, kwargs={"keep": self.upkeep.snapshot_keep}, daemon=True
-        )
-        thread.start()
-        self._snapshots.append(thread)
+        if self._following is not None:
+            self._storage.take_snapshot(self._manifest(self._following), keep=self.upkeep.snapshot_keep)
 
     def _manifest(self, following: Following) -> snapshots.Manifest:
         position = self.core.position()
@@ -569,8 +577,7 @@ class Task:
             self._let_go()
 
     def _let_go(self) -> None:
-        for thread in self._snapshots:
-            thread.join()
+        self._storage.close()
         if self._restore is not None:
             self._restore.close()
         if self._store is not None:

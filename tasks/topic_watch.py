@@ -7,26 +7,26 @@ An input that has grown is another matter: its further partitions are not read, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, Topic, TopicPartition
 from samovar.changelog.rules_topic import topic_of
+from samovar.tasks.clock import Clock
 from samovar.tasks.notes import Note
 from samovar.tasks.plan import Plan
 
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_MS = 5_000
 
 
 class TopicWatch:
     """The source of truth for which topics a container began with. `look` may be another thread's than all else."""
 
-    def __init__(self, log: Log, tell: Callable[[str], None] = lambda _: None) -> None:
-        self._log, self._tell = log, tell
+    def __init__(self, log: Log, clock: Clock, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._log, self._clock, self._tell = log, clock, tell
         self._plans: Sequence[Plan] = ()
         self._begun: dict[str, Topic] = {}
-        self._next_s = 0.0
+        self._next_ms: int | None = None
         self.refused: Refused | None = None
         self.unread: Mapping[str, int] = {}  # by stream that has grown: records in partitions that are not read
 
@@ -40,9 +40,9 @@ class TopicWatch:
             raise self.refused
 
     def look_if_due(self) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + LOOK_EVERY_S
+        now_ms = self._clock.steady_ms()
+        if self._next_ms is None or now_ms >= self._next_ms:
+            self._next_ms = now_ms + LOOK_EVERY_MS
             self.look()
 
     def look(self) -> None:

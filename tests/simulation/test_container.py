@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -95,7 +95,8 @@ class Cluster:
         self.kills += 1
         self.running.pop(slot)[1].kill()
         disk = self.disks[slot]
-        self.random.choice([lambda: None, disk.lose, disk.keep_snapshots_only, lambda: disk.undo(2)])()
+        left: list[Callable[[], None]] = [lambda: None, disk.lose, disk.keep_snapshots_only, lambda: disk.undo(2)]
+        self.random.choice(left)()
 
     def move(self) -> None:
         slot = self.random.choice((0, 0, 1))

@@ -77,26 +77,32 @@ class RuleShelf:
         self._loaded = Loaded(None)
         self._print: object = None
         self._looked_s = -math.inf
+        self._change = self._known_change = object()  # what was published here last, and what the last look knew of
 
     def get(self) -> Loaded:
-        """Where the last look is not long ago, the next one is taken in a thread, and nobody waits for it."""
+        """Where the last look is not long ago, the next one is taken in a thread, and nobody waits for it. What was
+        published here is waited for, also where a look is under way that began before it.
+        """
         age_s = time.monotonic() - self._looked_s
-        if age_s > OLD_S:
+        if self._must_look():
             with self._lock:
-                if time.monotonic() - self._looked_s > OLD_S:
+                if self._must_look():
                     self._look()
         elif age_s > LOOK_EVERY_S and self._lock.acquire(blocking=False):
             threading.Thread(target=self._look_and_release, name="rules", daemon=True).start()
         return self._loaded
 
+    def _must_look(self) -> bool:
+        return self._known_change is not self._change or time.monotonic() - self._looked_s > OLD_S
+
     def look_again(self) -> None:
         """The next one who asks gets what was published a moment ago."""
-        self._looked_s = -math.inf
+        self._change = object()
 
     def close(self) -> None:
         """Wait for a look that is under way, and begin no other one."""
         with self._lock:
-            self._looked_s = math.inf
+            self._looked_s, self._known_change = math.inf, self._change
 
     def _look_and_release(self) -> None:
         try:
@@ -107,10 +113,12 @@ class RuleShelf:
 
     def _look(self) -> None:
         before, self._looked_s = self._looked_s, time.monotonic()
+        change = self._change
         try:
             found = self._fingerprint()
             if found != self._print:
                 self._loaded, self._print = self._load(), found
+            self._known_change = change
         except BaseException:
             self._looked_s = before
             raise

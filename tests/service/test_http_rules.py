@@ -1,0 +1,63 @@
+"""The rules as the HTTP process knows them: whoever publishes one finds it at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from samovar.service.http_rules import LOOK_EVERY_S, Loaded, RuleShelf
+from samovar.service.logs import open_log
+from samovar.service.publishing import plan_publish, publish
+from tests.faults.harness import make_service
+
+RULE = """
+rule: {name}
+match: |
+  sequence by card with maxspan=1m
+    [use where true] as one
+"""
+
+
+def test_what_was_published_is_found_although_a_look_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look begins before the change, or is not at its end when somebody asks for the new rule."""
+    service = make_service(tmp_path / "s", {"first": RULE.format(name="first")}, {"use": {"key": "card"}})
+    assert service.partitions
+    shelf = RuleShelf(service.settings, service.log)
+    assert shelf.get().rules.keys() == {"first"}
+
+    look, load = RuleShelf._look, RuleShelf._load
+    has_begun, may_look, is_loading, may_load = (threading.Event() for _ in range(4))
+
+    def slow_look(self: RuleShelf) -> None:
+        has_begun.set()
+        assert may_look.wait(30)
+        look(self)
+
+    def slow_load(self: RuleShelf) -> Loaded:
+        is_loading.set()
+        assert may_load.wait(30)
+        return load(self)
+
+    monkeypatch.setattr(RuleShelf, "_look", slow_look)
+    monkeypatch.setattr(RuleShelf, "_load", slow_load)
+    shelf._looked_s -= 2 * LOOK_EVERY_S
+    shelf.get()  # somebody else's question begins a look, in a thread
+    assert has_begun.wait(30)
+    log = open_log(service.settings)
+    publish(service.settings, log, plan_publish(service.settings, log, RULE.format(name="second")), "me")
+    log.close()
+    shelf.look_again()
+    may_look.set()
+    assert is_loading.wait(30)
+    found: list[Loaded] = []
+    asks = threading.Thread(target=lambda: found.append(shelf.get()))
+    asks.start()
+    may_load.set()
+    asks.join()
+    assert found[0].rules.keys() == {"first", "second"}
+    shelf.close()
+    service.close()

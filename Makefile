@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos fuzz fuzz-http clean lock kernel spark pages browser promtool
+.PHONY: help demo test lint format bench bench-spark chaos simulate fuzz fuzz-http clean lock kernel spark pages browser promtool
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -45,6 +45,10 @@ bench-spark: kernel spark ## restore, rebuild and sizes on Spark, beside the loc
 chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
 	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \
 	  $(BIN)/python -m pytest -q -s --timeout 0 tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
+
+simulate: kernel ## histories from seeds (SEEDS=300), going on where it was stopped; SEED=n TRACE=1 shows one step by step
+	@$(BIN)/python -m tests.simulation --workers $(WORKERS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),300) --resume) \
+	  $(if $(FIRST),--first $(FIRST)) $(if $(TRACE),--trace) $(if $(SHRINK),--shrink) $(if $(PLANTED),--planted $(PLANTED))
 
 fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_FUZZ_REQUESTS=n for another number
 	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q --timeout 0 tests/service/test_http_fuzz.py

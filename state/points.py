@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 POINTS = (
     "produce.before",
@@ -44,6 +45,7 @@ def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]
 
 
+on_pass: Callable[[str], None] | None = None  # a simulator's: it is told of every point
 _name, _left, _signal = _armed(os.environ.get("SAMOVAR_KILL", ""))
 
 
@@ -55,6 +57,8 @@ def is_armed(name: str) -> bool:
 def passing(name: str) -> None:
     """Say that the process is at this point."""
     global _left  # noqa: PLW0603 - the count belongs to the process, as the crash does
+    if on_pass is not None:
+        on_pass(name)
     if name != _name:
         return
     _left -= 1

@@ -36,7 +36,8 @@ from samovar.tasks.topic_watch import TopicWatch
 
 POLL_S = 0.1
 RESTORE_POLL_S = 0.05
-TROUBLE_S = 120.0  # of starting again with nothing committed in between, after which it fails loudly
+TROUBLE_S, TROUBLES = 120.0, 5  # of starting again with nothing committed in between, after which it fails loudly
+CALM_S = 60.0  # after which more trouble is new trouble, if all was done in between: a quiet service commits nothing
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
 ASK_EVERY = 5  # cycles, each of which waits for POLL_S, a container that is done looks whether the others are
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
@@ -88,7 +89,8 @@ class Container:
         self._member: Member | None = None
         self._gone = Counts()  # of tasks that are closed
         self._rejoins = 0
-        self._trouble_since_ms = 0
+        self._trouble_since_ms = self._trouble_at_ms = 0
+        self._was_done = False  # since the last trouble there was a moment with nothing left to do
         self._commits = 0
         self._polls = self.tunables.commit_polls
         self.commit_times = CommitTimes()
@@ -116,7 +118,7 @@ class Container:
             self.watch.look()
             with collector_off():
                 self._loop(until_caught_up, on_cycle)
-            self._last_commit()
+            self.commit_last()
             self._leaves = self._leaves or (until_caught_up and self._is_alone())
         finally:
             self.close()
@@ -176,6 +178,7 @@ class Container:
             self.cycle()
         except (Fenced, CommitUnknown, LogUnavailable) as error:
             return self._rejoin(error)
+        self._was_done = self._was_done or self.caught_up() or self._has_no_task()
         return 0.0
 
     def _rejoin(self, error: Exception) -> float:
@@ -183,10 +186,13 @@ class Container:
         many seconds.
         """
         now_ms = self.clock.steady_ms()
+        if self._was_done and now_ms - self._trouble_at_ms > CALM_S * 1000:
+            self._rejoins = 0
         if self._rejoins == 0:
             self._trouble_since_ms = now_ms
         self._rejoins += 1
-        if now_ms - self._trouble_since_ms > TROUBLE_S * 1000:
+        self._trouble_at_ms, self._was_done = now_ms, False
+        if self._rejoins >= TROUBLES and now_ms - self._trouble_since_ms > TROUBLE_S * 1000:
             raise Refused(
                 "log-unusable",
                 f"container {self.slot} had to start again {self._rejoins} times in {TROUBLE_S:.0f} s and committed"
@@ -201,7 +207,7 @@ class Container:
         if isinstance(error, Fenced) and self._claim is not None:
             with suppress(LogUnavailable):
                 self._claim.keep()
-        return min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S)
+        return min(FIRST_WAIT_S * 2.0 ** (self._rejoins - 1), LONGEST_WAIT_S)
 
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""
@@ -221,7 +227,7 @@ class Container:
         self._tick(member)
         self._recover(member)
         self._commit(member, whole)
-        self._pausing.look(member, self.plans.values(), self.tasks.values())
+        self._pausing.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
         self._index_some()
         for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
             self._restore_some(member, task)
@@ -572,6 +578,14 @@ class Container:
         return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
+
+    def commit_last(self) -> None:
+        """Commit what there is, before the end. Where that cannot be, nothing is lost: the next owner does it again."""
+        try:
+            self._last_commit()
+        except (Fenced, CommitUnknown, LogUnavailable) as error:
+            text = f"container {self.slot} ends without a last commit: {type(error).__name__}: {error}"
+            self.tell(Note(text, "last-commit", "warning", error=type(error).__name__))
 
     def _last_commit(self) -> None:
         if self._member is not None:

@@ -483,10 +483,13 @@ class Intake:
         self.journaled += 1
         self.entries.append(Entry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
 
-    def ahead(self) -> set[TopicPartition]:
-        """Inputs that are ahead of the task's event time: reading them on would only fill memory."""
-        sources = self.sources.values()
-        ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > self.watermark]
+    def ahead(self, now_ms: int) -> set[TopicPartition]:
+        """Inputs that are ahead of the task's event time: reading them on would only fill memory. Of idle inputs that
+        time is where they would let it be. It advances only when something waits for it, and what is paused is never
+        idle: measured by the watermark alone, inputs could wait for each other for ever.
+        """
+        sources, watermark = self.sources.values(), self.idle_watermark(now_ms)
+        ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > watermark]
         return {TopicPartition(topic, self.partition) for topic in ahead}
 
     def waiting_bytes(self) -> int:

@@ -21,7 +21,7 @@ class Pausing:
     paused: set[TopicPartition] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
 
-    def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[Task]) -> None:
+    def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[Task], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.life is Life.RUNNING]
         waiting = [task.core.intake for task in running if self._holds_much(task.core.intake)]
@@ -29,7 +29,8 @@ class Pausing:
         sources = _sources(plans, running) if is_much else set()
         if not waiting and not sources and not self.paused:
             return
-        ahead = {at for intake in waiting for at in intake.ahead()} & {at for task in running for at in task.inputs}
+        inputs = {at for task in running for at in task.inputs}
+        ahead = {at for intake in waiting for at in intake.ahead(now_ms)} & inputs
         ahead |= sources
         if ahead - self.paused:
             member.pause(ahead - self.paused)

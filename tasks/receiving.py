@@ -400,7 +400,7 @@ class Receiver(Intake):
     def advance(self, _now_ms: int) -> Ordered:
         return self._release()
 
-    def ahead(self) -> set[TopicPartition]:
+    def ahead(self, _now_ms: int) -> set[TopicPartition]:
         """Source partitions that are ahead of the task's event time, and repartition topics of which all are."""
         specs = {source.number: source.spec for source in self.sources.values()}
         sources = {

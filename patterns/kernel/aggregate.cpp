@@ -215,6 +215,8 @@ class Aggregate final : public Runner {
     Keyed& s = (Keyed&)state;
     trim(s, now);
     if (!s.armed && s.window.size() == 0 && !holds(s)) s.armed = true;
+    // Where `having` holds of nothing the state stays, disarmed: then nothing may be due for ever.
+    if (s.alerted != LONG_AGO && rule.suppress >= 0 && now - s.alerted > rule.suppress) s.alerted = LONG_AGO;
   }
   int64_t deadline(const State& state) const override {
     const Keyed& s = (const Keyed&)state;

@@ -26,6 +26,7 @@ from samovar.tasks.clock import Clock
 
 SESSION_MS = 6_000
 TRANSACTION_MS = 10_000
+BREAK_MS = 3_000  # between two looks at an end, after which they are two stretches
 DAY_MS = 86_400_000
 MAX_RECORD_BYTES = 1 << 20
 NO_HEADERS: Headers = ()
@@ -278,6 +279,7 @@ class Broker:
         self.clock = clock
         self.session_ms = session_ms
         self.transaction_ms = transaction_ms
+        self.break_ms = BREAK_MS
         self.topics: dict[str, StoredTopic] = {}
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, Producer] = {}
@@ -346,6 +348,10 @@ class Broker:
     def open_transactions(self) -> int:
         """How many are undecided, or decided and not yet seen by everyone."""
         return sum(producer.transaction is not None for producer in self.producers.values())
+
+    def written(self) -> int:
+        """How many offsets were ever given out."""
+        return sum(log.end for stored in self.topics.values() for log in stored.logs)
 
     def committed_records(self, topic: str) -> list[VisibleRecord]:
         """What a reader of the whole topic would get, by partition."""

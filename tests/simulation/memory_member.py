@@ -21,8 +21,6 @@ from tests.simulation.broker import Membership, Outcome, PartitionLog, Transacti
 from tests.simulation.faults import Fault, Killed
 from tests.simulation.memory_client import Client, Places
 
-BREAK_MS = 3_000  # between two looks at an end, after which they are two stretches
-
 
 class Look(NamedTuple):
     """The last look at the end of a partition."""
@@ -101,7 +99,7 @@ class MemoryMember:
         now_ms = self._broker.clock.steady_ms()
         for at, _ in self._places.ends():
             end, before = self._broker.log(at).stable_end, self._looks.get(at)
-            is_same = before is not None and before.end == end and now_ms - before.at_ms <= BREAK_MS
+            is_same = before is not None and before.end == end and now_ms - before.at_ms <= self._broker.break_ms
             stretch = before.stretch if before is not None and is_same else next(self._stretches)
             self._looks[at] = Look(stretch, end, now_ms)
 

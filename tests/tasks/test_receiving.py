@@ -182,10 +182,10 @@ def test_partitions_that_are_ahead_are_told_by_their_source() -> None:
     for spec in SPECS:
         marks = [pack_mark(Mark(each, 0, 1_000, False, 0)) for each in range(PARTITIONS)]
         run.feed(spec.stream, marks)
-    assert run.intake.ahead() == {TopicPartition("s-b-by-u", 0), *(TopicPartition("b", n) for n in range(3))}
+    assert run.intake.ahead(0) == {TopicPartition("s-b-by-u", 0), *(TopicPartition("b", n) for n in range(3))}
     run.feed("a", [pack_mark(Mark(0, 0, 5_000, False, 0))])
-    assert TopicPartition("a", 0) in run.intake.ahead()
-    assert TopicPartition("a", 1) not in run.intake.ahead()
+    assert TopicPartition("a", 0) in run.intake.ahead(0)
+    assert TopicPartition("a", 1) not in run.intake.ahead(0)
     run.feed("a", [pack_mark(Mark(each, 0, 5_000, False, 0)) for each in (1, 2)])
-    assert TopicPartition("s-a-by-u", 0) in run.intake.ahead()
-    assert TopicPartition("b", 1) not in run.intake.ahead()
+    assert TopicPartition("s-a-by-u", 0) in run.intake.ahead(0)
+    assert TopicPartition("b", 1) not in run.intake.ahead(0)

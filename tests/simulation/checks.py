@@ -1,0 +1,306 @@
+"""What must hold whenever a simulated service has come to rest. Every check says what was expected and what was found.
+
+Outputs are compared with the oracle (tests/oracle), lateness and dead letters with small models of their own, states
+with their changelogs and with a rebuild from the source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.keytexts import key_text
+from samovar.changelog.partition import partition_of
+from samovar.changelog.record import POSITION, ROW, Position, unpack_position
+from samovar.patterns.matcher import digest_of_rows
+from samovar.patterns.order import NO_TIME
+from samovar.patterns.syntax import Rule
+from samovar.service.verifying import overdue_in
+from samovar.state.memory import MemoryStore
+from samovar.state.store import Readable
+from samovar.tasks.placing import checked_streams
+from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.rebuild import Until, rebuild
+from samovar.tasks.restoring import logged_rows
+from tests import oracle
+from tests.faults.comparing import at_places, rounded
+
+Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
+Match: TypeAlias = dict[str, Any]
+ROWS_END = bytes([ROW[0] + 1])
+
+
+class Broken(AssertionError):
+    """A promise does not hold."""
+
+
+def require(holds: bool, promise: str, *details: object) -> None:
+    if not holds:
+        raise Broken("\n  ".join([promise, *map(str, details)]))
+
+
+def event_of(value: bytes | None) -> dict[str, Any] | None:
+    """What a record says, where a reader can take it: an object with a time and a type."""
+    try:
+        event = json.loads(value or b"")
+    except ValueError:
+        return None
+    is_whole = isinstance(event, dict) and isinstance(event.get("ts"), int) and isinstance(event.get("type"), str)
+    return event if is_whole else None
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """A record as it was produced, and what is wrong with it."""
+
+    place: Place
+    stream: str
+    value: bytes | None
+    time_ms: int  # when the log got it
+
+    @property
+    def event(self) -> dict[str, Any] | None:
+        return event_of(self.value)
+
+
+@dataclass
+class Observed:
+    """All that a service at rest shows of itself. The source of truth for one round of checks."""
+
+    plans: Sequence[Plan]
+    partitions: int
+    limits: Mapping[str, Any]  # of the oracle
+    inputs: Sequence[InputRecord]  # stream by stream, partition by partition, in order of offset
+    alerts: Sequence[Match]
+    late: Sequence[Mapping[str, bytes]]  # headers
+    dead: Sequence[Mapping[str, bytes]]
+    journals: Mapping[tuple[str, int], Sequence[Entry]]  # by stage and partition
+    advances: Mapping[int, Sequence[tuple[Entry, int]]]  # of the main stage, by partition, with when they were written
+    changelogs: Mapping[tuple[str, int], Mapping[bytes, bytes]]  # newest values
+    stores: Mapping[tuple[str, int], Readable]
+    steady: Mapping[str, Rule]  # rules that never changed
+    was_rewound: bool = False
+    has_changed: bool = False
+    positions: dict[tuple[str, int], Position] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.positions = {
+            place: unpack_position(data)
+            for place, store in self.stores.items()
+            if (data := store.get(POSITION)) is not None
+        }
+
+    def watermark(self, stage: str, partition: int) -> int:
+        position = self.positions.get((stage, partition))
+        return NO_TIME if position is None or position.watermark is None else position.watermark
+
+
+def place_of(headers: Mapping[str, bytes]) -> Place:
+    prefix = "__streams.errors."
+    return (
+        headers[prefix + "topic"].decode(),
+        int(headers[prefix + "partition"]),
+        int(headers[prefix + "offset"]),
+    )
+
+
+def stage_of(headers: Mapping[str, bytes]) -> str:
+    return headers.get("samovar.stage", b"").decode()
+
+
+# ---------------------------------------------------------------- records that were put aside
+
+
+def check_put_aside(seen: Observed) -> None:
+    """A record is put aside once; a late one is late by its partition's own times or by the journal, a dead one has
+    something wrong with it (P1, P8).
+    """
+    for what, found in (("late", seen.late), ("dead", seen.dead)):
+        counts = Counter((place_of(headers), stage_of(headers)) for headers in found)
+        twice = {place: count for place, count in counts.items() if count > 1}
+        require(not twice or seen.was_rewound, f"a record is put aside once ({what})", twice)
+    own_late = {place_of(headers) for headers in seen.late if stage_of(headers) == MAIN}
+    own_dead = {place_of(headers) for headers in seen.dead if stage_of(headers) == MAIN}
+    if seen.was_rewound:
+        return
+    require(not own_late & own_dead, "a record is late or dead, not both", own_late & own_dead)
+    bad, misplaced = expected_dead(seen)
+    if seen.has_changed:  # whether partitions are checked depends on the rules of the time
+        require(bad <= own_dead <= bad | misplaced, "bad records are dead letters, good ones are not", bad ^ own_dead)
+    else:
+        checked = checked_streams(seen.plans[0])
+        by_place = {each.place: each.stream for each in seen.inputs}
+        wanted = bad | {place for place in misplaced if by_place[place] in checked}
+        require(wanted == own_dead, "bad records are dead letters, good ones are not", wanted ^ own_dead)
+    wanted = expected_late(seen, own_dead)
+    require(wanted == own_late, "events are late by their own partition's times or by the journal", wanted ^ own_late)
+
+
+def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
+    """Records that no reader can take, and records that are in the wrong partition."""
+    bad, misplaced = set(), set()
+    for record in seen.inputs:
+        event = record.event
+        if event is None or (key := key_text(event.get("u"))) is None:
+            bad.add(record.place)
+        elif partition_of(key, seen.partitions) != record.place[1]:
+            misplaced.add(record.place)
+    return bad, misplaced
+
+
+def expected_late(seen: Observed, dead: set[Place]) -> set[Place]:
+    """By the times of the same partition before it, and by advances in the journal."""
+    late = set()
+    for spec in seen.plans[0].inputs:
+        for partition in range(seen.partitions):
+            raises = [
+                (entry.inputs[spec.stream], entry.facts["largest"])
+                for entry in seen.journals.get((MAIN, partition), ())
+                if entry.kind in ("advance", "joined") and entry.facts.get("stream") == spec.stream
+            ]
+            largest: int | None = None
+            for record in seen.inputs:
+                topic, own, offset = record.place
+                if topic != spec.topic or own != partition or record.place in dead:
+                    continue
+                while raises and raises[0][0] <= offset:
+                    largest = max(raises.pop(0)[1], largest if largest is not None else NO_TIME)
+                event = record.event
+                assert event is not None
+                time = event["ts"]
+                if largest is not None and time < largest - spec.slack_ms:
+                    late.add(record.place)
+                else:
+                    largest = time if largest is None else max(largest, time)
+    return late
+
+
+def check_idleness(seen: Observed, session_ms: int) -> None:
+    """Event time advances without an event only past inputs that were read to their ends: an outage is not idleness."""
+    for spec in seen.plans[0].inputs:
+        for partition in range(seen.partitions):
+            records = [each for each in seen.inputs if each.place[0] == spec.topic and each.place[1] == partition]
+            for entry, written_ms in seen.advances.get(partition, ()):
+                if entry.facts.get("stream") != spec.stream:
+                    continue
+                unread = [each for each in records if each.place[2] >= entry.inputs[spec.stream]]
+                waited = [each.time_ms for each in unread if written_ms - each.time_ms > session_ms]
+                require(not waited, "an input with unread records is not idle", spec.topic, partition, entry, waited)
+
+
+# ---------------------------------------------------------------- alerts
+
+
+def check_alerts(seen: Observed, *, is_end: bool) -> None:
+    """Alerts are the oracle's over all events that were not put aside: up to each stage's event time, and at the end
+    all of them (P1, P9).
+    """
+    ids = Counter(alert["id"] for alert in seen.alerts)
+    twice = {id_: count for id_, count in ids.items() if count > 1}
+    require(not twice, "an alert is written once", twice)
+    if seen.was_rewound:  # what was late then may be in time now
+        return
+    for plan in seen.plans:
+        rules = [seen.steady[each.id] for each in plan.rules if each.id in seen.steady]
+        if not rules or plan.task is not None:
+            continue
+        names = {rule.id for rule in rules}
+        found = Counter(shown(alert) for alert in seen.alerts if alert["rule"] in names)
+        expected = expected_matches(seen, plan.stage, rules)
+        every = Counter(shown(match) for _, match in expected)
+        surplus = found - every
+        require(not surplus, f"no alert but the oracle's (stage `{plan.stage}`)", *surplus)
+        due = Counter(
+            shown(match)
+            for partition, match in expected
+            if is_end or match["at"] < low_watermark(seen, plan.stage, partition)
+        )
+        missing = due - found
+        require(not missing, f"no alert is lost or withheld (stage `{plan.stage}`)", *missing)
+        if not is_end:
+            early = Counter(
+                shown(match)
+                for partition, match in expected
+                if match["at"] <= high_watermark(seen, plan.stage, partition)
+            )
+            require(not found - early, f"no alert comes before its time (stage `{plan.stage}`)", *(found - early))
+
+
+def low_watermark(seen: Observed, stage: str, partition: int | None) -> int:
+    places = range(seen.partitions) if partition is None else [partition]
+    return min(seen.watermark(stage, each) for each in places)
+
+
+def high_watermark(seen: Observed, stage: str, partition: int | None) -> int:
+    places = range(seen.partitions) if partition is None else [partition]
+    return max(seen.watermark(stage, each) for each in places)
+
+
+def expected_matches(seen: Observed, stage: str, rules: Sequence[Rule]) -> list[tuple[int | None, Match]]:
+    """The oracle's matches, in the main stage with the partition. A further stage sees the events of all partitions."""
+    aside = {place_of(headers) for headers in (*seen.late, *seen.dead) if stage_of(headers) in (MAIN, stage)}
+    parts: Iterable[int | None] = range(seen.partitions) if stage == MAIN else (None,)
+    found: list[tuple[int | None, Match]] = []
+    for partition in parts:
+        records = [each for each in seen.inputs if partition is None or each.place[1] == partition]
+        events = [None if each.place in aside else each.event for each in records]
+        places = [list(each.place) for each in records]
+        told = oracle.run(rules, events, **seen.limits)
+        found += [(partition, at_places(match, places)) for match in told.matches]
+    return found
+
+
+def shown(match: Match) -> str:
+    plain = {key: value for key, value in match.items() if key not in ("id", "version")}
+    return json.dumps(rounded(plain), sort_keys=True)
+
+
+# ---------------------------------------------------------------- states
+
+
+def check_states(seen: Observed, log: Any, *, rebuilds: bool) -> None:
+    """Each store is its changelog, byte by byte, and a rebuild from the source, by digest; no timer is due (P2, P9)."""
+    alerts: Counter[str] = Counter()
+    for plan in seen.plans:
+        for partition in range(seen.partitions):
+            place = plan.stage, partition
+            if place not in seen.stores:
+                continue
+            store, position = seen.stores[place], seen.positions.get(place)
+            logged = dict(logged_rows(store))
+            changelog = dict(seen.changelogs[place])
+            require(
+                logged == changelog, f"store and changelog of {place} are equal",
+                [key for key in logged.keys() | changelog.keys() if logged.get(key) != changelog.get(key)],
+            )  # fmt: skip
+            if position is None:
+                continue
+            watermark = seen.watermark(*place)
+            require(overdue_in(plan, store, watermark) is None, f"no timer of {place} is due and not raised")
+            if rebuilds:
+                again = MemoryStore()
+                until = Until({stream: each.next for stream, each in position.inputs.items()})
+                rebuild(
+                    log, plan, partition, again, until,
+                    on_alerts=lambda pairs: alerts.update(json.loads(value or b"")["id"] for _, value in pairs),
+                )  # fmt: skip
+                require(
+                    digest(plan, store, watermark) == digest(plan, again, watermark),
+                    f"the state of {place} is what its source gives",
+                )
+    if rebuilds and not seen.was_rewound:
+        found = Counter(alert["id"] for alert in seen.alerts)
+        require(found == alerts, "a rebuild gives the same alerts", found - alerts, alerts - found)
+
+
+def digest(plan: Plan, store: Readable, watermark: int) -> str:
+    rows = [(key[1:], value) for key, value in store.range(ROW, ROWS_END)]
+    return digest_of_rows(plan.program, rows, watermark, (plan.max_partials, plan.max_events), plan.tunables)
+
+
+def entries(values: Iterable[bytes | None]) -> list[Entry]:
+    return [unpack_entry(value) for value in values if value is not None]

@@ -1,0 +1,53 @@
+"""Faults of rule changes, of stages and of records that are put aside."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from samovar.tasks.core import Core
+from samovar.tasks.forwarding import Forwarding
+from samovar.tasks.intake import Intake
+from samovar.tasks.task import Task
+
+Patching = AbstractContextManager[object]
+
+
+def rule_changes_are_not_journaled() -> Patching:
+    return patch.object(Intake, "note_rules", lambda *_: None)
+
+
+def idle_partitions_hold_other_stages_back() -> Patching:
+    """What a task learns of time without an event does not reach the stages that it forwards to."""
+    return patch.object(Forwarding, "look", lambda *_: False)
+
+
+def late_events_are_not_written() -> Patching:
+    """Late events are counted and not written."""
+    put = Core._put_aside
+
+    def counted(self: Core, records: Any, fed: Any) -> None:
+        put(self, records, fed)
+        self._late.pairs.clear()
+        self._late.headers.clear()
+
+    return patch.object(Core, "_put_aside", counted)
+
+
+def misplaced_records_are_taken() -> Patching:
+    return patch.object(Intake, "_find_misplaced", lambda *_: None)
+
+
+def a_switch_keeps_the_processor() -> Patching:
+    """After a rule change the task goes on with the processor of before."""
+    return patch.object(Task, "end_switch", lambda _: None)
+
+
+FAULTS = (
+    rule_changes_are_not_journaled,
+    idle_partitions_hold_other_stages_back,
+    late_events_are_not_written,
+    misplaced_records_are_taken,
+    a_switch_keeps_the_processor,
+)

@@ -1,0 +1,105 @@
+"""Faults of event time and timers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.record import Position
+from samovar.tasks.deadline_index import DeadlineIndex, Index
+from samovar.tasks.intake import Intake
+from samovar.tasks.residence import Residence
+from samovar.tasks.task import Task
+
+Patching = AbstractContextManager[object]
+
+
+def timer_index_starts_too_late() -> Patching:
+    """While the index is being built, its start moves to the watermark with every commit."""
+
+    def build_some(self: DeadlineIndex, rows_at_once: int, deadlines_of: Any) -> None:
+        before = self._from, self.first_deadline
+        build(self, rows_at_once, deadlines_of)
+        self._from, self.first_deadline = before
+
+    build = DeadlineIndex.build_some
+    return patch.object(DeadlineIndex, "build_some", build_some)
+
+
+def timer_index_is_called_ready_early() -> Patching:
+    """A part of the index is taken for the whole."""
+
+    def some(self: DeadlineIndex, rows_at_once: int, deadlines_of: Any) -> None:
+        self.begin()
+        if self.status is not Index.READY:
+            self.build_some(rows_at_once, deadlines_of)
+            self.status = Index.READY
+
+    return patch.object(DeadlineIndex, "build", some)
+
+
+def evicted_states_lose_their_timers() -> Patching:
+    """States that leave memory are not put into the timer index first."""
+
+    def let_go(self: Residence) -> None:
+        self.dropped_before += self.states.dropped()
+        self.states = self._fresh()
+        self.whole = True
+
+    return patch.object(Residence, "let_go", let_go)
+
+
+def idle_advances_are_not_journaled() -> Patching:
+    note = Intake._note
+
+    def silent(self: Intake, kind: str, **facts: object) -> None:
+        if kind != "advance":
+            note(self, kind, **facts)
+
+    return patch.object(Intake, "_note", silent)
+
+
+def advances_are_forgotten_by_a_restart() -> Patching:
+    """A task begins again without the advances that its position tells of."""
+    resume = Intake.resume
+
+    def forgetful(self: Intake, position: Position) -> None:
+        inputs = {name: replace(each, raises=()) for name, each in position.inputs.items()}
+        resume(self, replace(position, inputs=inputs))
+
+    return patch.object(Intake, "resume", forgetful)
+
+
+def largest_time_is_forgotten_by_a_restart() -> Patching:
+    resume = Intake.resume
+
+    def forgetful(self: Intake, position: Position) -> None:
+        inputs = {name: replace(each, largest=None) for name, each in position.inputs.items()}
+        resume(self, replace(position, inputs=inputs))
+
+    return patch.object(Intake, "resume", forgetful)
+
+
+def outages_count_as_idleness() -> Patching:
+    """An input is taken for idle although the log has not been heard of."""
+    tick = Task.tick
+
+    def ticked(self: Task, ended: Mapping[TopicPartition, int | None]) -> None:
+        tick(self, dict.fromkeys(self.inputs, 0) | dict.fromkeys(ended, 0))
+
+    return patch.object(Task, "tick", ticked)
+
+
+FAULTS = (
+    timer_index_starts_too_late,
+    timer_index_is_called_ready_early,
+    evicted_states_lose_their_timers,
+    idle_advances_are_not_journaled,
+    advances_are_forgotten_by_a_restart,
+    largest_time_is_forgotten_by_a_restart,
+    outages_count_as_idleness,
+)

@@ -1,0 +1,46 @@
+"""The service of a scenario: its folder with the service file and the rules, as a user would have it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from samovar.changelog.errors import Refused
+from samovar.patterns.rulefile import load_text
+from samovar.service.settings import load_service
+from samovar.service.settings_models import ServiceFile, Stream
+from samovar.service.stages import stages_of
+from tests.simulation.scenario import Scenario
+
+SERVICE = "sim"
+
+
+def write_service(scenario: Scenario, folder: Path) -> ServiceFile:
+    """Write the service's folder, and load it."""
+    (folder / "rules").mkdir(parents=True)
+    for name, text in scenario.rules.items():
+        (folder / "rules" / f"{name}.yml").write_text(text)
+    data: dict[str, Any] = {
+        "service": SERVICE,
+        "streams": {name: {"topic": name, **spec} for name, spec in scenario.streams.items()},
+        "tunables": {
+            name: f"{value}B" if name.endswith("_bytes") else value for name, value in scenario.tunables.items()
+        },
+        **scenario.settings,
+    }
+    path = folder / "service.yml"
+    path.write_text(json.dumps(data))  # YAML can read JSON
+    return load_service(path)
+
+
+def can_be_staged(text: str) -> bool:
+    """Whether a rule can run where there are several partitions."""
+    rule = load_text(text).rule
+    assert rule is not None, text
+    stream = Stream.model_validate({"topic": "ev", "key": "u", "type": "type"})
+    try:
+        stages_of([rule], {"ev": stream}, 2)
+    except Refused:
+        return False
+    return True

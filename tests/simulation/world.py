@@ -1,0 +1,497 @@
+"""Runs a scenario: real containers over a log, a clock and disks in memory, one step after the other.
+
+Nothing here is concurrent: a container does something only while a step gives it a cycle. So one scenario is one
+history, and a container that gets no cycle for long is a zombie.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.journal import Entry
+from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.rules_topic import topic_of
+from samovar.patterns.order import NO_TIME
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.syntax import Rule
+from samovar.service import publishing
+from samovar.service.plans import plans_of
+from samovar.service.restore_plan import Asked, plan_restore
+from samovar.service.restoring import restore_all
+from samovar.service.rewind_plan import SKIP_ALERTS, plan_rewind
+from samovar.service.rewinding import rewind_all
+from samovar.service.rulebook import with_rulebook
+from samovar.service.running import container_of
+from samovar.service.stores import Site, site_of
+from samovar.service.topics import ensure
+from samovar.state import points
+from samovar.state.store import Readable
+from samovar.tasks.clock import SetClock
+from samovar.tasks.container import Container
+from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.task import Life
+from tests.simulation.broker import Broker
+from tests.simulation.checks import (
+    Broken,
+    InputRecord,
+    Observed,
+    check_alerts,
+    check_idleness,
+    check_put_aside,
+    check_states,
+    entries,
+    require,
+)
+from tests.simulation.faults import Fault, Killed
+from tests.simulation.memory_log import MemoryLog
+from tests.simulation.memory_storage import Disk
+from tests.simulation.scenario import (
+    START_MS,
+    Cycle,
+    FailCall,
+    Failure,
+    Kill,
+    Loss,
+    Maintain,
+    Pass,
+    Produce,
+    Publish,
+    Recover,
+    Scenario,
+    Settle,
+    Step,
+    Stop,
+)
+from tests.simulation.topology import SERVICE, write_service
+
+ROUNDS = 300  # cycles of every container within which a service at rest must have done its work
+QUIET_MS = 400  # that pass between two of them
+# At the end the clock passes every deadline, in large steps, until nothing is written any more.
+PASS_MS, QUIET_PASSES, MOST_PASSES = 100_000, 4, 30
+LONG_UNREAD_MS = 4_000  # a record that is there for so long was there when its input was last looked at
+AUTHOR = "simulation"
+LIMITS = ("max_events", "max_partials", "max_matches")
+# Nothing was ever processed, or a compaction or retention took what would be needed.
+MAY_REFUSE = frozenset({"nothing-processed", "journal-empty", "rewind-too-far", "input-expired"})
+FAULTS = {
+    Failure.TIMEOUT_BEFORE: Fault.TIMEOUT_BEFORE,
+    Failure.TIMEOUT_AFTER: Fault.TIMEOUT_AFTER,
+    Failure.SLOW: Fault.SLOW,
+    Failure.LATE_MARKERS: Fault.LATE_MARKERS,
+    Failure.NOTHING: Fault.NOTHING,
+}
+
+
+@dataclass
+class Node:
+    """One container's place: its process, if it runs, and its disk, which outlives it."""
+
+    number: int
+    log: MemoryLog | None = None
+    container: Container | None = None
+    kill: Kill | None = None
+    passed: int = 0  # calls and failpoints since that was said
+    fails: list[FailCall] = field(default_factory=list)
+    called: Counter[str] = field(default_factory=Counter)  # since the first of them was said
+    disk: Disk = field(default_factory=Disk)
+
+
+class World:
+    """The source of truth for one history: the log, the clock, the containers and their disks."""
+
+    def __init__(self, scenario: Scenario, folder: Path, trace: Callable[[str], None] | None = None) -> None:
+        self.scenario = scenario
+        self.trace = trace
+        self.clock = SetClock(START_MS)
+        self.broker = Broker(self.clock, transaction_ms=scenario.transaction_ms)
+        self.client = MemoryLog(self.broker)  # of producers, rule authors and checks: never fails
+        self.settings = write_service(scenario, folder)
+        self.folder = folder
+        self.nodes = [Node(number) for number in range(scenario.containers)]
+        self.active: Node | None = None  # the one whose cycle it is
+        self.steady: dict[str, Rule] = {}
+        for name, text in scenario.rules.items():
+            rule = load_text(text).rule
+            assert rule is not None, text
+            self.steady[name] = rule
+        self.was_rewound = self.has_changed = self.is_calm = self.is_pausing = False
+        self.watermarks: dict[tuple[str, int], int] = {}
+        self._planned: tuple[int, list[Plan]] | None = None
+        ensure(self.client, self.settings)
+
+    # ------------------------------------------------------------ steps
+
+    def run(self) -> None:
+        with watched_points(self):
+            for number, step in enumerate(self.scenario.steps):
+                self.say(f"{number:3} {step}")
+                self.take(step)
+            self.finish()
+
+    def take(self, step: Step) -> None:
+        match step:
+            case Produce(stream, partition, records):
+                topic = self.settings.streams[stream].topic
+                self.client.append([Append(topic, list(records), partition)])
+            case Cycle(container):
+                self.cycle(self.nodes[container])
+            case Pass(ms):
+                self.clock.pass_ms(ms)
+                self.broker.expire()
+            case FailCall(container, name, count, _):
+                node = self.nodes[container]
+                node.fails.append(replace(step, count=node.called[name] + count))
+            case Kill(container):
+                node = self.nodes[container]
+                node.kill, node.passed = step, 0
+                if step.count == 0 and node.container is not None:
+                    self.end(node)
+            case Stop(container, leaves):
+                self.stop(self.nodes[container], leaves=leaves)
+            case Maintain("compact", seed):
+                self.broker.compact(Random(seed))
+            case Maintain(_, _):
+                self.broker.retain()
+            case Publish():
+                self.publish(step)
+            case Recover():
+                self.recover(step)
+            case Settle():
+                self.settle()
+                self.check(is_end=False)
+
+    def say(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace(f"{self.clock.now_ms - START_MS:>7} ms  {text}")
+
+    # ------------------------------------------------------------ containers
+
+    def cycle(self, node: Node) -> None:
+        """One cycle; a container that is down begins again. What a process would end with is a failure of the service,
+        unless it was killed.
+        """
+        self.active = node
+        try:
+            if node.container is None:
+                self.start(node)
+            assert node.container is not None
+            if node.container.renewal is not None:
+                self.look_at_rules(node)
+            node.container.step()
+        except Killed:
+            self.end(node)
+        except (LogUnavailable, Refused) as error:
+            if self.is_calm or (isinstance(error, Refused) and error.code != "log-unusable"):
+                raise
+            self.say(f"container {node.number} ends: {error}")  # a supervisor starts it again
+            self.end(node)
+        finally:
+            self.active = None
+
+    def look_at_rules(self, node: Node) -> None:
+        """As the thread next to a container does."""
+        assert node.container is not None
+        try:
+            node.container.renewal.look()
+        except (LogUnavailable, Refused) as error:
+            self.say(f"container {node.number} cannot look at the rules: {error}")
+
+    def start(self, node: Node) -> None:
+        node.log = MemoryLog(self.broker, self.settings.tunables, lambda call: self.fault(node, call))
+        say = self.say if self.trace is not None else (lambda _: None)
+        settings = self.settings.model_copy(update={"state": self.folder_of(node)})
+        node.container = container_of(settings, node.log, node.number, say, self.clock)
+        storage = None if self.scenario.on_rocksdb else node.disk.storage_of(node.log)
+        node.container.upkeep = replace(node.container.upkeep, has_threads=False, storage=storage)
+
+    def folder_of(self, node: Node) -> Path:
+        """Each container has a state folder of its own."""
+        return self.folder / f"disk-{node.number}"
+
+    def fault(self, node: Node, call: str) -> Fault | None:
+        """What becomes of a call to the log."""
+        if self.is_calm or self.active is not node:
+            return None
+        self.count(node, call)
+        node.called.update((call, ""))
+        due = (each for each in node.fails if each.name in (call, "") and node.called[each.name] == each.count)
+        found = next(due, None)
+        if found is None:
+            return None
+        node.fails.remove(found)
+        self.say(f"container {node.number}: {call}: {found.failure.value}")
+        if found.failure is Failure.PAUSE:
+            self.pause(node)
+        return FAULTS.get(found.failure)
+
+    def pause(self, node: Node) -> None:
+        """The others work on, until the session of this one is over."""
+        if self.is_pausing:
+            return
+        self.is_pausing = True
+        try:
+            for _ in range(3):
+                self.clock.pass_ms(2_500)
+                self.broker.expire()
+                for other in self.nodes:
+                    if other is not node:
+                        self.cycle(other)
+        finally:
+            self.is_pausing = False
+            self.active = node
+
+    def count(self, node: Node, where: str) -> None:
+        """One call or failpoint more; it may be the last."""
+        kill = node.kill
+        if kill is not None and kill.name in (where, ""):
+            node.passed += 1
+            if node.passed >= kill.count:
+                self.say(f"container {node.number} is killed at {where}")
+                raise Killed
+
+    def pass_point(self, name: str) -> None:
+        """A failpoint was passed by the container whose cycle it is."""
+        if self.active is not None and not self.is_calm:
+            self.count(self.active, name)
+
+    def end(self, node: Node) -> None:
+        """As kill -9 does: nothing is committed, closed or said any more."""
+        if node.log is not None:
+            node.log.kill()
+        if node.container is not None and self.scenario.on_rocksdb:
+            for task in node.container.tasks.values():
+                if task._store is not None:
+                    task._store.close()  # all that was written is there; the lock goes with the process
+        node.container = node.log = None
+        loss = Loss.NOTHING if node.kill is None else node.kill.loss
+        node.kill = None
+        match loss:
+            case Loss.DISK:
+                node.disk.lose()
+                shutil.rmtree(self.folder_of(node), ignore_errors=True)
+            case Loss.STORES:
+                node.disk.keep_snapshots_only()
+            case Loss.LAST_WRITES:
+                node.disk.undo(2)
+
+    def stop(self, node: Node, *, leaves: bool) -> None:
+        """In good order: a last commit, and no lock or transaction is left (P5)."""
+        if node.container is None:
+            return
+        self.active = node
+        try:
+            node.container._leaves = leaves
+            node.container.commit_last()
+            node.container.close()
+            node.container = node.log = None
+        except Killed:
+            self.end(node)
+        except LogUnavailable:
+            self.end(node)
+        finally:
+            self.active = None
+
+    # ------------------------------------------------------------ rules change, states are made again
+
+    def publish(self, step: Publish) -> None:
+        """As an author does, through the rules topic. What the service refuses is refused before anything happens."""
+        settings = self.settings
+        try:
+            if step.act == "disable":
+                plan = publishing.plan_disable(settings, self.client, step.name, drain=step.drain)
+            else:
+                plan = publishing.plan_publish(settings, self.client, step.text, drain=step.drain)
+            publishing.commit(settings, self.client, plan, AUTHOR, "")
+        except Refused as refused:
+            self.say(f"not published: {refused.code}")
+            return
+        self.has_changed = True
+        self.steady.pop(step.name, None)
+
+    def recover(self, step: Recover) -> None:
+        """As an operator does: all containers leave, then the command runs on the only one's disk."""
+        (node,) = self.nodes
+        self.is_calm = True
+        try:
+            self.stop(node, leaves=True)
+            self.clock.pass_ms(self.broker.transaction_ms + 1)  # of one that was killed nothing is left by then
+            self.broker.expire()
+            site = site_of(self.settings, self.client, self.folder_of(node))
+            if step.what == "rewind":
+                self.rewind(site, step.back_ms)
+            else:
+                plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
+                list(restore_all(site, Asked(source=step.what), plans, lambda *_: None))
+        except Refused as refused:
+            self.say(f"{step.what} is refused: {refused}")
+            require(refused.code in MAY_REFUSE, f"`{step.what}` is refused for a good reason", refused)
+        finally:
+            self.is_calm = False
+
+    def rewind(self, site: Site, back_ms: int) -> None:
+        watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]
+        if not watermarks:
+            return
+        moment_ms = min(watermarks) - back_ms
+        plans = plan_rewind(site, moment_ms)
+        list(rewind_all(site, plans, moment_ms, SKIP_ALERTS, lambda *_: None))
+        self.was_rewound = True
+
+    # ------------------------------------------------------------ rest
+
+    def settle(self) -> None:
+        """Faults stop, and within a bounded number of rounds all input is processed and committed by the group (P7)."""
+        self.is_calm = True
+        for node in self.nodes:
+            node.kill, node.fails = None, []
+        try:
+            for _ in range(ROUNDS):
+                for node in self.nodes:
+                    self.cycle(node)
+                if self.is_at_rest():
+                    return
+                self.clock.pass_ms(QUIET_MS)
+                self.broker.expire()
+            raise Broken(f"all input is processed within {ROUNDS} rounds\n  {self.lag()}")
+        finally:
+            self.is_calm = False
+
+    def is_at_rest(self) -> bool:
+        containers = [node.container for node in self.nodes]
+        tasks = [task for each in containers if each is not None for task in each.tasks.values()]
+        places = {(task.plan.stage, task.partition) for task in tasks}
+        wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
+        is_done = len(tasks) == len(places) and places == wanted
+        if not is_done or any(task.life is not Life.RUNNING or task.dirty or task.switch_due for task in tasks):
+            return False
+        return not self.lag()
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Records that are not processed, by input of any stage."""
+        topics = {spec.topic for plan in self.plans() for spec in plan.inputs}
+        places = [TopicPartition(topic, number) for topic in topics for number in range(self.scenario.partitions)]
+        ends, committed = self.client.bounds(places), self.client.committed(SERVICE, places)
+        return {
+            at: ends[at].end - (committed[at] or 0)
+            for at in places
+            if ends[at].end > ends[at].begin and ends[at].end != committed[at]
+        }
+
+    def finish(self) -> None:
+        """Event time passes every deadline, and all that is left comes out."""
+        self.settle()
+        # Nobody is missed while the clock takes large steps.
+        self.broker.session_ms = self.broker.break_ms = 2 * PASS_MS
+        ends: list[int] = []
+        while len(ends) < QUIET_PASSES or len(set(ends[-QUIET_PASSES:])) > 1:
+            require(len(ends) < MOST_PASSES, "a service without input comes to rest", ends)
+            self.clock.pass_ms(PASS_MS)
+            self.broker.expire()
+            self.settle()
+            ends.append(self.broker.written())
+        self.check(is_end=True)
+        for node in self.nodes:
+            self.stop(node, leaves=True)
+        require(self.broker.open_transactions() == 0, "after a stop no transaction is open")
+        require(not self.client.members(SERVICE), "after a stop nobody is in the group")
+
+    # ------------------------------------------------------------ checks
+
+    def plans(self) -> list[Plan]:
+        """The plans of all stages, with what was published by now."""
+        topic = self.broker.topics.get(topic_of(SERVICE))
+        changes = 0 if topic is None else topic.logs[0].end
+        if self._planned is None or self._planned[0] != changes:
+            self._planned = changes, plans_of(with_rulebook(self.settings, self.client), self.scenario.partitions)
+        return self._planned[1]
+
+    def check(self, *, is_end: bool) -> None:
+        seen = self.observed()
+        for place in seen.positions:
+            watermark = seen.watermark(*place)
+            before = self.watermarks.get(place, watermark)
+            is_right = watermark >= before or self.was_rewound
+            require(is_right, f"event time of {place} never goes back", before, watermark)
+            self.watermarks[place] = watermark
+        check_put_aside(seen)
+        if not self.was_rewound:
+            check_idleness(seen, LONG_UNREAD_MS)
+        check_alerts(seen, is_end=is_end)
+        check_states(seen, self.client, rebuilds=is_end)
+
+    def observed(self) -> Observed:
+        """All that the service shows of itself, read past the faults."""
+        settings, broker = self.settings, self.broker
+        plans = self.plans()
+        inputs = [
+            InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms)
+            for name, stream in settings.streams.items()
+            for record in sorted(broker.committed_records(stream.topic), key=lambda each: (each.partition, each.offset))
+        ]
+        journals: dict[tuple[str, int], list[bytes | None]] = {}
+        changelogs: dict[tuple[str, int], dict[bytes, bytes]] = {}
+        for plan in plans:
+            for partition in range(self.scenario.partitions):
+                journals[plan.stage, partition] = []
+                changelogs[plan.stage, partition] = {}
+            for record in broker.committed_records(plan.topics.journal):
+                journals[plan.stage, record.partition].append(record.value)
+            for record in broker.committed_records(plan.topics.changelog):
+                rows = changelogs[plan.stage, record.partition]
+                if record.value is None:
+                    rows.pop(record.key or b"", None)
+                else:
+                    rows[record.key or b""] = record.value
+        advances: dict[int, list[tuple[Entry, int]]] = {}
+        for record in broker.committed_records(plans[0].topics.journal):
+            (entry,) = entries([record.value])
+            if entry.kind == "advance" and "stream" in entry.facts:
+                advances.setdefault(record.partition, []).append((entry, record.time_ms))
+        return Observed(
+            plans,
+            self.scenario.partitions,
+            {name: self.scenario.settings[name] for name in LIMITS if name in self.scenario.settings},
+            inputs,
+            [json.loads(record.value or b"") for record in broker.committed_records(settings.alerts.topic)],
+            [dict(record.headers) for record in broker.committed_records(settings.late.topic)],
+            [dict(record.headers) for record in broker.committed_records(settings.dead_letters.topic)],
+            {place: entries(values) for place, values in journals.items()},
+            advances,
+            changelogs,
+            self.stores(),
+            self.steady,
+            self.was_rewound,
+            self.has_changed,
+        )
+
+    def stores(self) -> dict[tuple[str, int], Readable]:
+        """The stores of the tasks that run."""
+        containers = [node.container for node in self.nodes if node.container is not None]
+        return {(task.plan.stage, task.partition): task.store for each in containers for task in each.tasks.values()}
+
+
+@contextmanager
+def watched_points(world: World) -> Iterator[None]:
+    points.on_pass = world.pass_point
+    try:
+        yield
+    finally:
+        points.on_pass = None
+
+
+def simulate(scenario: Scenario, trace: Callable[[str], None] | None = None) -> None:
+    """Run a history to its end; raises what went wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="samovar-simulation-"))
+    try:
+        World(scenario, folder / "service", trace).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

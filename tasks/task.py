@@ -149,6 +149,8 @@ class Task:
         self._snapshot_at_ms = clock.steady_ms()
         self._snapshots: list[threading.Thread] = []
         self.failure: RuleFailure | None = None  # for which a rule is to be taken out
+        self._ended_by: RuleFailure | None = None  # the process, while the rule was not at work yet
+        self._backfill_failures: list[RuleFailure] = []  # of rules that came in quarantined, to be told to all
         self.is_abandoned = False  # its inputs are to be read again from its position on
         self.piece_rows: int | None = None  # records that are taken at once, where whole batches find too much
         self._takes_all = False  # the next step may find as much as it likes: it cannot be cut
@@ -256,7 +258,7 @@ class Task:
         check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
         self._begin(position)
         self._following = following_of(self.store)
-        self.failure = self._mark.failure_of(self.core.plan)
+        self.failure = self._mark.failure_of(self.core.plan, self.plan)
 
     def _begin(self, position: Position | None, standing: Plan | None = None) -> None:
         """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
@@ -363,12 +365,7 @@ class Task:
         """The last of the rules before a change: what it commits is what those after it begin from."""
         assert not self.dirty, self.name
         assert isinstance(self.core, Core), self.name
-        switch = switched(self.core.plan, self.plan, _known(self.core.watermark))
-        if switch.warm:
-            since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
-            switch = replace(switch, warm_from=since)
-        specs = numbered(self.core.position(), switch.plan.inputs)
-        warm = warm_rows(self.log, switch, self.partition, self.core, specs)
+        switch, warm = self._backfill(switched(self.core.plan, self.plan, _known(self.core.watermark)))
         rows = switch_rows(self.store, switch.plan, switch.moves)
         self.core.turn(switch, self._nexts_after(switch.plan))
         self._tell_switch(switch, rows)
@@ -376,6 +373,41 @@ class Task:
         if self.store.get(INDEXED) is not None:
             outcome.changes.extend(deadline_rows([*rows, *warm]))
         return outcome
+
+    def _backfill(self, switch: Switch) -> tuple[Switch, list[Change]]:
+        """The change, and the rows of its rules' history. A rule that goes over the budget comes in quarantined."""
+        failure, self._ended_by = self._ended_by, None
+        if failure is not None:
+            switch = self._without(switch, failure)
+        assert isinstance(self.core, Core), self.name
+        while switch.warm:
+            since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
+            switch = replace(switch, warm_from=since)
+            specs = numbered(self.core.position(), switch.plan.inputs)
+            budget = replace(self.upkeep.budget, mark=self._mark.path)
+            try:
+                return switch, warm_rows(self.log, switch, self.partition, self.core, specs, budget)
+            except RuleFailure as failed:
+                self._mark.put_away()
+                switch = self._without(switch, failed)
+        return switch, []
+
+    def take_backfill_failures(self) -> list[RuleFailure]:
+        """Rules that came in quarantined since this was last asked: all tasks are to be told."""
+        found, self._backfill_failures = self._backfill_failures, []
+        return found
+
+    def _without(self, switch: Switch, failure: RuleFailure) -> Switch:
+        """The change with the rule in quarantine whose history cannot be folded."""
+        if failure.rule not in switch.warm:
+            return switch
+        quarantined = quarantine(switch.plan, failure)
+        if quarantined is None:
+            return switch
+        self._tell_quarantine(failure)
+        self._backfill_failures.append(failure)
+        warm = tuple(rule for rule in switch.warm if rule != failure.rule)
+        return replace(switch, plan=quarantined.plan, warm=warm, quarantine=quarantined.quarantine)
 
     def end_switch(self) -> None:
         """What `begin_switch` gave is in the log and in the store."""
@@ -430,15 +462,19 @@ class Task:
         failure, self.failure = self.failure, None
         switch = None if failure is None else quarantine(self.core.plan, failure)
         if switch is None or failure is None:
+            self._ended_by = failure
             return None
         has_book = switch.plan.book is not None
         rows = switch_rows(self.store, switch.plan, {}) if has_book else rows_of_gone_rules(self.store, switch.plan)
         self.core.turn(switch, self._nexts_after(switch.plan))
+        self._tell_quarantine(failure)
+        dropped, self._dropped = self._dropped, []
+        return self.core.outcome([*dropped, *rows])
+
+    def _tell_quarantine(self, failure: RuleFailure) -> None:
         text = f"{self.name}: rule {failure.rule} is in quarantine: {failure.reason}; its states are dropped"
         facts = {"rule": failure.rule, "version": failure.version, "reason": failure.reason}
         self.notes.append(Note(text, "rule-quarantined", "error", partition=self.partition, **facts))
-        dropped, self._dropped = self._dropped, []
-        return self.core.outcome([*dropped, *rows])
 
     def pieces(self, records: Records) -> Iterator[Records]:
         """Records as many at a time as may be taken."""

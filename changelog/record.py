@@ -42,7 +42,7 @@ LEAST_FORMAT = 1  # of what needs nothing newer, so that an older version can re
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 STORM, BOOK = b"v", b"w"
 # Than format 1, or left out where empty.
-NEWER = ("parts", "joins", "unknown", "forwards", "book", "placing", "changelog", "service")
+NEWER = ("parts", "joins", "unknown", "forwards", "book", "placing", "changelog", "service", "journal_id")
 UNKNOWN_SINCE = -1
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
@@ -120,6 +120,7 @@ class Position:
     book: int = 0
     changelog: str = ""
     service: str = ""  # of an early version: unknown
+    journal_id: str = ""  # of the topic that has the entries; also unknown there
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,8 @@ def unpack_position(data: bytes) -> Position:
     inputs = {name: _input(each) for name, each in raw["inputs"].items()}
     forwards = {topic: Told(*each) for topic, each in raw.get("forwards", {}).items()}
     head = raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"]
-    return Position(*head, forwards, raw.get("book", 0), raw.get("changelog", ""), raw.get("service", ""))
+    ids = raw.get("changelog", ""), raw.get("service", ""), raw.get("journal_id", "")
+    return Position(*head, forwards, raw.get("book", 0), *ids)
 
 
 def refuse_others(position: Position | None, service: str, where: str) -> None:

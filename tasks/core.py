@@ -102,7 +102,7 @@ class Core:
         self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
-        self.changelog_id = ""
+        self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
         self.muting = Muting(plan.rules)
@@ -247,7 +247,7 @@ class Core:
         watermark = None if intake.watermark == NO_TIME else intake.watermark
         told, book = self.forwarding.told(), 0 if self.plan.book is None else self.plan.book.change
         head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
-        return Position(*head, told, book, self.changelog_id, self.plan.service)
+        return Position(*head, told, book, self.changelog_id, self.plan.service, self.journal_id)
 
     @property
     def indexing(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
@@ -52,6 +52,21 @@ def check_against_changelog(position: Position | None, topic: Topic, partition: 
         "Make it whole again from the input: `samovar restore --from source`.",
         f"topic id {topic.id}, the state was begun in {position.changelog}",
     )
+
+
+def check_against_journal(position: Position, topic: Topic, numbers: Collection[int], partition: int) -> None:
+    """Refuse a state whose journal was made again and lacks entries, by the numbers that it has."""
+    lost = [number for number in range(1, position.journal + 1) if number not in numbers]
+    if lost:
+        raise Refused(
+            "topic-recreated",
+            f"the journal {topic.name} was deleted and made again: of the {position.journal:,} entries of partition"
+            f" {partition} it lacks {len(lost):,}",
+            "Put its records back from a copy, with the same keys and partitions. Without them the state cannot be"
+            " rebuilt from the input, nor verified against it: take a copy of the state, and start under another"
+            " service name.",
+            f"topic id {topic.id}, the state was made with {position.journal_id}",
+        )
 
 
 def _stored(position: Position | None, at: TopicPartition) -> Input | None:

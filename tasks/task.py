@@ -55,11 +55,13 @@ from samovar.tasks.notes import Note
 from samovar.tasks.opening import (
     check_against_changelog,
     check_against_inputs,
+    check_against_journal,
     check_against_offsets,
     recover_waiting,
     rows_of_gone_rules,
 )
 from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.rebuild import entries_of
 from samovar.tasks.restoring import plan_of_position
 from samovar.tasks.storm import limits_in, limits_row
 from samovar.tasks.switching import (
@@ -256,9 +258,18 @@ class Task:
         position = None if data is None else unpack_position(data)
         check_against_changelog(position, self.changelog.topic, self.partition)
         check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
+        self._check_journal(position)
         self._begin(position)
         self._following = following_of(self.store)
         self.failure = self._mark.failure_of(self.core.plan, self.plan)
+
+    def _check_journal(self, position: Position | None) -> None:
+        """A journal that is another topic now is read: one that was put back from a copy has all entries."""
+        name = self.plan.topics.journal
+        topic = self.log.topics([name])[name]
+        if position is not None and position.journal_id not in ("", topic.id):
+            entries = entries_of(self.log, TopicPartition(name, self.partition))
+            check_against_journal(position, topic, {entry.number for entry in entries}, self.partition)
 
     def _begin(self, position: Position | None, standing: Plan | None = None) -> None:
         """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
@@ -305,12 +316,13 @@ class Task:
     def _core_of(self, plan: Plan, position: Position | None) -> Heart:
         """The rules of a plan, from a position on."""
         specs = numbered(position, plan.inputs)
-        topics = self.log.topics([spec.topic for spec in specs])
+        topics = self.log.topics([*(spec.topic for spec in specs), plan.topics.journal])
         bounds = self.log.bounds([TopicPartition(spec.topic, self.partition) for spec in plan.inputs])
         if position is not None:
             check_against_inputs(position, specs, topics, bounds, self.partition)
         core = heart_of(plan, self.partition, self.store, specs, position)
         core.changelog_id, core.intake.partitions_now = self.changelog.topic.id, self._partitions_now
+        core.journal_id = topics[plan.topics.journal].id
         if position is not None:
             recover_waiting(self.log, core.intake, position, self.partition)
         for source in core.intake.sources.values():

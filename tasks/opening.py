@@ -42,7 +42,14 @@ def check_against_offsets(
 
 
 def check_against_changelog(position: Position | None, topic: Topic, partition: int) -> None:
-    """Refuse a state that was begun in another changelog: what is in this one is only what came after."""
+    """Refuse half a rewind; and a state that was begun in another changelog: this one has only what came after."""
+    if position is not None and position.rewinding:
+        raise Refused(
+            "rewind-unfinished",
+            f"a rewind was ended while it wrote the changelog {topic.name}: the state of partition {partition} is half"
+            " what it was and half what it is to be",
+            "Run `samovar rewind` again; it begins anew. `samovar restore --from source` brings back what was before.",
+        )
     if position is None or not position.changelog or position.changelog == topic.id:
         return
     raise Refused(

@@ -241,7 +241,8 @@ def test_half_a_changelog_is_refused_until_it_was_run_again(service: Service, mo
     assert refused(service, 171.5) == "mend-failed"
     monkeypatch.setattr(Mender, "write", whole)
     ran = run("run", service.config, "--until-caught-up")
-    assert (ran.exit_code, "state-lost" in ran.stderr) == (2, True)
+    assert (ran.exit_code, "rewind-unfinished" in ran.stderr) == (2, True)
+    assert "Run `samovar rewind` again" in ran.stderr
     rewind(service, 171.5)
     go_on(service)
     assert (service.digests(), ids(service)) == (digests, published)

@@ -84,6 +84,20 @@ def test_match_tells_how_many_matches_it_dropped(tmp_path: Path) -> None:
     assert "boom: 36 matches dropped, the first of each event are kept; --max-matches allows more\n" in done.stderr
 
 
+@pytest.mark.parametrize("overlap", ["latest", "all"])
+@pytest.mark.parametrize(
+    "steps", ["[a where true] as s with runs=3..", "[b where true] [a where true] as s with runs=3.."]
+)
+def test_a_step_holds_the_events_it_needs_whatever_max_events_is(overlap: str, steps: str) -> None:
+    text = f"rule: r\nmatch: |\n  sequence by card with maxspan=1h, overlap={overlap} {steps} [c where true]\n"
+    kinds = ["b", "a", "a", "a", "a", "c"]
+    events = [{"type": kind, "ts": at, "card": "c"} for at, kind in enumerate(kinds)]
+    found = matches_of(text, events, max_events=1)
+    assert [(match["steps"]["s"]) for match in found] == [[2, 3, 4]]
+    wanted = oracle.run(rules_of(text), events, max_events=1).matches
+    assert [(match["start"], match["steps"]) for match in found] == [(each["start"], each["steps"]) for each in wanted]
+
+
 # ---------------------------------------------------------------- the size of a match
 
 

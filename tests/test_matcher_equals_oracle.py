@@ -89,9 +89,9 @@ def case_of(seed: int) -> Case:
         max_partials=rng.choice((1, 2, 3, 5)) if rng.random() < FEW_PARTIALS else 1000,
         max_matches=rng.choice((1, 2, 3)) if rng.random() < FEW_MATCHES else 1000,
     )
-    few = rng.choice((1, 2, 3)) if rng.random() < FEW_EVENTS else 10_000
+    most = rng.choice((1, 2, 3)) if rng.random() < FEW_EVENTS else 10_000
     case = made_of(seed, texts, events, options)
-    return case if any(map(has_shared_events, case.rules)) else replace(case, options=replace(options, max_events=few))
+    return case if any(map(has_shared_events, case.rules)) else replace(case, options=replace(options, max_events=most))
 
 
 def has_shared_events(rule: Rule) -> bool:

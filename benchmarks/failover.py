@@ -1,7 +1,8 @@
 """How long a service stands still when one of three brokers is killed: the longest time between two commits.
 
-Brokers have Kafka's own settings, each is a controller too, and all runs on one machine: three brokers, two containers
-and a producer of a hundred events per second.
+Brokers have Kafka's own settings, or those of `--broker NAME=VALUE`, each is a controller too, and all runs on one
+machine: three brokers, two containers and a producer of a hundred events per second. With `--folder` the brokers' logs
+stay there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -32,26 +33,33 @@ EACH = ("the active controller", "another broker")
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks failover")
     parser.add_argument("--rounds", type=int, default=2, help="so many of each kind are killed")
-    rounds = parser.parse_args(arguments).rounds
-    print(machine())
+    parser.add_argument("--broker", action="append", default=[], metavar="NAME=VALUE", help="a setting of the brokers")
+    parser.add_argument("--client", action="append", default=[], metavar="NAME=VALUE", help="one of the containers'")
+    parser.add_argument("--folder", type=Path, help="an empty folder for logs and data, which is kept")
+    asked = parser.parse_args(arguments)
+    print(machine(), *asked.broker, *asked.client, sep="\n")
     with tempfile.TemporaryDirectory(prefix="samovar-failover-") as folder:
-        measure(Path(folder), rounds)
+        measure(asked.folder or Path(folder), asked.rounds, settings_of(asked.broker), settings_of(asked.client))
     return 0
 
 
-def measure(folder: Path, rounds: int) -> None:
-    with three_brokers(folder / "kafka") as cluster:
+def settings_of(given: Sequence[str]) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in given)
+
+
+def measure(folder: Path, rounds: int, brokers: Mapping[str, str], client: Mapping[str, str]) -> None:
+    with three_brokers(folder / "kafka", brokers) as cluster:
         addresses = cluster.addresses
-        service = make_service(folder / "s", world.RULES, world.STREAMS, bootstrap=addresses, replication=3, **USUAL)
+        options = {"bootstrap": addresses, "replication": 3, "client": client, **USUAL}
+        service = make_service(folder / "s", world.RULES, world.STREAMS, **options)
         try:
             running = [service.start("--slot", str(slot)) for slot in range(service.partitions)]
             wait_until(lambda: all("running partitions" in each.text for each in running), "they run")
             with loaded(service, addresses):
                 for which in EACH * rounds:
-                    print(
-                        f"{which}: {', '.join(f'{pause:.1f} s' for pause in pauses(cluster, service, which))}",
-                        flush=True,
-                    )
+                    killed = f"{time.strftime('%H:%M:%S', time.gmtime(time.time() + CALM_S))} {which}"
+                    found = ", ".join(f"{pause:.1f} s" for pause in pauses(cluster, service, which))
+                    print(f"{killed}: {found}", flush=True)
         finally:
             service.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,15 @@ class Part:
 
     def pairs(self) -> list[Pair]:
         return self.whole.pairs()[self.start : self.stop]
+
+
+def in_pieces(records: Records, rows: int) -> Iterator[Records]:
+    """The records, at most so many at a time."""
+    for first in range(0, len(records), rows):
+        end = min(first + rows, len(records))
+        yield Part(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
+    if not len(records):
+        yield records
 
 
 def stalled(at: TopicPartition, offset: int, until: int) -> Refused:

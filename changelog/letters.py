@@ -10,7 +10,9 @@ Dead letters use the names of Kafka Streams (KIP-1034), so that tools for those 
     __streams.errors.offset
 
 Late events carry the last three, and `samovar.late.ms` (by how much) and `samovar.stream`. Where not the
-main stage but another one could not take it, `samovar.stage` names that: others that read the stream may have.
+main stage but another one could not take it, `samovar.stage` names that: others that read the stream may have. Of two
+such stages each writes its own: they are other tasks, in other containers, whose event times and transactions know
+nothing of each other, so that neither could leave it to the other without waiting for all of its commits.
 
 A message too large for a letter is cut, so that it cannot stop a service: `samovar.cut.bytes` is the size it had.
 """

@@ -20,7 +20,7 @@ Rows that are local to a store and never logged:
 
 A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed. A
 position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input, one of format 3 `book`, one of
-format 4 `changelog`, or `placing` of an input; without them it is written as format 1.
+format 4 `changelog`, or `placing` of an input, one of format 5 is `rewinding`; without them it is written as format 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from samovar.changelog.errors import Refused
 from samovar.state.digest import varint
 from samovar.state.store import Change
 
-FORMAT = 4
+FORMAT = 5
+CHANGELOG_FORMAT = 4
 BOOK_FORMAT = 3
 FORWARDS_FORMAT = 2
 ROW_FORMAT = 1  # of patterns/kernel/rows.cpp
@@ -42,7 +43,7 @@ LEAST_FORMAT = 1  # of what needs nothing newer, so that an older version can re
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 STORM, BOOK = b"v", b"w"
 # Than format 1, or left out where empty.
-NEWER = ("parts", "joins", "unknown", "forwards", "book", "placing", "changelog", "service")
+NEWER = ("parts", "joins", "unknown", "forwards", "book", "placing", "changelog", "service", "journal_id", "rewinding")
 UNKNOWN_SINCE = -1
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
@@ -120,6 +121,8 @@ class Position:
     book: int = 0
     changelog: str = ""
     service: str = ""  # of an early version: unknown
+    journal_id: str = ""  # of the topic that has the entries; also unknown there
+    rewinding: bool = False  # a rewind has changed some of the rows, and stands for this until it is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,10 @@ def pack_position(position: Position) -> bytes:
 
 def format_of(position: Position) -> int:
     """The least that a reader must know."""
-    if position.changelog or any(each.placing for each in position.inputs.values()):
+    if position.rewinding:
         return FORMAT
+    if position.changelog or any(each.placing for each in position.inputs.values()):
+        return CHANGELOG_FORMAT
     if position.book:
         return BOOK_FORMAT
     is_newer = position.forwards or any(each.parts or each.unknown for each in position.inputs.values())
@@ -166,7 +171,8 @@ def unpack_position(data: bytes) -> Position:
     inputs = {name: _input(each) for name, each in raw["inputs"].items()}
     forwards = {topic: Told(*each) for topic, each in raw.get("forwards", {}).items()}
     head = raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"]
-    return Position(*head, forwards, raw.get("book", 0), raw.get("changelog", ""), raw.get("service", ""))
+    ids = raw.get("changelog", ""), raw.get("service", ""), raw.get("journal_id", "")
+    return Position(*head, forwards, raw.get("book", 0), *ids, raw.get("rewinding", False))
 
 
 def refuse_others(position: Position | None, service: str, where: str) -> None:

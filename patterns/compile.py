@@ -372,7 +372,7 @@ class _RuleCompiler:
             return self.tables.node(CALL, search, args=[operand])
         patterns = expr.patterns
         if expr.ignore_case:
-            operand, patterns = self.folded(operand), tuple(pattern.casefold() for pattern in patterns)
+            operand, patterns = self.folded(operand), tuple(map(scalars.fold_text, patterns))
         return self.tables.node(LIKE, self.tables.literals(self.tables.patterns, patterns), args=[operand])
 
     def call(self, function: str, args: tuple[Expr, ...]) -> int:

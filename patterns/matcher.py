@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -37,6 +37,7 @@ MAX_EVENTS = 10_000
 MAX_MATCHES = 1_000  # per event, key and rule
 NEVER = (1 << 63) - 1
 END_OF_TIME = 1 << 62  # the watermark that closes everything
+ID_BYTES = 32
 ALL_ROWS, CHANGED_ROWS, CANONICAL_ROWS = range(3)
 STEP_BYTES = 3
 VERDICTS = {  # as in kernel/budget.h
@@ -74,7 +75,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     # for keys, results of functions that are remembered
     "samovar_sizes": (None, [c_void_p, *[c_int64] * 6]),
     "samovar_states_free": (None, [c_void_p]),
-    "samovar_step": (c_int64, [c_void_p, c_void_p, c_size_t, c_size_t, c_int64]),
+    "samovar_step": (c_int64, [c_void_p, c_void_p, c_size_t, c_size_t, c_int64, c_int]),
+    "samovar_found": (c_void_p, [c_void_p, c_void_p]),
+    "samovar_render": (c_int64, [c_void_p, c_void_p, c_size_t]),
     "samovar_failure": (c_void_p, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "samovar_lines": (c_void_p, [c_void_p]),
     "samovar_line_ends": (c_void_p, [c_void_p]),
@@ -134,6 +137,55 @@ class Matches:
 
 
 NOTHING = Matches(b"", np.empty(0, np.int64), b"", np.empty(0, np.int64))
+
+
+class MatchHeader(NamedTuple):
+    """What filters decide by. `row` is the match's number in its step."""
+
+    row: int
+    rule: str
+    version: str
+    id: str
+    start: int
+    at: int
+    is_muted: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingMatches:
+    """The matches of a step, in order, before they are rendered; good until the next step of the same states."""
+
+    states: States
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def headers(self) -> list[MatchHeader]:
+        facts = np.empty((self.count, 4), np.int64)
+        ids = ctypes.string_at(
+            _library().samovar_found(self.states.handle, facts.ctypes.data), self.count * ID_BYTES
+        ).decode()
+        rules = [(each.rule.id, each.version) for each in self.states.program.rules]
+        return [
+            MatchHeader(row, *rules[rule], ids[row * ID_BYTES : (row + 1) * ID_BYTES], start, at, bool(muted))
+            for row, (rule, start, at, muted) in enumerate(facts.tolist())
+        ]
+
+    def render(self, rows: Sequence[int] | None = None) -> Matches:
+        """These of the matches, or all, with their messages. Raises BatchTooLarge where that is more than a step may
+        hold. It is done once: a large line is not kept.
+        """
+        library, handle = _library(), self.states.handle
+        which = None if rows is None else np.array(rows, np.int64)
+        size = self.count if which is None else len(which)
+        if not size:
+            return NOTHING
+        count = self.states.checked(library.samovar_render(handle, None if which is None else which.ctypes.data, size))
+        ends = array_at(library.samovar_line_ends(handle), count, np.dtype(np.int64), self.states).copy()
+        key_ends = array_at(library.samovar_line_key_ends(handle), count, np.dtype(np.int64), self.states).copy()
+        keys = ctypes.string_at(library.samovar_line_keys(handle), int(key_ends[-1]))
+        return Matches(ctypes.string_at(library.samovar_lines(handle), int(ends[-1])), ends, keys, key_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +323,7 @@ class States:
         return bool(_library().samovar_marked(self.handle))
 
     def mute(self, rule: int, *, shadow: bool, before_at_ms: int | None, after_start_ms: int | None) -> None:
-        """Say which matches of a rule raise no alert: their lines have no message."""
+        """Say which matches of a rule raise no alert: their headers say so, and their lines have no message."""
         before = -NEVER if before_at_ms is None else before_at_ms
         after = NEVER if after_start_ms is None else after_start_ms
         _library().samovar_mute(self.handle, rule, int(shadow), before, after)
@@ -502,16 +554,17 @@ def step(states: States, batch: Batch, watermark: int, rows: tuple[int, int] | N
     Raises a RuleFailure, or BatchTooLarge, where the step was abandoned: see `States.limit`. The states are then of no
     more use.
     """
-    library = _library()
+    return find_matches(states, batch, watermark, rows).render()
+
+
+def find_matches(
+    states: States, batch: Batch, watermark: int, rows: tuple[int, int] | None = None, *, defer_messages: bool = False
+) -> PendingMatches:
+    """As `step`, for one who leaves some of the matches out; with `defer_messages`, only what is rendered gets one."""
     states.checked(0)
     first, end = rows or (0, len(batch))
-    count = states.checked(library.samovar_step(states.handle, batch.handle, first, end, watermark))
-    if not count:
-        return NOTHING
-    ends = array_at(library.samovar_line_ends(states.handle), count, np.dtype(np.int64), states).copy()
-    key_ends = array_at(library.samovar_line_key_ends(states.handle), count, np.dtype(np.int64), states).copy()
-    keys = ctypes.string_at(library.samovar_line_keys(states.handle), int(key_ends[-1]))
-    return Matches(ctypes.string_at(library.samovar_lines(states.handle), int(ends[-1])), ends, keys, key_ends)
+    count = _library().samovar_step(states.handle, batch.handle, first, end, watermark, int(defer_messages))
+    return PendingMatches(states, states.checked(count))
 
 
 def encode_key(values: Iterable[Scalar]) -> bytes:
@@ -626,4 +679,4 @@ def _end_to_end(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, Int64s]:
 def _cut(data: bytes, ends: Int64s) -> list[bytes]:
     """Pieces that lie end to end."""
     places = ends.tolist()
-    return [data[start:end] for start, end in zip([0, *places[:-1]], places, strict=True)]
+    return [data[start:end] for start, end in zip([0, *places], places, strict=False)]

@@ -26,7 +26,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def fold(value: Scalar) -> Scalar:
     """Text for a comparison that takes no notice of case."""
-    return value.casefold() if isinstance(value, str) else value
+    return fold_text(value) if isinstance(value, str) else value
+
+
+def fold_text(text: str) -> str:
+    """Text folded letter by letter (Unicode's simple case folding), as in `regex~`: ß is ẞ and not ss."""
+    return text.lower() if text.isascii() else "".join(map(_fold_letter, text))
+
+
+@lru_cache(maxsize=4096)
+def _fold_letter(letter: str) -> str:
+    return next((each for each in (letter.casefold(), letter.lower()) if len(each) == 1), letter)
 
 
 def lower(value: Scalar) -> Scalar:

@@ -9,7 +9,7 @@ from math import fmod, isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, TypeAlias
 
-from samovar.patterns.scalars import regex_search
+from samovar.patterns.scalars import fold_text, regex_search
 from samovar.patterns.syntax import (
     Binary,
     Call,
@@ -124,12 +124,12 @@ def text_test(expr: Expr) -> tuple[Expr, TextTest] | None:
 def _fits(kind: str, patterns: tuple[str, ...], text: str) -> bool:
     match kind:
         case "like" | "like~":
-            fold = str.casefold if kind == "like~" else str
+            fold = fold_text if kind == "like~" else str
             return any(_like(fold(pattern), fold(text)) for pattern in patterns)
         case "regex" | "regex~":
             return regex_search(patterns, kind == "regex~")(text) is True
         case "in~":
-            return text.casefold() in {pattern.casefold() for pattern in patterns}
+            return fold_text(text) in set(map(fold_text, patterns))
         case "starts_with":
             return text.startswith(patterns)
         case "ends_with":

@@ -168,7 +168,7 @@ class _States:
         self._since_look = 0
 
     def run(self, batch: Any, watermark: int) -> Matches:
-        found = self.residence.run(batch, watermark)
+        found = self.residence.run(batch, watermark).render()
         self._since_look += len(batch)
         if self._since_look >= LOOK_EVERY:
             self._since_look = 0

@@ -44,6 +44,7 @@ class Letter:
     attempts: int
     cut_bytes: int | None
     redriven: bool
+    stage: str = ""  # that put it aside, where others took it
 
     @property
     def place(self) -> Place:
@@ -119,6 +120,7 @@ def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place])
         int(told.get(ATTEMPT, "0")),
         None if cut is None else int(cut),
         Place(record.at.partition, record.offset) in done,
+        told.get("samovar.stage", ""),
     )
 
 

@@ -101,7 +101,13 @@ def why_not(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], 
     if to is None and letter.reason == TASK_FAILED:
         return "only a task failed on it, and others would have it twice; `--to STREAM` puts it there all the same"
     wanted = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
-    return None if wanted in topics else f"the topic {wanted} is no stream's; `--to STREAM` names another"
+    if wanted not in topics:
+        return f"the topic {wanted} is no stream's; `--to STREAM` names another"
+    if to is None and letter.stage:
+        return (
+            "only a later stage put it aside, and others would have it twice; `--to STREAM` puts it there all the same"
+        )
+    return None
 
 
 def target_of(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> Target:

@@ -91,7 +91,7 @@ def _planned(site: Site, partition: int, moment_ms: int) -> Planned:
     left = None
     if position is not None and (watermark is None or watermark < moment_ms):
         left = f"its event time is {moment_text(watermark)}, which is before that"
-    elif position is not None and _is_there(site, partition, position, moment_ms):
+    elif position is not None and not position.rewinding and _is_there(site, partition, position, moment_ms):
         left = "it is there already"
     return Planned(stage, partition, watermark, until, position, left)
 

@@ -150,7 +150,7 @@ def _write_back(
     committed = site.log.committed(site.settings.service, inputs)
     before = {at: offset for at, offset in committed.items() if offset is not None}
     after = mended_offsets(site.log, site.settings.service, rewound.position, planned.partition, site.shared_topics())
-    end = write_back(mender, site.plan.topics, planned.partition, changes, rewound, (before, after))
+    end = write_back(mender, site.plan.topics, planned.partition, changes, position_of(image), rewound, (before, after))
     topic, at = changelog.topic, changelog.at
     following = Following(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
     stale: list[Change] = [(row, None) for row, _ in store.range(SKIP, SKIP_END)]

@@ -274,6 +274,8 @@ class Container:
         task.end_switch()
         passing("switch.after")
         self._tell_notes(task)
+        for failure in task.take_backfill_failures():
+            self.renewal.quarantine(failure)
 
     def _catch_up_with(self, behind: RulesBehind) -> None:
         """Another container was there first: read what it had read."""

@@ -13,6 +13,7 @@ from samovar.changelog.letters import fitted
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
 from samovar.changelog.redriven import carried
+from samovar.patterns.matcher import MatchHeader, PendingMatches
 from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.forwarding import Forwarding
@@ -25,7 +26,7 @@ from samovar.tasks.plan import MAIN, InputSpec, Plan
 from samovar.tasks.receiving import Receiver
 from samovar.tasks.residence import Residence
 from samovar.tasks.skipping import Skips
-from samovar.tasks.storm import Guard
+from samovar.tasks.storm import Alert, Guard
 from samovar.tasks.switching import Switch, rules_facts
 
 
@@ -101,7 +102,7 @@ class Core:
         self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
         self.residence = Residence(plan, store, [spec.origin for spec in inputs])
         self.store = store
-        self.changelog_id = ""
+        self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
         self.muting = Muting(plan.rules)
@@ -194,19 +195,30 @@ class Core:
         self._dirty = True
 
     def _run(self, ordered: Ordered) -> None:
-        found = self.residence.run(ordered.released, ordered.watermark)
+        has_filters = not (self.muting.is_idle and self.guard.is_idle and self._skips.is_over)
+        found = self.residence.run(ordered.released, ordered.watermark, defer_messages=has_filters)
         if len(found):
-            self.found_bytes += len(found.text)
-            found_here: Sequence[Pair] = found.records()
-            alerts = found_here if self.muting.is_idle else self.muting.left(found_here)
-            self._since.muted += len(found_here) - len(alerts)
-            alerts = alerts if self.guard.is_idle else self._guarded(alerts)
-            left = alerts if self._skips.is_over else self._skips.left(alerts)
-            self._since.skipped += len(alerts) - len(left)
+            left = self._filtered(found) if has_filters else self._rendered(found)
             self._since.matches += len(left)
             self.alerts += left
 
-    def _guarded(self, alerts: Sequence[Pair]) -> list[Pair]:
+    def _filtered(self, found: PendingMatches) -> list[Pair]:
+        """The alerts that are left when all filters have decided, by nothing but headers: only these get messages."""
+        headers = found.headers()
+        alerts = headers if self.muting.is_idle else self.muting.left(headers)
+        self._since.muted += len(headers) - len(alerts)
+        kept = list[Alert](alerts) if self.guard.is_idle else self._limited(alerts)
+        left = kept if self._skips.is_over else self._skips.left(kept)
+        self._since.skipped += len(kept) - len(left)
+        rendered = iter(self._rendered(found, [each.row for each in left if isinstance(each, MatchHeader)]))
+        return [next(rendered) if isinstance(each, MatchHeader) else each.record for each in left]
+
+    def _rendered(self, found: PendingMatches, rows: Sequence[int] | None = None) -> list[Pair]:
+        matches = found.render(rows)
+        self.found_bytes += len(matches.text)
+        return list(matches.records())
+
+    def _limited(self, alerts: Sequence[MatchHeader]) -> list[Alert]:
         before = self.guard.throttled.total()
         left = self.guard.left(alerts)
         self._since.throttled += self.guard.throttled.total() - before
@@ -235,7 +247,7 @@ class Core:
         watermark = None if intake.watermark == NO_TIME else intake.watermark
         told, book = self.forwarding.told(), 0 if self.plan.book is None else self.plan.book.change
         head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
-        return Position(*head, told, book, self.changelog_id, self.plan.service)
+        return Position(*head, told, book, self.changelog_id, self.plan.service, self.journal_id)
 
     @property
     def indexing(self) -> bool:

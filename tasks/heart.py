@@ -44,6 +44,7 @@ class Heart(Protocol):
     counts: Counts
     alerts: list[Pair]
     changelog_id: str  # of the topic that its commits go to
+    journal_id: str
 
     @property
     def intake(self) -> Intake: ...

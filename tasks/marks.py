@@ -27,8 +27,10 @@ class Mark:
         self.path = folder / "over-limit"
         self.ended = folder / "over-limit.ended"
 
-    def failure_of(self, plan: Plan) -> RuleFailure | None:
-        """At the start of a task: the rule that ended the process so often that it is to be taken out."""
+    def failure_of(self, *plans: Plan) -> RuleFailure | None:
+        """At the start of a task: the rule that ended the process so often that it is to be taken out. It is at work in
+        the first plan, or was about to come in with a later one, and its history was folded.
+        """
         try:
             name, _, key = self.path.read_bytes().partition(b"\n")
         except OSError:
@@ -39,7 +41,7 @@ class Mark:
         self.ended.write_text(json.dumps(counts))
         self.ended.chmod(0o600)
         self.put_away()
-        version = next((each.version for each in plan.program.rules if each.rule.id == rule), None)
+        version = next((each.version for plan in plans for each in plan.program.rules if each.rule.id == rule), None)
         if version is None or counts[rule] < ENDED_MOST:
             return None
         self.ended.unlink()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
@@ -42,7 +42,14 @@ def check_against_offsets(
 
 
 def check_against_changelog(position: Position | None, topic: Topic, partition: int) -> None:
-    """Refuse a state that was begun in another changelog: what is in this one is only what came after."""
+    """Refuse half a rewind; and a state that was begun in another changelog: this one has only what came after."""
+    if position is not None and position.rewinding:
+        raise Refused(
+            "rewind-unfinished",
+            f"a rewind was ended while it wrote the changelog {topic.name}: the state of partition {partition} is half"
+            " what it was and half what it is to be",
+            "Run `samovar rewind` again; it begins anew. `samovar restore --from source` brings back what was before.",
+        )
     if position is None or not position.changelog or position.changelog == topic.id:
         return
     raise Refused(
@@ -52,6 +59,21 @@ def check_against_changelog(position: Position | None, topic: Topic, partition: 
         "Make it whole again from the input: `samovar restore --from source`.",
         f"topic id {topic.id}, the state was begun in {position.changelog}",
     )
+
+
+def check_against_journal(position: Position, topic: Topic, numbers: Collection[int], partition: int) -> None:
+    """Refuse a state whose journal was made again and lacks entries, by the numbers that it has."""
+    lost = [number for number in range(1, position.journal + 1) if number not in numbers]
+    if lost:
+        raise Refused(
+            "topic-recreated",
+            f"the journal {topic.name} was deleted and made again: of the {position.journal:,} entries of partition"
+            f" {partition} it lacks {len(lost):,}",
+            "Put its records back from a copy, with the same keys and partitions. Without them the state cannot be"
+            " rebuilt from the input, nor verified against it: take a copy of the state, and start under another"
+            " service name.",
+            f"topic id {topic.id}, the state was made with {position.journal_id}",
+        )
 
 
 def _stored(position: Position | None, at: TopicPartition) -> Input | None:

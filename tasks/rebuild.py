@@ -183,11 +183,12 @@ class Replay:
         return at
 
     def _topic_ids(self) -> None:
-        changelog = self.plan.topics.changelog
-        topics = self.log.topics([changelog, *(spec.topic for spec in self.plan.inputs)])
+        changelog, journal = self.plan.topics.changelog, self.plan.topics.journal
+        topics = self.log.topics([changelog, journal, *(spec.topic for spec in self.plan.inputs)])
         for source in self.core.intake.sources.values():
             source.topic_id = topics[source.spec.topic].id
         self.core.changelog_id = topics[changelog].id if changelog in topics else ""
+        self.core.journal_id = topics[journal].id if journal in topics else ""
 
     def run(self, until: Until) -> None:
         for entry in self.entries:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from samovar.changelog.record import ROW, key_prefix, unreadable_rows
-from samovar.patterns.matcher import UNLIMITED, Matches, StateError, States, StepBudget, step
+from samovar.patterns.matcher import UNLIMITED, PendingMatches, StateError, States, StepBudget, find_matches
 from samovar.patterns.native import Batch
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.deadline_index import ROWS_END, DeadlineIndex, Index
@@ -75,13 +75,13 @@ class Residence:
         self._load(rows)
         return True
 
-    def run(self, released: Batch, watermark: int) -> Matches:
+    def run(self, released: Batch, watermark: int, *, defer_messages: bool = False) -> PendingMatches:
         """Take released events through the rules; then let event time pass."""
         if not self.whole:
             self.finish_index()
             self._bring_in(self.states.cold_keys(released))
             self._bring_in(self.states.unknown_keys(self.index.due(watermark)))
-        return step(self.states, released, watermark)
+        return find_matches(self.states, released, watermark, defer_messages=defer_messages)
 
     def next_deadline(self) -> int:
         """Event time at which something may happen with no event."""

@@ -138,7 +138,10 @@ def stands_alike(one: Position | None, other: Position | None) -> bool:
     if one is None or other is None:
         return one is other
     nexts = [{name: (each.next, each.topic_id) for name, each in position.inputs.items()} for position in (one, other)]
-    rest = [(each.watermark, each.streams, dict(each.rules), each.journal, each.book) for each in (one, other)]
+    rest = [
+        (each.watermark, each.streams, dict(each.rules), each.journal, each.book, each.rewinding)
+        for each in (one, other)
+    ]
     is_one_changelog = one.changelog == other.changelog or not (one.changelog and other.changelog)
     return nexts[0] == nexts[1] and rest[0] == rest[1] and is_one_changelog
 

@@ -74,20 +74,23 @@ def write_back(
     topics: OutputTopics,
     partition: int,
     changes: Sequence[Change],
+    was: Position | None,
     rewound: Rewound,
     offsets: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
 ) -> int:
     """Let the changelog, the journal and the offsets follow; the offset after the last record of the changelog.
 
-    `offsets` are the group's, before and after. Where one transaction would be too large, the first takes the position
-    away and the offsets stay as they were: a service that is started then is refused, and the rewind can be run again.
+    `offsets` are the group's, before and after. Where one transaction would be too large, the first marks the position
+    that `was` and the offsets stay as they were: a service that is started then is refused, and the rewind can be run
+    again with all that only the position knows.
     """
     before, after = offsets
     at = TopicPartition(topics.changelog, partition)
     rows = [change for change in changes if change[0] != POSITION]
     parts = mender.parts_of(rows)
     if len(parts) > 1:
-        parts[0] = [(POSITION, None), *parts[0]]
+        half = None if was is None else pack_position(replace(was, rewinding=True))
+        parts[0] = [(POSITION, half), *parts[0]]
     for part in parts[:-1]:
         mender.write([Append(at.topic, part, partition)], before)
     ended = [*parts[-1], (POSITION, pack_position(rewound.position))]

@@ -16,9 +16,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.log import Pair
 from samovar.changelog.record import Position
 from samovar.state.store import Change, Readable
+from samovar.tasks.storm import Alert
 
 SKIP = b"s"
 SKIP_END = bytes([SKIP[0] + 1])
@@ -46,16 +46,16 @@ class Skips:
     def is_over(self) -> bool:
         return not self.ids and not self.inputs
 
-    def left(self, alerts: Sequence[Pair]) -> list[Pair]:
+    def left(self, alerts: Sequence[Alert]) -> list[Alert]:
         """The alerts that are to be published."""
         found = []
-        for key, value in alerts:
-            id_ = id_of(value or b"")
+        for alert in alerts:
+            id_ = alert.id.encode()
             if id_ in self.ids:
                 self.ids.discard(id_)
                 self._found.append(id_)
             else:
-                found.append((key, value))
+                found.append(alert)
         return found
 
     def changes(self, position: Position) -> list[Change]:
@@ -82,10 +82,6 @@ class Skips:
         if any(at.get(stream, offset) < offset for stream, offset in self.inputs.items()):
             return False
         return self.watermark is None or (position.watermark is not None and position.watermark >= self.watermark)
-
-
-def id_of(alert: bytes) -> bytes:
-    return str(json.loads(alert)["id"]).encode()
 
 
 def skip_rows(

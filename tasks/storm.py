@@ -19,10 +19,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from samovar.changelog.log import Pair
 from samovar.changelog.record import STORM, newer
+from samovar.patterns.matcher import MatchHeader
 from samovar.patterns.words import counted, duration_words
 from samovar.state.store import Change, Readable
 
@@ -48,6 +49,16 @@ class Count:
     quiet: bool = True  # nothing was kept back in this window
 
 
+class Alarm(NamedTuple):
+    """A record of the alerts topic about a rule, not a key."""
+
+    id: str
+    record: Pair
+
+
+Alert: TypeAlias = MatchHeader | Alarm
+
+
 class Guard:
     """The source of truth for how many alerts each rule raised lately, between two commits."""
 
@@ -69,28 +80,27 @@ class Guard:
         """Rules that are in a storm, and how many of their alerts were kept back."""
         return {rule: count.kept_back for rule, count in self.counts.items() if count.since_ms is not None}
 
-    def left(self, alerts: Sequence[Pair]) -> list[Pair]:
+    def left(self, alerts: Sequence[MatchHeader]) -> list[Alert]:
         """Those that are raised, and alarms about the others."""
-        found: list[Pair] = []
-        for pair in alerts:
-            alert = json.loads(pair[1] or b"{}")
-            limit = self.limits.get(alert["rule"]) or self.limits.get(EVERY)
-            found += [pair] if limit is None else self._judged(pair, alert, limit)
+        found: list[Alert] = []
+        for alert in alerts:
+            limit = self.limits.get(alert.rule) or self.limits.get(EVERY)
+            found += [alert] if limit is None else self._judged(alert, limit)
         return found
 
-    def _judged(self, pair: Pair, alert: dict[str, Any], limit: tuple[int, int]) -> list[Pair]:
-        rule, at, (most, per_ms) = alert["rule"], alert["at"], limit
+    def _judged(self, alert: MatchHeader, limit: tuple[int, int]) -> list[Alert]:
+        rule, at, (most, per_ms) = alert.rule, alert.at, limit
         window_ms = at - at % per_ms
         count = self.counts.setdefault(rule, Count(window_ms, at))
         if window_ms < count.window_ms:
-            return [pair]
+            return [alert]
         self._changed.add(rule)
-        found = self._begun(count, alert, window_ms, per_ms) if window_ms > count.window_ms else []
+        found: list[Alert] = [*self._begun(count, alert, window_ms, per_ms)] if window_ms > count.window_ms else []
         if at > count.last_ms:
             count.last_ms, count.earlier = at, count.all
         count.all += 1
         if count.earlier < most:
-            return [*found, pair]
+            return [*found, alert]
         self.throttled[rule] += 1
         count.kept_back, count.quiet = count.kept_back + 1, False
         if count.since_ms is None:
@@ -100,12 +110,12 @@ class Guard:
             found.append(alarm(alert, "storm", count.since_ms, text, limit, 0))
         return found
 
-    def _begun(self, count: Count, alert: dict[str, Any], window_ms: int, per_ms: int) -> list[Pair]:
+    def _begun(self, count: Count, alert: MatchHeader, window_ms: int, per_ms: int) -> list[Alarm]:
         """A new window begins; the storm is over where the last one was quiet, or where one passed with no alert."""
-        found: list[Pair] = []
+        found: list[Alarm] = []
         if count.since_ms is not None and (count.quiet or window_ms > count.window_ms + per_ms):
-            text = f"the storm of {alert['rule']} is over: {count.kept_back:,} alerts were kept back"
-            limit = self.limits.get(alert["rule"]) or self.limits[EVERY]
+            text = f"the storm of {alert.rule} is over: {count.kept_back:,} alerts were kept back"
+            limit = self.limits.get(alert.rule) or self.limits[EVERY]
             found = [alarm(alert, "storm-over", count.since_ms, text, limit, count.kept_back)]
             count.since_ms, count.kept_back = None, 0
         count.window_ms, count.last_ms, count.earlier, count.all, count.quiet = window_ms, window_ms, 0, 0, True
@@ -117,24 +127,23 @@ class Guard:
         return [(STORM + rule.encode(), _packed(asdict(self.counts[rule]))) for rule in changed]
 
 
-def alarm(alert: dict[str, Any], kind: str, since_ms: int, text: str, limit: tuple[int, int], kept_back: int) -> Pair:
-    """A record of the alerts topic about a rule, not a key."""
-    rule = alert["rule"]
-    id_ = hashlib.sha256(f"{kind} {rule} {since_ms} {alert['id']}".encode()).hexdigest()[:32]
+def alarm(alert: MatchHeader, kind: str, since_ms: int, text: str, limit: tuple[int, int], kept_back: int) -> Alarm:
+    rule = alert.rule
+    id_ = hashlib.sha256(f"{kind} {rule} {since_ms} {alert.id}".encode()).hexdigest()[:32]
     record = {
         "rule": rule,
-        "version": alert["version"],
+        "version": alert.version,
         "id": id_,
         "key": {},
         "start": since_ms,
-        "end": alert["at"],
-        "at": alert["at"],
+        "end": alert.at,
+        "at": alert.at,
         "steps": {},
         "emit": {"alerts": limit[0], "per_ms": limit[1], "kept_back": kept_back},
         "message": text,
         "alarm": kind,
     }
-    return rule.encode(), json.dumps(record).encode()
+    return Alarm(id_, (rule.encode(), json.dumps(record).encode()))
 
 
 # ---------------------------------------------------------------- what was in force

@@ -54,11 +54,13 @@ from samovar.tasks.notes import Note
 from samovar.tasks.opening import (
     check_against_changelog,
     check_against_inputs,
+    check_against_journal,
     check_against_offsets,
     recover_waiting,
     rows_of_gone_rules,
 )
 from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.rebuild import entries_of
 from samovar.tasks.restoring import plan_of_position
 from samovar.tasks.storm import limits_in, limits_row
 from samovar.tasks.switching import (
@@ -158,6 +160,8 @@ class Task:
         self._following: Following | None = None
         self._snapshot_at_ms = clock.steady_ms()
         self.failure: RuleFailure | None = None  # for which a rule is to be taken out
+        self._ended_by: RuleFailure | None = None  # the process, while the rule was not at work yet
+        self._backfill_failures: list[RuleFailure] = []  # of rules that came in quarantined, to be told to all
         self.is_abandoned = False  # its inputs are to be read again from its position on
         self.piece_rows: int | None = None  # records that are taken at once, where whole batches find too much
         self._takes_all = False  # the next step may find as much as it likes: it cannot be cut
@@ -270,9 +274,18 @@ class Task:
         position = None if data is None else unpack_position(data)
         check_against_changelog(position, self.changelog.topic, self.partition)
         check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
+        self._check_journal(position)
         self._begin(position)
         self._following = following_of(self.store)
-        self.failure = self._mark.failure_of(self.core.plan)
+        self.failure = self._mark.failure_of(self.core.plan, self.plan)
+
+    def _check_journal(self, position: Position | None) -> None:
+        """A journal that is another topic now is read: one that was put back from a copy has all entries."""
+        name = self.plan.topics.journal
+        topic = self.log.topics([name])[name]
+        if position is not None and position.journal_id not in ("", topic.id):
+            entries = entries_of(self.log, TopicPartition(name, self.partition))
+            check_against_journal(position, topic, {entry.number for entry in entries}, self.partition)
 
     def _begin(self, position: Position | None, standing: Plan | None = None) -> None:
         """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
@@ -319,12 +332,13 @@ class Task:
     def _core_of(self, plan: Plan, position: Position | None) -> Heart:
         """The rules of a plan, from a position on."""
         specs = numbered(position, plan.inputs)
-        topics = self.log.topics([spec.topic for spec in specs])
+        topics = self.log.topics([*(spec.topic for spec in specs), plan.topics.journal])
         bounds = self.log.bounds([TopicPartition(spec.topic, self.partition) for spec in plan.inputs])
         if position is not None:
             check_against_inputs(position, specs, topics, bounds, self.partition)
         core = heart_of(plan, self.partition, self.store, specs, position)
         core.changelog_id, core.intake.partitions_now = self.changelog.topic.id, self._partitions_now
+        core.journal_id = topics[plan.topics.journal].id
         if position is not None:
             recover_waiting(self.log, core.intake, position, self.partition)
         for source in core.intake.sources.values():
@@ -379,12 +393,7 @@ class Task:
         """The last of the rules before a change: what it commits is what those after it begin from."""
         assert not self.dirty, self.name
         assert isinstance(self.core, Core), self.name
-        switch = switched(self.core.plan, self.plan, _known(self.core.watermark))
-        if switch.warm:
-            since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
-            switch = replace(switch, warm_from=since)
-        specs = numbered(self.core.position(), switch.plan.inputs)
-        warm = warm_rows(self.log, switch, self.partition, self.core, specs)
+        switch, warm = self._backfill(switched(self.core.plan, self.plan, _known(self.core.watermark)))
         rows = switch_rows(self.store, switch.plan, switch.moves)
         self.core.turn(switch, self._nexts_after(switch.plan))
         self._tell_switch(switch, rows)
@@ -392,6 +401,41 @@ class Task:
         if self.store.get(INDEXED) is not None:
             outcome.changes.extend(deadline_rows([*rows, *warm]))
         return outcome
+
+    def _backfill(self, switch: Switch) -> tuple[Switch, list[Change]]:
+        """The change, and the rows of its rules' history. A rule that goes over the budget comes in quarantined."""
+        failure, self._ended_by = self._ended_by, None
+        if failure is not None:
+            switch = self._without(switch, failure)
+        assert isinstance(self.core, Core), self.name
+        while switch.warm:
+            since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
+            switch = replace(switch, warm_from=since)
+            specs = numbered(self.core.position(), switch.plan.inputs)
+            budget = replace(self.upkeep.budget, mark=self._mark.path)
+            try:
+                return switch, warm_rows(self.log, switch, self.partition, self.core, specs, budget)
+            except RuleFailure as failed:
+                self._mark.put_away()
+                switch = self._without(switch, failed)
+        return switch, []
+
+    def take_backfill_failures(self) -> list[RuleFailure]:
+        """Rules that came in quarantined since this was last asked: all tasks are to be told."""
+        found, self._backfill_failures = self._backfill_failures, []
+        return found
+
+    def _without(self, switch: Switch, failure: RuleFailure) -> Switch:
+        """The change with the rule in quarantine whose history cannot be folded."""
+        if failure.rule not in switch.warm:
+            return switch
+        quarantined = quarantine(switch.plan, failure)
+        if quarantined is None:
+            return switch
+        self._tell_quarantine(failure)
+        self._backfill_failures.append(failure)
+        warm = tuple(rule for rule in switch.warm if rule != failure.rule)
+        return replace(switch, plan=quarantined.plan, warm=warm, quarantine=quarantined.quarantine)
 
     def end_switch(self) -> None:
         """What `begin_switch` gave is in the log and in the store."""
@@ -446,15 +490,19 @@ class Task:
         failure, self.failure = self.failure, None
         switch = None if failure is None else quarantine(self.core.plan, failure)
         if switch is None or failure is None:
+            self._ended_by = failure
             return None
         has_book = switch.plan.book is not None
         rows = switch_rows(self.store, switch.plan, {}) if has_book else rows_of_gone_rules(self.store, switch.plan)
         self.core.turn(switch, self._nexts_after(switch.plan))
+        self._tell_quarantine(failure)
+        dropped, self._dropped = self._dropped, []
+        return self.core.outcome([*dropped, *rows])
+
+    def _tell_quarantine(self, failure: RuleFailure) -> None:
         text = f"{self.name}: rule {failure.rule} is in quarantine: {failure.reason}; its states are dropped"
         facts = {"rule": failure.rule, "version": failure.version, "reason": failure.reason}
         self.notes.append(Note(text, "rule-quarantined", "error", partition=self.partition, **facts))
-        dropped, self._dropped = self._dropped, []
-        return self.core.outcome([*dropped, *rows])
 
     def pieces(self, records: Records) -> Iterator[Records]:
         """Records as many at a time as may be taken."""

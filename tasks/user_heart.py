@@ -57,7 +57,7 @@ class UserHeart:
         self._skips = Skips.of(store)
         if self._skips.topics:
             self.calls.has_emitted = self._has_emitted
-        self.changelog_id = ""
+        self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
         self.alerts: list[Pair] = []  # rules have them
         self._since = Counts()
@@ -154,7 +154,7 @@ class UserHeart:
         intake = self.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
         head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
-        return Position(*head, changelog=self.changelog_id, service=self.plan.service)
+        return Position(*head, changelog=self.changelog_id, service=self.plan.service, journal_id=self.journal_id)
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one. `more` are further rows to log."""

@@ -23,6 +23,8 @@ from tests.kafka import HINT, low_port
 NODES = (1, 2, 3)
 START_S = 120.0
 SMALL = ("-Xms64m", "-Xmx192m")
+# Who leads the controllers, and which broker is missed since when.
+TOLD = tuple(f"-Dorg.slf4j.simpleLogger.log.org.apache.kafka.{name}=info" for name in ("raft", "controller"))
 # What a single node sets for itself, as Kafka has it where there are others: the time after which a broker is missed,
 # how internal topics are replicated, and a broker that hands its partitions over before it ends.
 AS_USUAL = {
@@ -64,7 +66,7 @@ class Cluster:
                 jars,
                 self._settings(node),
                 cluster=self.cluster,
-                java_options=SMALL,
+                java_options=(*SMALL, *TOLD),
             )
             for node in nodes
         }

@@ -1,6 +1,7 @@
-"""A service with marked values planted wherever one can be: in fields, nested, under flat names, in lists of lists; in
-keys, messages, emits, computed and not; in dead letters, late events, lists, labels, views, and an alert of a rule that
-nobody knows. Two of them with other values and the same everything else must look the same to who may not see them.
+"""A service with marked values planted wherever one can be: in fields, nested, under flat names, in lists of lists, in
+JSON and in Avro; in keys, messages, emits, computed and not; in dead letters, late events, lists, labels, views, and an
+alert of a rule that nobody knows. Two of them with other values and the same everything else must look the same to who
+may not see them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from samovar.service.views_store import Manifest, ViewStore
 from samovar.tasks.clock import SetClock
 from tests.http import Served, served
 from tests.oncall import START, Service, catch_up
+from tests.patterns.avro_making import encoded
 
 CONFIG = """
 http: {requests_per_s: 100000}
@@ -39,7 +41,32 @@ streams:
     key: device
     partitions: 1
     pii: [name]
+  transfer:
+    key: iban
+    partitions: 1
+    slack: 2s
+    format: avro
+    schema: transfer.avsc
+    pii: [iban, holder.name, notes, secret, photo, alias, cents, parties.phone]
 """
+TRANSFER = {
+    "type": "record",
+    "name": "Transfer",
+    "fields": [
+        {"name": "iban", "type": "string"},
+        {"name": "amount", "type": "double"},
+        {"name": "holder", "type": {"type": "record", "name": "Holder", "fields": [
+            {"name": "name", "type": "string"}, {"name": "age", "type": "int"}]}},
+        {"name": "notes", "type": {"type": "array", "items": "string"}},
+        {"name": "secret", "type": {"type": "map", "values": "string"}},
+        {"name": "photo", "type": "bytes"},
+        {"name": "alias", "type": ["null", "string"], "default": None},
+        {"name": "cents", "type": "long"},
+        {"name": "parties", "type": {"type": "array", "items": {"type": "record", "name": "Party", "fields": [
+            {"name": "phone", "type": "string"}, {"name": "role", "type": "string"}]}}},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}  # fmt: skip
 RULES = {
     "testing": """
 rule: testing
@@ -95,6 +122,30 @@ lists: {watched: [%s]}
 match: |
   sequence by card with maxspan=1m
     [purchase where card in $watched or card == "%s" or max(account, 1d) > 5 or prev(card, 1d) == card] as p
+""",
+    "wiring": """
+rule: wiring
+match: |
+  sequence by iban with maxspan=10m
+    [transfer where amount > 100] as t
+message: "{t.iban} {upper(t.holder.name)} {t.alias} {t.cents} {t.photo} {t.amount}"
+emit:
+  iban: t.iban
+  name: t.holder.name
+  part: substring(t.alias, 0, 7)
+  notes: t.notes
+  secret: t.secret
+  photo: t.photo
+  cents: t.cents
+  parties: t.parties
+  amount: t.amount
+""",
+    "wired": """
+rule: wired
+match: |
+  session by holder.name with gap=5m
+    [transfer where amount > 0] as t
+emit: {ibans: values(t.iban), least: min(t.alias), most: max(t.cents)}
 """,
     "logins": """
 rule: logins
@@ -166,12 +217,35 @@ def events_of(planted: Planted) -> list[dict[str, Any]]:
     return [*sorted(found, key=lambda event: event["ts"]), *later]
 
 
+def transfers_of(planted: Planted) -> list[tuple[bytes, bytes]]:
+    """Avro, of which one message is late, one is cut, one goes on behind its end, and one is none at all."""
+    found = []
+    for number, (second, amount) in enumerate([(0, 5.0), (1, 900.0), (30, 700.0), (10_800, 1.0), (1, 3.0)]):
+        event = {
+            "iban": planted.text(f"iban {number % 2}"),
+            "amount": amount,
+            "holder": {"name": planted.text(f"holder {number % 2}"), "age": 7},
+            "notes": [planted.text("note"), planted.text("another note")],
+            "secret": {planted.text("name in an avro map"): planted.text("in an avro map")},
+            "photo": planted.text("photo").encode(),
+            "alias": planted.text("alias"),
+            "cents": planted.number("cents"),
+            "parties": [{"phone": planted.text("phone of a party"), "role": "payer"}],
+            "ts": START + second * 1000,
+        }
+        found.append((str(event["iban"]).encode(), encoded(TRANSFER, event)))
+    key, whole = found[0]
+    bare = planted.text("no avro").encode()
+    return [*found, (key, whole[:-20]), (key, whole + planted.text("behind its end").encode()), (key, bare)]
+
+
 def make(folder: Path, planted: Planted, now_ms: int) -> Service:
     (folder / "rules").mkdir(parents=True)
     for name, text in RULES.items():
         given = text % (planted.text("a"), planted.text("b")) if "%s" in text else text
         (folder / "rules" / f"{name}.yml").write_text(given)
     (folder / "service.yml").write_text(CONFIG)
+    (folder / "transfer.avsc").write_text(json.dumps(TRANSFER))
     service = Service(folder / "service.yml", SetClock(now_ms))
     _publish_view(service, planted)
     service.produce(events_of(planted))
@@ -186,6 +260,7 @@ def make(folder: Path, planted: Planted, now_ms: int) -> Service:
         log.append(
             [Append("purchase", [(planted.text("a").encode(), json.dumps([planted.text("in a list")]).encode())])]
         )
+        log.append([Append("transfer", transfers_of(planted))])
         log.append([Append("login", [(key, json.dumps(event).encode()) for key, event in logins])])
     with service.container() as container:
         service.produce([purchase(planted, "c", 1, 3)])  # late

@@ -38,8 +38,13 @@ struct Budget {
     event_work += (int64_t)units;
     if (event_work > event_work_most / 8) pass(event_work > event_work_most, EVENT_WORK);
   }
-  void found(size_t bytes) {
+  // A match of so many bytes, of which so many are new: which those are depends on what the batch found before, and so
+  // the event's verdict does not.
+  void found(size_t bytes, size_t added) {
     held(bytes);
+    rendered(added);
+  }
+  void rendered(size_t bytes) {
     step_bytes += (int64_t)bytes;
     if (step_bytes > step_bytes_most && !over()) verdict = STEP_BYTES;
   }

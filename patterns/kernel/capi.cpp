@@ -78,35 +78,71 @@ SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
 // In place of a count: see samovar_verdict and samovar_failure.
 constexpr int64_t OVER_BUDGET = -1, FUNCTION_FAILED = -2;
 
-// Of matches: beyond it a line is freed as soon as it was given out, though one by one costs time.
-constexpr size_t MUCH_BYTES = 128 << 20;
-
-// Rows [from, to) of the batch. How many matches there are, or why the step was abandoned.
-SAMOVAR_EXPORT int64_t samovar_step(Handle* h, Batch* batch, size_t from, size_t to, int64_t watermark) {
+// Rows [from, to) of the batch. How many matches there are, or why the step was abandoned. Then samovar_found and
+// samovar_render, before the next step; with `defers` that makes the messages.
+SAMOVAR_EXPORT int64_t samovar_step(Handle* h, Batch* batch, size_t from, size_t to, int64_t watermark, int defers) {
+  h->engine.defers = defers != 0;
   bool good = !h->engine.budget.over() && h->engine.step(*batch, from, to, watermark);
   if (h->engine.budget.over()) return OVER_BUDGET;
-  if (!good) return FUNCTION_FAILED;
-  MemoryWatch watch_memory(&h->engine.budget);
+  return good ? (int64_t)h->engine.order.size() : FUNCTION_FAILED;
+}
+// What filters read of the matches, in order: rule, start, time of detection, and whether it is muted; and their ids,
+// end to end.
+SAMOVAR_EXPORT const char* samovar_found(Handle* h, int64_t* out) {
+  h->buffer.clear();
+  for (uint32_t k : h->engine.order) {
+    const Match& m = h->engine.matches[k];
+    *out++ = m.rule; *out++ = m.start; *out++ = m.at; *out++ = m.muted;
+    h->buffer += m.id();
+  }
+  return h->buffer.data();
+}
+
+// Of matches: beyond it a line is freed as soon as it was given out, though one by one costs time.
+constexpr int64_t MUCH_BYTES = 128 << 20;
+
+constexpr size_t RENDERED_MOST = 6 * TEXT_MOST + 64;  // of a message, every byte of it escaped
+
+// Room for so many more bytes; false where there is none. One large block is asked for politely: a reserve that is made
+// for small ones would not help.
+bool make_room(std::string& text, size_t more) {
+  if (text.capacity() - text.size() >= more) return true;
+  size_t wanted = std::max(2 * text.capacity(), text.size() + more);
+  void* volatile can = malloc(wanted + 64);  // volatile: or the compiler takes it for granted
+  free(can);
+  if (can) text.reserve(wanted);
+  return can != nullptr;
+}
+
+// Lines and keys of n matches, by their numbers in order; all of them without `which`. How many, as with samovar_step.
+SAMOVAR_EXPORT int64_t samovar_render(Handle* h, const int64_t* which, size_t n) {
+  Engine& engine = h->engine;
+  MemoryWatch watch_memory(&engine.budget);
   h->lines.clear();
   h->ends.clear();
   h->keys.clear();
   h->key_ends.clear();
   size_t bytes = 0;
-  for (const Match& m : h->engine.matches) bytes += m.line.size() + 1;
-  bool much = bytes > MUCH_BYTES;
+  bool much = engine.budget.step_bytes > MUCH_BYTES;
+  auto match = [&](size_t k) -> Match& { return engine.matches[engine.order[which ? (size_t)which[k] : k]]; };
+  for (size_t k = 0; k < n; k++) bytes += match(k).line.size() + std::min(match(k).quoted_bytes, TEXT_MOST) + 64;
   if (h->lines.capacity() > 4 * bytes + (1 << 20)) std::string().swap(h->lines);  // it was much, once
-  h->lines.reserve(bytes);
-  for (uint32_t k : h->engine.order) {
-    Match& m = h->engine.matches[k];
+  for (size_t k = 0; k < n && !engine.budget.over(); k++) {
+    Match& m = match(k);
+    if (!make_room(h->lines, k ? m.line.size() + RENDERED_MOST : bytes + RENDERED_MOST)) engine.budget.verdict = Budget::NO_MEMORY;
+    if (engine.budget.over()) break;
     write_key(h->keys, m.key);
     h->key_ends.push_back((int64_t)h->keys.size());
-    h->lines += m.line;
+    size_t before = h->lines.size();
+    engine.runners[(size_t)m.rule]->render(m, h->lines);
+    engine.budget.rendered(h->lines.size() - before - m.line.size());
     h->lines.push_back('\n');
     h->ends.push_back((int64_t)h->lines.size());
     if (much) std::string().swap(m.line);
   }
-  if (h->engine.budget.over()) { h->engine.blame(); return OVER_BUDGET; }
-  return (int64_t)h->ends.size();
+  if (!engine.budget.over()) return (int64_t)n;
+  engine.blame();
+  return OVER_BUDGET;
 }
 // The rule, whether there is an event, its stream, partition and offset; returns the key's bytes.
 SAMOVAR_EXPORT const char* samovar_failure(Handle* h, int64_t* out, size_t* size) {

@@ -105,6 +105,8 @@ Engine::Engine(const Program& program, PythonCall call, Limits limits)
     runners.back()->out = &matches;
     runners.back()->topics = &topics;
     runners.back()->budget = &budget;
+    runners.back()->texts = &texts;
+    runners.back()->defers = &defers;
     std::string name = std::string(program.text(r.id).view()) + "@" + std::string(program.text(r.version).view());
     stores_.push_back({runners.back().get(), name, {}, {}});
     int keyspec = only_keyspec(r);
@@ -153,6 +155,7 @@ void Engine::blame() {
 bool Engine::step(Batch& batch, size_t from, size_t to, int64_t watermark) {
   MemoryWatch watch_memory(&budget);
   budget.begin_step();
+  texts.clear();
   matches = std::move(held_);
   held_.clear();
   // Long slices give a key more events at a time; but all columns of a slice are held at once.

@@ -54,6 +54,8 @@ class Engine final : public HistoryHook {
   Failure failure();
   std::vector<std::string> topics;  // of the streams, by number; none: there is one input, and lines are numbered
   std::vector<Match> matches;
+  QuotedTexts texts;  // of their messages
+  bool defers = false;  // see Runner
   std::vector<uint32_t> order;  // of the matches, as they are to be given out
   bool hold = false;  // keep matches at the watermark back: a later batch may have one that comes before them
   std::vector<std::unique_ptr<Runner>> runners;

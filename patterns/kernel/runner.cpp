@@ -101,7 +101,9 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   m.suppressed = is_suppressed(s, at);
   if (m.suppressed) counters.suppressed++;
   else { s.alerted = at; counters.matches++; }
+  m.start = start;
   m.at = at;
+  m.muted = mute.covers(start, at);
   m.last = last;
   m.rule = rule.index;
   m.key = keys.bytes(s.key);
@@ -112,7 +114,9 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
   write_value(line, program.text(rule.id));
   line += ", \"version\": ";
   write_value(line, program.text(rule.version));
-  line += ", \"id\": \"" + match_id(rule, program, key, steps, *topics, start) + "\", \"key\": {";
+  line += ", \"id\": \"";
+  m.id_at = (uint32_t)line.size();
+  line += match_id(rule, program, key, steps, *topics, start) + "\", \"key\": {";
   std::vector<Value> values = decode_key(key);
   for (size_t k = 0; k < rule.key_names.size(); k++) {
     if (k) line += ", ";
@@ -152,25 +156,65 @@ void Runner::write(State& s, const Place& last, int64_t start, int64_t end, int6
     write_emitted(line, eval.of_run(node, reader, rule, row));
   }
   line += "}";
-  if (!rule.message.empty() && !mute.covers(start, at)) {
-    std::string text, part;
-    for (auto& [kind, what] : rule.message) {
-      Value v = kind == 0 ? program.text(what) : eval.of_run(what, reader, rule, row);
-      part.clear();
-      if (v.tag == FLOAT && v.d == std::floor(v.d) && std::fabs(v.d) < 1e15) write_value(part, Value::integer((int64_t)v.d));
-      else if (v.tag == OTHER && v.len && v.s[0] == '[') part = plain_list(v.view());
-      else if (v.tag != TEXT) write_value(part, v);
-      if (!add_text(text, v.tag == TEXT ? v.view() : std::string_view(part))) break;
-    }
-    line.reserve(line.size() + text.size() + text.size() / 16 + 64);
-    line += ", \"message\": ";
-    write_text(line, text);
+  size_t copied = 0;
+  if (!rule.message.empty() && !m.muted) {
+    read_message(reader, row);
+    if (*defers) copied = quote(m);
+    else write_message(line, [&](size_t k) { return told_[k]; });
   }
-  if (m.suppressed) line += ", \"suppressed\": true";
-  line += "}";
   if (trace) trace->matched(last.offset, at, m.suppressed);
-  budget->found(sizeof(Match) + line.size() + m.events.size() * sizeof(Place));
+  size_t bytes = sizeof(Match) + line.size() + m.events.size() * sizeof(Place) + m.quoted.size() * sizeof(Owned);
+  budget->found(bytes + m.quoted_bytes, bytes + copied);
   out->push_back(std::move(m));
+}
+
+// The values that a message tells, of numbers as they are and of all else text; none beyond TEXT_MOST bytes.
+void Runner::read_message(Reader& reader, int64_t row) {
+  told_.clear();
+  size_t least = 0;  // bytes that the message will have
+  for (auto& [kind, what] : rule.message) {
+    if (least > TEXT_MOST) break;
+    Value v = kind == 0 ? eval.program.text(what) : eval.of_run(what, reader, rule, row);
+    if (v.tag == OTHER && v.len && v.s[0] == '[') v = eval.scratch.keep(Value::text(plain_list(v.view())));
+    if (v.tag >= TEXT) {
+      v = Value::text(v.view().substr(0, TEXT_MOST + 1));
+      least += v.len;
+    }
+    told_.push_back(v);
+  }
+}
+
+// The values outlive the step's events: whether anyone is told them is decided later. Returns the bytes copied.
+size_t Runner::quote(Match& m) {
+  size_t copied = 0;
+  m.quoted.reserve(told_.size());
+  for (const Value& v : told_) {
+    if (v.tag == TEXT) m.quoted_bytes += v.len;
+    m.quoted.push_back(texts->share(v, copied));
+  }
+  return copied;
+}
+
+template <class Told>
+void Runner::write_message(std::string& line, Told told) {
+  std::string text, part;
+  for (size_t k = 0; k < rule.message.size(); k++) {
+    Value v = told(k);
+    part.clear();
+    if (v.tag == FLOAT && v.d == std::floor(v.d) && std::fabs(v.d) < 1e15) write_value(part, Value::integer((int64_t)v.d));
+    else if (v.tag != TEXT) write_value(part, v);
+    if (!add_text(text, v.tag == TEXT ? v.view() : std::string_view(part))) break;
+  }
+  line.reserve(line.size() + text.size() + text.size() / 16 + 64);
+  line += ", \"message\": ";
+  write_text(line, text);
+}
+
+void Runner::render(const Match& m, std::string& out) {
+  out += m.line;
+  if (!m.quoted.empty()) write_message(out, [&](size_t k) { return m.quoted[k].get(); });
+  if (m.suppressed) out += ", \"suppressed\": true";
+  out += "}";
 }
 
 }  // namespace samovar

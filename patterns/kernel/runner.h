@@ -29,7 +29,7 @@ struct Counters {
 };
 
 // Matches of a rule that no alert will tell of: of one in shadow, of one that is not to alert yet, of one that only ends
-// what it began. They are counted; their messages are not worth making.
+// what it began. They are counted; nothing is quoted for their messages.
 struct Mute {
   bool shadow = false;
   int64_t before_at = INT64_MIN, after_start = INT64_MAX;
@@ -141,6 +141,8 @@ class Runner : public Keeper {
   bool show_suppressed = false;
   Mute mute;
   Budget* budget = nullptr;
+  QuotedTexts* texts = nullptr;
+  const bool* defers = nullptr;  // messages are made by `render`, if at all
   const std::vector<std::string>* topics = nullptr;  // with any, coordinates are (topic, partition, offset), not line numbers
   Trace* trace = nullptr;
 
@@ -148,6 +150,8 @@ class Runner : public Keeper {
   virtual void event(State& s, const Event& e) = 0;
   int64_t suppress() const override { return rule.suppress; }
   void note_event(const Event& e);  // for a trace
+  // The whole line of a match, its message included.
+  void render(const Match& m, std::string& out);
 
  protected:
   bool fits(int bracket, const Event& e, Reader& reader) {
@@ -170,6 +174,13 @@ class Runner : public Keeper {
   }
   void write(State& s, const Place& last, int64_t start, int64_t end, int64_t at, const std::vector<Listed>& steps,
              Reader& reader, int64_t row, const int64_t* count = nullptr);
+
+ private:
+  std::vector<Value> told_;  // by the message at hand
+  void read_message(Reader& reader, int64_t row);
+  size_t quote(Match& m);
+  template <class Told>
+  void write_message(std::string& line, Told told);
 };
 
 std::unique_ptr<Runner> sequence_runner(const RuleDef&, Evaluator&, const KeyTable&, const Limits&);

@@ -206,6 +206,7 @@ class Sequence final : public Runner {
     if ((int64_t)(r.taken.size() - r.gone_from - r.gone) <= limits.max_events) return;
     r.gone++;
     counters.dropped_events++;
+    if (!r.gone_from && r.bag_from == r.bag_to) r.start = r.taken[r.gone].place;  // or two runs would list the same
     if ((int64_t)r.gone >= limits.max_events) clear_gone(r);
   }
   void clear_gone(Run& r) const {
@@ -403,9 +404,10 @@ class Sequence final : public Runner {
     for (int node : rule.names[step(0).names[0]].captures) values_.push_back(captured(node, e));
     s.bag.push({e.place, s.number, 0}, values_.data());
     s.bag_blocked = OPEN;
-    if (s.bag.end() - std::max(s.bag_floor, s.bag.begin()) > limits.max_events) {
+    int64_t most = std::max(limits.max_events, step(0).nmin);  // fewer would never be enough
+    if (s.bag.end() - std::max(s.bag_floor, s.bag.begin()) > most) {
       counters.dropped_events++;
-      s.bag_floor = s.bag.end() - limits.max_events;  // `trim` lets them go; runs of this event may still list them
+      s.bag_floor = s.bag.end() - most;  // `trim` lets them go; runs of this event may still list them
     }
   }
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from samovar.changelog.cursors import read_all
 from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.log import TopicPartition, TopicSpec
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.record import FOLLOWING, Following, pack_following
 from samovar.changelog.restore import following_of
 from samovar.state import snapshots
@@ -90,6 +91,21 @@ def test_a_changelog_that_was_made_again_is_refused(service: Service) -> None:
     service.refused("changelog-recreated", "samovar restore --from source")
     service.wipe()
     service.refused("state-lost", "samovar restore --from source")
+
+
+def test_a_journal_that_was_made_again_is_refused_until_its_records_are_put_back(service: Service) -> None:
+    """P4: with the store, and without it, since the changelog has the position too."""
+    name = service.settings.journal.topic
+    parts = [TopicPartition(name, number) for number in range(service.partitions)]
+    copies = {at: [pair for records in read_all(service.log, at) for pair in records.pairs()] for at in parts}
+    made_again(service, name)
+    service.refused("topic-recreated", "Put its records back")
+    service.wipe()
+    service.refused("topic-recreated", "Put its records back")
+    service.log.append([Append(name, copies[parts[0]], 0)])
+    service.refused("topic-recreated", "of partition 1 it lacks")
+    service.log.append([Append(at.topic, copies[at], at.partition) for at in parts[1:]])
+    ends_right(service)
 
 
 def test_a_changelog_with_other_partitions_is_refused(service: Service) -> None:

@@ -136,6 +136,32 @@ def test_killed_in_the_middle_it_is_run_again_or_not(
     assert (digests(service), ids(service), forwarded(service)) == (states, published, there)
 
 
+@pytest.mark.parametrize("again", ["rewind", "restore"])
+def test_killed_between_the_transactions_of_one_task(
+    service: Service, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """P1, P4: what lies between is refused, and holds what is needed to begin anew: how far the task had been, and what
+    it had told the stages that read it.
+    """
+    states, published, there = digests(service), ids(service), forwarded(service)
+    to = moment(service, 0.4)
+    monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "2")
+    killed = run_apart("rewind", service.config, "--to-time", to, SAMOVAR_KILL="commit.before:3")
+    assert killed.returncode == -9, killed.stderr
+    service.nobody_there()
+    service.refused("rewind-unfinished", "Run `samovar rewind` again")
+    service.nobody_there()
+    if again == "rewind":
+        rewind(service, to)
+    else:
+        done = run("restore", service.config, "--from", "source")
+        assert done.exit_code in (0, 2), done.output
+        assert digests(service) == states
+    service.run_to_end(poll=BATCH)
+    service.nobody_there()
+    assert (digests(service), ids(service), forwarded(service)) == (states, published, there)
+
+
 def test_killed_while_it_comes_again(service: Service, make_twin: Callable[[Service], Service]) -> None:
     """What must not be written twice is known after a crash, with the store and without it."""
     states, published, there = digests(service), ids(service), forwarded(service)

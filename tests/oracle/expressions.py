@@ -128,8 +128,9 @@ def is_in(expr: In, scope: Scope) -> bool:
     for item in expr.items:
         other = evaluate(item, scope)
         if expr.ignore_case and is_text(value) and is_text(other):
-            value, other = value.lower(), other.lower()
-        if compare("==", value, other):
+            if regex(re2.escape(other), True).fullmatch(value):
+                return True
+        elif compare("==", value, other):
             return True
     return False
 
@@ -147,8 +148,7 @@ def fits_text(expr: TextMatch, value: Value) -> bool:
 def like(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     """`*` is any text, `?` any one character, everything else itself."""
     parts = {"*": ".*", "?": "."}
-    source = "".join(parts.get(char, re.escape(char)) for char in pattern)
-    return re.compile(source, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+    return regex("(?s)" + "".join(parts.get(char, re2.escape(char)) for char in pattern), ignore_case)
 
 
 @cache

@@ -82,6 +82,7 @@ class Partial:
     missed: a step that must be strictly next can no longer be reached, since another event came.
     before: the same run before it entered an optional repeated step that does not have its N yet (only overlap=all).
     waits: the last negations, once nothing else is left.
+    dropped: events of the last step that max_events let go of; they count as taken.
     """
 
     taken: tuple[Taken, ...] = ()
@@ -90,6 +91,7 @@ class Partial:
     missed: bool = False
     before: Partial | None = None
     waits: tuple[Absence, ...] = ()
+    dropped: int = 0
 
     @property
     def step(self) -> int:
@@ -139,7 +141,7 @@ def has_room(plan: Plan, partial: Partial) -> bool:
     step, got = plan.steps[partial.step], len(partial.of_step(partial.step))
     if step.kind is StepKind.UNORDERED:
         return got < len(step.brackets)
-    return step.runs_max is None or got < step.runs_max
+    return step.runs_max is None or got + partial.dropped < step.runs_max
 
 
 def reaches_end(plan: Plan, partial: Partial) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ class RuleRunner(ABC):
         self.memory = Memory(brackets, limits.max_events)
         self.names = key_names(rule.form.by, brackets[0])
         gathers = isinstance(rule.form, syntax.Session | syntax.Window)
-        self.most_listed = MAX_LISTED if gathers else limits.max_events
+        self.most_listed = MAX_LISTED if gathers else sys.maxsize  # the others hold max_events at the most
 
     def run(self, events: list[Event], end: float) -> list[Found]:
         found = []

@@ -190,8 +190,10 @@ class SequenceOfKey(ABC):
     def with_event(self, target: int, partial: Partial, event: Event) -> Iterator[Partial]:
         """An event that is taken makes negations count anew, from it on."""
         for name in self.names_that_fit(target, partial, event):
-            taken = self.bounded(target, (*partial.taken, Taken(target, name, event)))
-            yield Partial(taken, partial.bag)
+            taken = (*partial.taken, Taken(target, name, event))
+            held = self.bounded(target, taken)
+            before = partial.dropped if target == partial.step else 0
+            yield Partial(held, partial.bag, dropped=before + len(taken) - len(held))
 
     def names_that_fit(self, target: int, partial: Partial, event: Event) -> Iterator[str]:
         """Members of a group cannot read each other; the others read what was taken so far, their own step included."""
@@ -206,9 +208,12 @@ class SequenceOfKey(ABC):
                 yield str(member.name)
 
     def bounded(self, step: int, taken: tuple[Taken, ...]) -> tuple[Taken, ...]:
-        """A repeated step holds at most max_events; the oldest go."""
+        """A repeated step holds at most max_events, but no fewer than it needs; the oldest go."""
+        needed = self.plan.steps[step]
+        if needed.kind is StepKind.UNORDERED:
+            return taken
         own = [item for item in taken if item.step == step]
-        gone = own[: max(0, len(own) - self.limits.max_events)]
+        gone = own[: max(0, len(own) - max(self.limits.max_events, needed.runs_min))]
         self.dropped.events += len(gone)
         return tuple(item for item in taken if item not in gone)
 

@@ -16,6 +16,7 @@ from samovar.patterns.matcher import (
     BudgetExceeded,
     States,
     StepBudget,
+    find_matches,
     step,
 )
 from samovar.patterns.native import Batch
@@ -83,6 +84,20 @@ def test_match_tells_how_many_matches_it_dropped(tmp_path: Path) -> None:
     assert "boom: 36 matches dropped, the first of each event are kept; --max-matches allows more\n" in done.stderr
 
 
+@pytest.mark.parametrize("overlap", ["latest", "all"])
+@pytest.mark.parametrize(
+    "steps", ["[a where true] as s with runs=3..", "[b where true] [a where true] as s with runs=3.."]
+)
+def test_a_step_holds_the_events_it_needs_whatever_max_events_is(overlap: str, steps: str) -> None:
+    text = f"rule: r\nmatch: |\n  sequence by card with maxspan=1h, overlap={overlap} {steps} [c where true]\n"
+    kinds = ["b", "a", "a", "a", "a", "c"]
+    events = [{"type": kind, "ts": at, "card": "c"} for at, kind in enumerate(kinds)]
+    found = matches_of(text, events, max_events=1)
+    assert [(match["steps"]["s"]) for match in found] == [[2, 3, 4]]
+    wanted = oracle.run(rules_of(text), events, max_events=1).matches
+    assert [(match["start"], match["steps"]) for match in found] == [(each["start"], each["steps"]) for each in wanted]
+
+
 # ---------------------------------------------------------------- the size of a match
 
 
@@ -119,6 +134,34 @@ def test_a_match_that_raises_no_alert_has_no_message() -> None:
     found = list(step(states, in_order(arrived(program, some(5))), 10))
     assert {(match["at"], match["start"]) for match in found if "message" in match} == {(3, 0), (4, 0)}
     assert len(found) == 10
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_headers_say_what_lines_say(defer: bool) -> None:
+    program = program_of(ALL_OF_THREE)
+    states, batch = States(program), in_order(arrived(program, some(6)))
+    states.mute(0, shadow=False, before_at_ms=3, after_start_ms=None)
+    found = find_matches(states, batch, 10, defer_messages=defer)
+    headers = found.headers()
+    whole = list(found.render())
+    fields = ("rule", "version", "id", "start", "at")
+    assert [tuple(match[field] for field in fields) for match in whole] == [header[1:6] for header in headers]
+    assert [header.row for header in headers] == list(range(20))
+    assert ["message" not in match for match in whole] == [header.is_muted for header in headers]
+    assert list(found.render([7, 3])) == [whole[7], whole[3]]
+    assert not found.render([])
+
+
+def test_a_message_that_nobody_will_read_takes_no_memory() -> None:
+    program = program_of(ALL_OF_THREE)
+    batch = in_order(arrived(program, [event | {"blob": str(event["ts"]) * 1024} for event in some(40)]))
+    states = States(program)
+    states.limit(StepBudget(step_bytes=16 << 20))  # of about 80 MB with all messages
+    found = find_matches(states, batch, 1_000, defer_messages=True)
+    assert len(found) == 9_880
+    assert [len(match["message"].encode()) > 8_000 for match in found.render([0, 9_879])] == [True, True]
+    with pytest.raises(BatchTooLarge):
+        found.render()
 
 
 def test_all_matches_of_three_large_events_fit_into_little_memory(tmp_path: Path) -> None:

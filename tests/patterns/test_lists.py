@@ -43,13 +43,34 @@ ACROSS = ("a.x in $l", "a.x not in $l and x in $l", "x in ($l, a.x)", "x in (a.x
 # like numbers, and texts that differ by case alone.
 NUMBERS = (0, -0.0, 1, 1.0, 2.5, -1, 2**53, 2.0**53, 2**53 + 1, -(2**63), 2**63 - 1, 1e300, 1e-300)
 TEXTS = ("", "1", "1.0", "true", "p", "P", "pq", "PQ", "É", "é", "p*", "longer than what stands in a value", "null")
+# Letters whose other case is more than one letter, or another script's.
+LONG_S, SIGMA, KELVIN, DOTLESS = "\u017f", "\u03c3", "\u212a", "\u0131"
+CASES = (
+    "straße",
+    "STRASSE",
+    "STRAẞE",
+    LONG_S,
+    "s",
+    "S",
+    "ς",
+    "Σ",
+    SIGMA,
+    KELVIN,
+    "k",
+    "İ",
+    "i",
+    DOTLESS,
+    "ŉ",
+    "ǅ",
+    "ǆ",
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.sampled_from(NUMBERS),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.sampled_from(TEXTS),
+    st.sampled_from((*TEXTS, *CASES)),
     st.text("pPqQ1*?é ", max_size=4),
 )
 LISTS = st.lists(SCALARS, min_size=1, max_size=80)
@@ -77,10 +98,27 @@ def test_what_is_in_a_list_is_what_the_oracle_finds_in_it(
     assert_as_the_oracle(rule_of((first, second), listed), picked)
 
 
-PATTERNS = st.lists(st.text("ab*?é", max_size=4), min_size=1, max_size=12)
+@pytest.mark.parametrize("sign", ["in~", "like~", ":", "regex~"])
+@pytest.mark.parametrize("word", CASES)
+def test_letters_are_folded_one_by_one_whatever_the_operator(sign: str, word: str) -> None:
+    pattern = f"^{word}$" if sign == "regex~" else word
+    text = RULE.format(first=f'x {sign} ("{pattern}")', second="true").replace("    [e where true] as b\n", "")
+    loaded = load_text(text)
+    assert loaded.rule is not None, loaded.findings
+    events = [{"type": "e", "ts": n, "k": 1, "x": each} for n, each in enumerate(CASES)]
+    found = {CASES[match["steps"]["a"][0]] for match in find(compile_rules([loaded.rule]), events)}
+    alike = {"straße", "STRAẞE"}, {LONG_S, "s", "S"}, {"ς", "Σ", SIGMA}, {KELVIN, "k"}, {"ǅ", "ǆ"}
+    assert found == next((letters for letters in alike if word in letters), {word})
 
 
-@given(sign=st.sampled_from(["like", "like~", ":"]), patterns=PATTERNS, texts=st.lists(st.text("abABé*", max_size=5)))
+PATTERNS = st.lists(st.text("ab*?éßS", max_size=4), min_size=1, max_size=12)
+
+
+@given(
+    sign=st.sampled_from(["like", "like~", ":"]),
+    patterns=PATTERNS,
+    texts=st.lists(st.text(f"abABé*ßẞs{LONG_S}", max_size=5)),
+)
 def test_what_fits_a_list_of_patterns_is_what_the_oracle_finds(
     sign: str, patterns: list[str], texts: list[str]
 ) -> None:

@@ -171,14 +171,25 @@ def test_what_cannot_go_back_stays_and_is_said(service: Service) -> None:
             ("__streams.errors.partition", b"0"),
             ("__streams.errors.offset", b"1"),
         ),
+        *(
+            (
+                ("__streams.errors.exception", b"WRONG_TYPE"),
+                ("__streams.errors.topic", b"purchase"),
+                ("__streams.errors.partition", b"0"),
+                ("__streams.errors.offset", b"1"),
+                ("samovar.stage", stage),
+            )
+            for stage in (b"by-user", b"by-place")
+        ),
     ]
     with service.log() as log:
-        log.append([Append("s-dead-letters", [(b"k", b"v")] * 3, 0, headers)])
+        log.append([Append("s-dead-letters", [(b"k", b"v")] * 5, 0, headers)])
     found = redrive(service, "--dry-run")["plan"]
     assert found["letters"] == 1
-    assert sorted(found["left_out"].values()) == [1, 1, 1]
+    assert sorted(found["left_out"].values()) == [1, 1, 1, 2]
     done = run("dlq", "redrive", service.config, "--dry-run").stdout
     assert "1 left out: cut, so that the whole message is no longer there" in done
+    assert "2 left out: only a later stage put it aside, and others would have it twice" in done
     assert "1 left out: the topic old is no stream's; `--to STREAM` names another" in done
 
 

@@ -47,7 +47,7 @@ def params_of(site: Served) -> dict[str, Sequence[str]]:
         "rule": list(RULES),
         "alert": [*by_rule.values(), alerts[0]["id"]],
         "key": list(dict.fromkeys([*keys, "US", "d1"])),
-        "stream": ["purchase", "login"],
+        "stream": ["purchase", "login", "transfer"],
     }
 
 
@@ -56,7 +56,9 @@ QUERIES = {
     "/alerts/values": tuple(
         f"rule={rule}&field={field}"
         for rule, fields in {"computing": "own upper part joined size account twice phone is_visa amount", "gone": "x",
-                             "visits": "cards least account", "testing": "card spent cards duration_ms"}.items()
+                             "visits": "cards least account", "wired": "ibans least most",
+                             "wiring": "iban name part notes secret photo cents parties amount",
+                             "testing": "card spent cards duration_ms"}.items()
         for field in fields.split()
     ),
     "/keys/{key}/why": tuple(f"rule={rule}" for rule in RULES),
@@ -116,7 +118,7 @@ def result_of(site: Served, job: str) -> str:
 def printed(site: Served) -> Iterator[tuple[str, str]]:
     """Reports that are passed on, and what is typed in front of others."""
     folder = site.service.config.parent
-    for rule in ("testing", "computing", "visits", "watching"):
+    for rule in ("testing", "computing", "visits", "watching", "wiring", "wired"):
         text = (folder / "rules" / f"{rule}.yml").read_text()
         # Under another name all that it finds is new, and shown; with another condition some of it is gone, too.
         changed = {f"new-{rule}": text.replace(f"rule: {rule}", f"rule: new-{rule}"), rule: text.replace("200", "800")}
@@ -296,7 +298,8 @@ def test_no_answer_depends_on_a_marked_value(sites: tuple[Site, Site]) -> None:
 def test_what_can_be_fetched_is_the_same_for_other_values(sites: tuple[Site, Site]) -> None:
     one, other = sites
     for path in ("/alerts?limit=500", "/keys", "/sessions?rule=visits", "/dead-letters", "/late", "/rules", "/lists",
-                 "/streams/purchase/events?limit=500", "/alerts/precision", "/lists/watched", "/lists/known", "/views",
+                 "/streams/purchase/events?limit=500", "/streams/transfer/events?limit=500",
+                 "/alerts/precision", "/lists/watched", "/lists/known", "/views",
                  *(f"/alerts/values?{query}" for query in QUERIES["/alerts/values"])):  # fmt: skip
         here, there = (asked_of(site, "viewer", "GET", path) for site in sites)
         assert here == there, path

@@ -264,6 +264,62 @@ def test_one_record_that_finds_too_much_is_taken_all_the_same(
     equal(service)
 
 
+# ---------------------------------------------------------------- too much of a rule's history
+
+
+def boom_comes_later(service: Service) -> None:
+    """The service runs without the rule, which is then published with all of its history."""
+    (service.config.parent / "rules" / "boom.yml").unlink()
+
+
+def test_a_rule_whose_history_goes_over_the_budget_comes_in_quarantined(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boom_comes_later(service)
+    events, after = mixed(service, 60), mixed(service, 5, start=600)
+    service.produce(events)
+    budget(monkeypatch, event_bytes=100_000)
+    with service.container() as container:
+        settle(service, container)
+        other = CALM.replace("rule: calm", "rule: other")
+        published(service, other, "--warm-from", START - 1, name="other.yml")
+        published(service, BOOM, "--warm-from", START - 1)
+        take(container)
+        take(container)
+        assert {each["rule"] for _, each in quarantines(service)} == {"boom"}
+        assert changes(service)[-1] == ("quarantine", [("boom", "quarantined")])
+        for task in container.tasks.values():
+            assert [each.rule.id for each in task.core.plan.program.rules] == ["calm", "other"]
+        service.produce(after)
+        settle(service, container)
+    assert sorted(calm(service)) == sorted(event["ts"] for event in [*events, *after])
+    assert {alert["rule"] for alert in alerts(service)} == {"calm", "other"}
+    digests = service.digests()
+    done = run("restore", service.config, "--from", "source", "--verify")
+    assert done.exit_code == 0, done.output
+    assert service.digests() == digests
+    equal(service)
+
+
+@pytest.mark.parametrize("step_bytes", [1, 5_000, 300_000])
+def test_a_history_that_finds_much_is_folded_in_pieces(
+    service: Service, monkeypatch: pytest.MonkeyPatch, step_bytes: int
+) -> None:
+    boom_comes_later(service)
+    service.produce(mixed(service, 20))
+    budget(monkeypatch, step_bytes=step_bytes)
+    with service.container() as container:
+        settle(service, container)
+        published(service, BOOM, "--warm-from", START - 1)
+        take(container)
+        assert not quarantines(service)
+        service.produce(mixed(service, 1, start=600))
+        settle(service, container, times=9)
+    found = [alert for alert in alerts(service) if alert["rule"] == "boom" and alert["at"] == START + 600_000]
+    assert len(found) == 2 * (20 * 19 // 2)  # with any two of before
+    equal(service)
+
+
 # ---------------------------------------------------------------- a process that ends again and again
 
 LIMITED = """
@@ -303,6 +359,21 @@ def test_a_process_that_ends_three_times_over_a_soft_limit_comes_back_without_th
     assert run_limited(service, MARKS) == 0
     assert [each["rule"] for _, each in quarantines(service)] == ["boom"]
     assert changes(service)[-1] == ("quarantine", [("boom", "quarantined")])
+    assert not list(service.state.glob("*/over-limit*"))
+    equal(service)
+
+
+def test_a_process_that_ends_three_times_in_a_rules_history_comes_back_without_the_rule(service: Service) -> None:
+    boom_comes_later(service)
+    card = next(f"c{n}" for n in range(99) if service.partition(f"c{n}") == 0)  # of the task that is first to change
+    service.produce(bought(card, 30))
+    assert run_limited(service, PASSES) == 0
+    published(service, BOOM, "--warm-from", START - 1)
+    for _ in range(3):
+        assert run_limited(service, MARKS, SAMOVAR_KILL="commit.before:1") == -signal.SIGKILL
+    assert not quarantines(service)
+    assert run_limited(service, MARKS) == 0
+    assert [each["rule"] for _, each in quarantines(service)] == ["boom"]
     assert not list(service.state.glob("*/over-limit*"))
     equal(service)
 

@@ -5,11 +5,13 @@ and what keeps a rule from flooding whoever reads alerts.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from samovar.patterns.matcher import Matches, PendingMatches
 from tests.oncall import HOUR, START, Service, catch_up, make, many, purchase, run
 from tests.service.test_rule_changes import BIG, alerts, equal, published, take, tide
 
@@ -121,6 +123,23 @@ def test_a_storm_is_throttled_with_an_alarm_and_a_count(service: Service) -> Non
     over = [alert for alert in of("unusual", service) if alert.get("alarm") == "storm-over"]
     assert sum(alert["emit"]["kept_back"] for alert in over) == throttled
     equal(service)
+
+
+def test_only_alerts_that_are_raised_are_rendered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Matches] = []
+    render = PendingMatches.render
+
+    def noted(found: PendingMatches, rows: Sequence[int] | None = None) -> Matches:
+        rendered.append(render(found, rows))
+        return rendered[-1]
+
+    monkeypatch.setattr(PendingMatches, "render", noted)
+    stormy(service, alerts=100, rules={"unusual": {"alerts": 3, "per": "1m"}})
+    service.produce([event for n in range(30) for event in (purchase(f"s{n}", n, 1), purchase(f"s{n}", n + 0.5, 500))])
+    service.process(tide(100))
+    raised = [alert["id"] for alert in alerts(service) if "alarm" not in alert]
+    assert len(raised) == 6
+    assert sorted(match["id"] for found in rendered for match in found) == sorted(raised)
 
 
 def test_a_storm_is_the_same_however_the_input_is_cut(service: Service, tmp_path: Path) -> None:

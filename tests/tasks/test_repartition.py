@@ -297,6 +297,25 @@ def test_a_silent_partition_that_speaks_joins_at_event_time(stage: Staging, wipe
     assert len(of_rules(here.service.alerts(), "pair")) == 1
 
 
+def test_each_stage_that_found_an_event_late_says_so_once(stage: Staging) -> None:
+    """Stages have event times of their own: which rules did not see an event is told by each for itself, and no replay
+    tells it again. The main stage took it.
+    """
+    by_number = PAIR.replace("rule: pair", "rule: numbers").replace("by user", "by n").replace("n != one.n", "true")
+    here = stage({"pair": PAIR, "mine": MINE, "numbers": by_number}, {"a": STREAMS["a"], "b": STREAMS["b"]})
+    for at_ms in (0, 100 * S):
+        for stream in "ab":
+            here.service.events(stream, [event(at_ms, "v", n=9)], 0)
+        pass_ms(here, 3 * S)
+    here.service.events("a", [event(50 * S, "u", "other"), event(101 * S, "u", "other")], 2)
+    settle(here)
+    for wipe in (False, True):
+        found = [(header(row, "partition"), header(row, "offset"), stage_of(row)) for row in here.service.late()]
+        assert sorted(found) == [("2", "0", "by-n"), ("2", "0", BY_USER)]
+        here.crash(wipe=wipe)
+        settle(here)
+
+
 # ---------------------------------------------------------------- rules come and go
 
 

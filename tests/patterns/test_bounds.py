@@ -121,6 +121,7 @@ def test_a_match_that_raises_no_alert_has_no_message() -> None:
     assert len(found) == 10
 
 
+@pytest.mark.address_space
 def test_all_matches_of_three_large_events_fit_into_little_memory(tmp_path: Path) -> None:
     """154 events of a key, each with 1 kB that the message quotes nine times: once 4.5 GB, and the process ended."""
     (tmp_path / "boom.yml").write_text(ALL_OF_THREE)
@@ -197,6 +198,7 @@ def test_a_mark_is_left_before_an_event_takes_all_that_it_may(tmp_path: Path) ->
     assert not states.take_marked()
 
 
+@pytest.mark.address_space
 def test_memory_that_cannot_be_had_is_an_error_of_the_rule(tmp_path: Path) -> None:
     script = f"""
 import resource

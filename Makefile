@@ -2,7 +2,8 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos simulate fuzz fuzz-http clean lock kernel spark pages browser promtool
+.PHONY: help demo test lint format bench bench-spark chaos simulate fuzz fuzz-http fuzz-kernel sanitize clean lock kernel spark pages
+.PHONY: browser promtool clang
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
@@ -56,6 +57,12 @@ fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q --timeout 0 -m hypothesis $(ARGS)
 
+sanitize: kernel clang ## tests of the kernel with address and undefined behaviour sanitizers; ARGS="tests/x.py" chooses some
+	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-50} $(BIN)/python -m tests.kernel.sanitize $(ARGS)
+
+fuzz-kernel: kernel clang ## coverage-guided fuzzing of the kernel, SECONDS=60 each target; TARGETS="json avro rows program"
+	@$(BIN)/python -m tests.kernel.fuzz $(or $(SECONDS),60) $(TARGETS)
+
 clean: ## remove everything that make made
 	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash service/web/static/_editor.*
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -66,7 +73,7 @@ pages: $(INSTALLED) ## the editor of the pages, bundled from the npm registry
 	@$(BIN)/python service/web/editor/build.py $(if $(filter pages,$(MAKECMDGOALS)),,--optional)
 
 demo test: pages
-test: browser promtool
+test: browser promtool clang
 
 lock: ## choose the newest allowed versions again and write requirements.lock
 	@rm -rf build/lock && $(call find_python) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv
@@ -95,6 +102,10 @@ browser: $(INSTALLED)
 # Prometheus' promtool, for the tests of the alarms: fetched where that can be, else it says how.
 promtool: $(INSTALLED)
 	@$(BIN)/python tests/promtool.py
+
+# clang with its sanitizers and fuzzer, for the tests of the kernel: installed where that is allowed, else it says how.
+clang: $(INSTALLED)
+	@$(BIN)/python tests/kernel/clang.py
 
 kernel: $(INSTALLED)
 	@$(BIN)/python patterns/kernel/build.py

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.packed import Packed
-from samovar.patterns.native import Messages, array_at, kernel, typed
+from samovar.patterns.native import Handle, Messages, array_at, kernel, typed
 
 CONSUMER = 1
 NO_CLOSE = 0x8  # there is no group to leave
@@ -65,7 +65,7 @@ CALLED = (
     "rd_kafka_message_destroy",
 )
 GATHERING: Mapping[str, tuple[Any, Sequence[Any]]] = {
-    "samovar_gather": (c_void_p, [c_void_p, c_size_t, c_void_p]),
+    "samovar_gather": (Handle, [c_void_p, c_size_t, c_void_p]),
     "samovar_gathered_free": (None, [c_void_p]),
     "samovar_gathered_groups": (c_size_t, [c_void_p]),
     "samovar_gathered_troubles": (c_size_t, [c_void_p]),

@@ -16,18 +16,18 @@ import numpy as np
 from samovar.changelog.log import Records
 from samovar.changelog.packed import objects
 from samovar.changelog.record import deadline_rows
-from samovar.patterns.native import Messages, array_at, kernel, typed
+from samovar.patterns.native import Count, Handle, Messages, array_at, kernel, typed
 from samovar.state.store import Change
 
 INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)
 SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
-    "samovar_newest_new": (c_void_p, []),
+    "samovar_newest_new": (Handle, []),
     "samovar_newest_free": (None, [c_void_p]),
     "samovar_newest_size": (c_size_t, [c_void_p]),
-    "samovar_newest_add": (None, [c_void_p, c_size_t, *[c_void_p] * 7]),
-    "samovar_newest_sort": (None, [c_void_p]),
+    "samovar_newest_add": (Count, [c_void_p, c_size_t, *[c_void_p] * 7]),
+    "samovar_newest_sort": (Count, [c_void_p]),
     "samovar_newest_first": (None, [c_void_p, c_void_p, c_void_p]),
-    "samovar_newest_pack": (None, [c_void_p, c_void_p]),
+    "samovar_newest_pack": (Count, [c_void_p, c_void_p]),
     # newest, path; key, size, value, size; deletes, index
     "samovar_newest_write": (c_int64, [c_void_p, c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_int, c_int]),
 }

@@ -129,7 +129,8 @@ class AvroDecoder(Decoder):
         program = resolved(writer, self.avro.schema)
         words = np.array(program.words, np.int64)
         blob = bytes(program.blob)
-        kernel().samovar_avro_add(self.schemas, number, words.ctypes.data, len(words), blob, len(blob))
+        if not kernel().samovar_avro_add(self.schemas, number, words.ctypes.data, len(words), blob, len(blob)):
+            raise ValueError("the kernel cannot read the program that was made of this schema")
         self.programs[number] = program
 
     def schemas_in(self, messages: Messages) -> Sequence[int]:

@@ -31,11 +31,9 @@ from samovar.patterns.avro_schema import (
     type_name,
 )
 from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT
+from samovar.patterns.opcodes import AVRO_FORMS, AVRO_OPS
 
-OPS = (
-    "null boolean int long float double string bytes fixed enum array map union record constant mismatch"
-).split()  # in the order of the kernel's enum
-AS_IS, AS_DOUBLE, DIVIDED, MULTIPLIED, AS_BYTES, AS_TEXT, DECIMAL, UUID = range(8)
+AS_IS, AS_DOUBLE, DIVIDED, MULTIPLIED, AS_BYTES, AS_TEXT, DECIMAL, UUID = AVRO_FORMS.values()
 SKIPPED = -1
 DAY_MS = 86_400_000
 
@@ -237,7 +235,7 @@ class _Builder:
     # ------------------------------------------------------------ words
 
     def _add(self, op: str, *operands: int) -> int:
-        self.program.words += (OPS.index(op), *operands)
+        self.program.words += (AVRO_OPS[op], *operands)
         return len(self.program.words) - len(operands) - 1
 
     def _text(self, text: str) -> tuple[int, int]:

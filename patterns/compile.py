@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from samovar.patterns import scalars
+from samovar.patterns.opcodes import AGGREGATES, OPS, OPS_BY_WORD
 from samovar.patterns.syntax import (
     Aggregate,
     AggregateForm,
@@ -41,26 +42,14 @@ from samovar.patterns.syntax import (
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.patterns.version import version_of
 
-# The operators, as in kernel/ops.h.
-CONST, FIELD, TIME, TYPE, HISTORY, LAST, AGG, LASTEVENT = range(8)
-AND, OR, NOT, NEG = range(10, 14)
-ISNULL, NOTNULL = 26, 27
-BINARY = {"==": 20, "!=": 21, "<": 22, "<=": 23, ">": 24, ">=": 25, "+": 30, "-": 31, "*": 32, "/": 33, "%": 34}
-IN, LIKE, CALL = range(40, 43)
-FUNCTION_OPS = {
-    "coalesce": 50, "length": 51, "starts_with": 52, "ends_with": 53, "contains": 54, "substring": 55, "concat": 56,
-    "index_of": 57, "between": 58, "abs": 59, "round": 60, "floor": 61, "ceil": 62, "hour": 63, "day_of_week": 64,
-    "distance_km": 65, "lower": 66, "upper": 67,
-}  # fmt: skip
-FOLD = 68
+CONST, FIELD, TIME, TYPE, HISTORY, LAST, AGG, LASTEVENT = (
+    OPS[name] for name in "CONST FIELD TIME TYPE HISTORY LAST AGG LASTEVENT".split()
+)
+AND, OR, NOT, NEG, ISNULL, NOTNULL, IN, LIKE, CALL, FOLD = (
+    OPS[name] for name in "AND OR NOT NEG ISNULL NOTNULL IN LIKE CALL FOLD".split()
+)
 # Functions whose op goes to Python for what the kernel does not do itself (time zones, letters beyond ASCII).
 WITH_PYTHON = {"hour", "day_of_week", "lower", "upper"}
-AGGREGATES = {
-    name: n
-    for n, name in enumerate(
-        ["count", "sum", "avg", "min", "max", "stddev", "distinct", "first", "last", "values", "seen", "prev"]
-    )
-}
 FORMS = {SequenceForm: 0, AggregateForm: 1, Session: 2, Window: 3}
 OVERLAPS = {"latest": 0, "all": 1, "any": 2}
 SKIPS = {"past_last": 0, "to_next": 1, "none": 2}
@@ -211,7 +200,7 @@ class _Tables:
             words.append(len(lists))
             for items in lists:
                 words += [len(items), *items]
-        words += [len(self.fields), len(types), *types, len(self.nodes)]
+        words += [len(self.fields), len(self.functions), len(types), *types, len(self.nodes)]
         for (op, x, y, args), columnar in zip(self.nodes, self.columnar, strict=True):
             words += [op, int(columnar), x, y, len(args), *args]
         words.append(len(self.keys))
@@ -287,7 +276,7 @@ class _RuleCompiler:
                 other = left if right == Literal(None) else right
                 return node(ISNULL if op == "==" else NOTNULL, args=[self.expression(other)])
             case Binary(op, left, right):
-                return node(BINARY[op], args=[self.expression(left), self.expression(right)])
+                return node(OPS_BY_WORD[op], args=[self.expression(left), self.expression(right)])
             case In():
                 return self.membership(expr)
             case TextMatch():
@@ -376,7 +365,7 @@ class _RuleCompiler:
         return self.tables.node(LIKE, self.tables.literals(self.tables.patterns, patterns), args=[operand])
 
     def call(self, function: str, args: tuple[Expr, ...]) -> int:
-        op = FUNCTION_OPS.get(function, CALL)
+        op = OPS_BY_WORD.get(function, CALL)
         if op != CALL and function not in WITH_PYTHON:
             return self.tables.node(op, args=[self.expression(arg) for arg in args])
         # Of a function in Python the literals behind the first argument are part of the function: they may be many

@@ -29,7 +29,21 @@ import numpy as np
 
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.compile import Function, Program
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, TEXT, Batch, Int64s, array_at, kernel, typed
+from samovar.patterns.native import (
+    BOOL,
+    FLOAT,
+    INT,
+    NIL,
+    TEXT,
+    Batch,
+    Count,
+    Handle,
+    Int64s,
+    KernelMemoryError,
+    array_at,
+    kernel,
+    typed,
+)
 from samovar.patterns.syntax import Scalar
 
 MAX_PARTIALS = 1_000
@@ -47,7 +61,7 @@ VERDICTS = {  # as in kernel/budget.h
 }
 
 _SERIALS = count()
-_OVER_BUDGET, _FUNCTION_FAILED = -1, -2  # in place of a count, as in kernel/capi.cpp
+_OVER_BUDGET, _FUNCTION_FAILED, _OTHER_BATCH = -1, -2, -3  # in place of a count, as in kernel/capi.cpp
 
 
 class _Payload(ctypes.Union):
@@ -61,14 +75,15 @@ class _Value(ctypes.Structure):
 _CALL = ctypes.CFUNCTYPE(None, c_int64, POINTER(_Value), c_int64, POINTER(_Value))
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "samovar_program_new": (c_void_p, [c_void_p, c_char_p, c_size_t]),
+    # words, number, text, size; fault
+    "samovar_program_new": (c_void_p, [c_void_p, c_size_t, c_char_p, c_size_t, POINTER(c_char_p)]),
     "samovar_program_free": (None, [c_void_p]),
-    "samovar_states_new": (c_void_p, [c_void_p, _CALL, c_int64, c_int64, c_int64]),
+    "samovar_states_new": (Handle, [c_void_p, _CALL, c_int64, c_int64, c_int64]),
     "samovar_mute": (None, [c_void_p, c_int, c_int, c_int64, c_int64]),
-    "samovar_budget": (None, [c_void_p, c_int64, c_int64, c_int64, c_char_p, c_size_t]),
+    "samovar_budget": (Count, [c_void_p, c_int64, c_int64, c_int64, c_char_p, c_size_t]),
     "samovar_marked": (c_int, [c_void_p]),
     "samovar_verdict": (c_int, [c_void_p, POINTER(c_int), POINTER(c_void_p), POINTER(c_size_t)]),
-    "samovar_topic": (None, [c_void_p, c_char_p, c_size_t]),
+    "samovar_topic": (Count, [c_void_p, c_char_p, c_size_t]),
     "samovar_show_suppressed": (None, [c_void_p, c_int]),
     "samovar_hold": (None, [c_void_p, c_int]),
     # handle; events in a chunk, in a header, bytes of a header's row, rows evaluated together, rows looked at together
@@ -87,18 +102,18 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_live": (c_size_t, [c_void_p]),
     "samovar_line_keys": (c_void_p, [c_void_p]),
     "samovar_line_key_ends": (c_void_p, [c_void_p]),
-    "samovar_dump": (c_size_t, [c_void_p, c_int, c_int64]),
+    "samovar_dump": (c_int64, [c_void_p, c_int, c_int64]),
     "samovar_deadlines": (c_size_t, [c_void_p]),
-    "samovar_deadlines_of": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
+    "samovar_deadlines_of": (Count, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_cold": (c_int64, [c_void_p, c_void_p]),
-    "samovar_unknown": (c_size_t, [c_void_p, c_char_p, c_void_p, c_size_t]),
+    "samovar_unknown": (Count, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_next_deadline": (c_int64, [c_void_p]),
     "samovar_row_data": (c_void_p, [c_void_p]),
     "samovar_row_ends": (c_void_p, [c_void_p]),
     "samovar_bytes": (c_size_t, [c_void_p]),
-    "samovar_load": (c_int, [c_void_p, c_char_p, c_void_p, c_size_t]),
-    "samovar_describe": (c_void_p, [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_size_t)]),
-    "samovar_trace": (None, [c_void_p, c_char_p, c_size_t]),
+    "samovar_load": (c_int64, [c_void_p, c_char_p, c_void_p, c_size_t]),
+    "samovar_describe": (Handle, [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "samovar_trace": (Count, [c_void_p, c_char_p, c_size_t]),
     "samovar_trace_notes": (c_void_p, [c_void_p, POINTER(c_size_t)]),
 }
 
@@ -163,9 +178,10 @@ class PendingMatches:
 
     def headers(self) -> list[MatchHeader]:
         facts = np.empty((self.count, 4), np.int64)
-        ids = ctypes.string_at(
-            _library().samovar_found(self.states.handle, facts.ctypes.data), self.count * ID_BYTES
-        ).decode()
+        found = _library().samovar_found(self.states.handle, facts.ctypes.data)
+        if found is None:
+            raise MemoryError(f"no memory for the ids of {self.count} matches")
+        ids = ctypes.string_at(found, self.count * ID_BYTES).decode()
         rules = [(each.rule.id, each.version) for each in self.states.program.rules]
         return [
             MatchHeader(row, *rules[rule], ids[row * ID_BYTES : (row + 1) * ID_BYTES], start, at, bool(muted))
@@ -259,6 +275,10 @@ class StateError(ValueError):
     """Stored rows that cannot be read: damaged, or written by a newer format."""
 
 
+class ProgramError(ValueError):
+    """Words that are not a program: damaged, or written by another compiler than the kernel was made for."""
+
+
 class States:
     """The run state of a program: partial matches, windows, sessions and histories of every key."""
 
@@ -287,7 +307,7 @@ class States:
         self.program = program
         self._limits = max_partials, max_events
         self._words = np.array(program.words, np.int64)
-        self._program = library.samovar_program_new(self._words.ctypes.data, program.text, len(program.text))
+        self._program = _new_program(self._words, program.text)
         self._topics = tuple(topics)
         self._functions = _Functions(program.functions)
         self._call = _CALL(self._functions.answer)
@@ -379,7 +399,7 @@ class States:
         """Take stored rows back. All rows of a key come in one call."""
         pairs = sorted(rows.items() if isinstance(rows, Mapping) else rows)
         data, ends = _end_to_end(pairs)
-        if not _library().samovar_load(self.handle, data, ends.ctypes.data, len(pairs)):
+        if not self.checked(_library().samovar_load(self.handle, data, ends.ctypes.data, len(pairs))):
             raise StateError(
                 "the stored state cannot be read: it is damaged, or a newer version wrote it\n"
                 "  Restore it from the changelog, or run the version that wrote it."
@@ -412,7 +432,7 @@ class States:
 
     def _dump(self, which: int, watermark: int) -> list[tuple[bytes, bytes | None]]:
         self._refuse_if_failed()
-        return self._rows(_library().samovar_dump(self.handle, which, watermark))
+        return self._rows(self.checked(_library().samovar_dump(self.handle, which, watermark)))
 
     def _rows(self, count: int) -> list[tuple[bytes, bytes | None]]:
         if not count:
@@ -431,6 +451,8 @@ class States:
 
     def checked(self, count: int) -> int:
         """What the kernel counted; raises where it gave up instead."""
+        if count == _OTHER_BATCH:
+            raise ValueError(f"a batch with fewer columns than the {len(self.program.fields)} fields of the program")
         self._gave_up = min(count, self._gave_up)
         self._refuse_if_failed()
         return count
@@ -609,6 +631,16 @@ def decode_key(data: bytes) -> tuple[Scalar, ...]:
             values.append(int.from_bytes(data[at : at + 8], "big") - (1 << 63))
             at += 8
     return tuple(values)
+
+
+def _new_program(words: Int64s, text: bytes) -> int:
+    fault = c_char_p()
+    made: int | None = _library().samovar_program_new(words.ctypes.data, len(words), text, len(text), byref(fault))
+    if fault.value is not None:
+        raise ProgramError(f"the compiled rules are not a program that the kernel can run: {fault.value.decode()}")
+    if made is None:
+        raise KernelMemoryError("there is no memory for the compiled rules")
+    return made
 
 
 def _free(states: int, program: int) -> None:

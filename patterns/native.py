@@ -21,10 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.patterns.decode import MAX_PATH_NAMES, Bad, bad_of
+from samovar.patterns.kernel.build import abi_of, source_files
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | mmap
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
+
+NO_MEMORY = -(1 << 63)  # as in kernel/boundary.h
+
+
+class Handle(c_void_p):
+    """Result of a function that makes an object; null where there is no memory."""
+
+
+class Count(c_int64):
+    """Result of a function that counts, or just does something; NO_MEMORY where there is none."""
+
 
 VERDICT = np.dtype([("code", np.uint32), ("at", np.uint32)])
 VALUE = np.dtype([("tag", np.uint32), ("size", np.uint32), ("bits", np.int64)])
@@ -32,7 +44,7 @@ NIL, BOOL, INT, FLOAT, TEXT, OTHER = range(6)
 IN_PLACE, ELSEWHERE, UNDECIDED = range(3)  # verdicts of `Batch.misplaced`
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "samovar_batch_new": (c_void_p, [c_size_t]),
+    "samovar_batch_new": (Handle, [c_size_t]),
     "samovar_batch_free": (None, [c_void_p]),
     "samovar_batch_rows": (c_size_t, [c_void_p]),
     "samovar_batch_time": (c_void_p, [c_void_p]),
@@ -42,33 +54,33 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_batch_type": (c_void_p, [c_void_p]),
     "samovar_batch_column": (c_void_p, [c_void_p, c_size_t]),
     # to, from, rows, n
-    "samovar_batch_append": (None, [c_void_p, c_void_p, c_void_p, c_size_t]),
-    "samovar_batch_select": (None, [c_void_p, c_void_p, c_size_t]),
+    "samovar_batch_append": (Count, [c_void_p, c_void_p, c_void_p, c_size_t]),
+    "samovar_batch_select": (Count, [c_void_p, c_void_p, c_size_t]),
     # batch, column, partitions, partition; verdicts
     "samovar_batch_misplaced": (c_size_t, [c_void_p, c_size_t, c_uint32, c_uint32, c_void_p]),
     # batch, n; time, stream, partition, offset
-    "samovar_batch_rows_set": (None, [c_void_p, c_size_t] + [c_void_p] * 4),
+    "samovar_batch_rows_set": (Count, [c_void_p, c_size_t] + [c_void_p] * 4),
     # batch, column, kind; data, offsets, valid
-    "samovar_batch_fill": (None, [c_void_p, c_int64, c_int] + [c_void_p] * 3),
-    "samovar_fields_new": (c_void_p, [c_void_p, c_size_t, c_char_p, c_char_p, c_char_p]),
+    "samovar_batch_fill": (Count, [c_void_p, c_int64, c_int] + [c_void_p] * 3),
+    "samovar_fields_new": (Handle, [c_void_p, c_size_t, c_char_p, c_char_p, c_char_p]),
     "samovar_fields_free": (None, [c_void_p]),
     # fields, batch; buffer, starts, ends, n; stream, partitions, offsets, copy; verdicts
     "samovar_decode_json": (
-        c_size_t,
+        Count,
         [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
     ),
-    "samovar_avro_new": (c_void_p, [c_void_p, c_int]),
+    "samovar_avro_new": (Handle, [c_void_p, c_int]),
     "samovar_avro_free": (None, [c_void_p]),
     # schemas, number; words, n, blob, size
-    "samovar_avro_add": (None, [c_void_p, c_uint32, c_void_p, c_size_t, c_char_p, c_size_t]),
+    "samovar_avro_add": (Count, [c_void_p, c_uint32, c_void_p, c_size_t, c_char_p, c_size_t]),
     "samovar_avro_drop": (None, [c_void_p, c_uint32]),
     # as samovar_decode_json, with schemas for fields
     "samovar_decode_avro": (
-        c_size_t,
+        Count,
         [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
     ),
     # schemas, message, n; size, verdict
-    "samovar_avro_json": (c_void_p, [c_void_p, c_char_p, c_size_t, c_void_p, c_void_p]),
+    "samovar_avro_json": (Handle, [c_void_p, c_char_p, c_size_t, c_void_p, c_void_p]),
     "samovar_count_lines": (c_size_t, [c_void_p, c_size_t]),
     "samovar_split_lines": (None, [c_void_p, c_size_t, c_void_p, c_void_p]),
 }
@@ -76,6 +88,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 class KernelMissingError(ImportError):
     """The compiled kernel is not there, or is not the one that this code was written for."""
+
+
+class KernelMemoryError(MemoryError):
+    """The kernel could not get the memory for a call. Nothing of the call was done."""
 
 
 @cache
@@ -86,9 +102,27 @@ def kernel() -> Any:
     if not Path(path).exists():
         raise KernelMissingError(f"the compiled kernel is missing: {path}\n  {hint}, or point SAMOVAR_KERNEL to one.")
     try:
-        return typed(ctypes.CDLL(path), SIGNATURES)
-    except (OSError, AttributeError) as error:
-        raise KernelMissingError(f"the compiled kernel cannot be used: {error}\n  {hint} again.") from error
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise KernelMissingError(f"the compiled kernel cannot be loaded: {error}\n  {hint} again.") from error
+    refuse_foreign(library, path, hint)
+    return typed(library, SIGNATURES)
+
+
+def refuse_foreign(library: Any, path: str, hint: str) -> None:
+    """Raises where the library was not built from the sources next to this file: its tables may be others."""
+    try:
+        built_from = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "samovar_abi"))).decode()
+    except ValueError:  # there is no such symbol
+        raise KernelMissingError(
+            f"this library is not the kernel of this version of Samovar, or is older: {path}\n  {hint} again."
+        ) from None
+    expected = abi_of(source_files())
+    if built_from != expected:
+        raise KernelMissingError(
+            f"the compiled kernel was built from other sources than those of this version of Samovar: {path}\n"
+            f"  It says {built_from[:12]}, and the sources are {expected[:12]}. {hint} again."
+        )
 
 
 def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> Any:
@@ -96,7 +130,16 @@ def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> 
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+        if result in (Handle, Count):
+            function.errcheck = _checked
     return library
+
+
+def _checked(result: Any, function: Any, _arguments: Any) -> int:
+    value: int | None = result.value
+    if value is None or value == NO_MEMORY:
+        raise KernelMemoryError(f"there is no memory for what the kernel was asked to do ({function.__name__})")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

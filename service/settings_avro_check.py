@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from samovar.patterns.avro_program import OPS, resolved
+from samovar.patterns.avro_program import resolved
 from samovar.patterns.avro_schema import Map, Record, Schema, Union, kinds
 from samovar.patterns.nearest import did_you_mean
+from samovar.patterns.opcodes import AVRO_OPS
 from samovar.patterns.schema import Schema as Fields
 from samovar.service.settings_models import Stream
 
@@ -50,7 +51,7 @@ def _event_faults(place: tuple[str, ...], schema: Schema) -> Iterator[AvroFault]
 
 def _unreadable(number: int, writer: Schema, reader: Schema | None) -> Iterator[AvroFault]:
     program = resolved(writer, reader)
-    if OPS[program.words[program.words[0]]] == "mismatch":
+    if program.words[program.words[0]] == AVRO_OPS["mismatch"]:
         yield AvroFault(("schemas", str(number)), f"it cannot be read as `schema`: {program.faults[-1]}")
 
 

@@ -82,7 +82,7 @@ def test_version_option(root: Path) -> None:
 
 def test_kernel_folder_ships_its_sources(root: Path) -> None:
     shipped = {path.suffix for path in (root / "patterns" / "kernel").iterdir() if path.is_file()}
-    assert shipped <= {".cpp", ".h", ".py", ".md"}
+    assert shipped <= {".cpp", ".def", ".h", ".py", ".md"}
 
 
 def test_no_registry_hosts_and_no_home_paths(root: Path) -> None:

@@ -233,10 +233,9 @@ class Aggregate final : public Runner {
     const EventLog& w = ((const Keyed&)state).window;
     if (!w.size()) return;
     out += "[{\"step\": \"aggregate\", \"events\": " + std::to_string(w.size()) + ", \"since\": " + std::to_string(w.oldest()) + ", \"waits_for\": []";
-    {
-      Described bound(out);
-      for (int64_t n = std::max(w.begin(), w.end() - (int64_t)DESCRIBED_MOST); n < w.end(); n++) bound.add(Value::text("event", 5), w.place(n));
-    }
+    Described bound(out);
+    for (int64_t n = std::max(w.begin(), w.end() - (int64_t)DESCRIBED_MOST); n < w.end(); n++) bound.add(Value::text("event", 5), w.place(n));
+    bound.end();
     out += "}]";
   }
   void prefetch(State& state) const override {
@@ -255,7 +254,7 @@ class Aggregate final : public Runner {
   void unpack(State& state, Unpacker& u) const override {
     Keyed& s = (Keyed&)state;
     s.armed = u.num();
-    s.fired = u.num();
+    s.fired = u.sane_or(LONG_AGO);
   }
   void loaded(State& state) const override {
     Keyed& s = (Keyed&)state;

@@ -1,6 +1,7 @@
 #include "avro.h"
 
 #include "avro_reader.h"
+#include "boundary.h"
 #include "decoding.h"
 
 namespace samovar {
@@ -33,6 +34,66 @@ std::string digits_of(const unsigned char* bytes, size_t size, bool minus) {
 
 }  // namespace
 
+namespace avro {
+namespace {
+constexpr int64_t OPERANDS[] = {
+#define AVRO_OP(name, word, operands) operands,
+#include "opcodes.def"
+};
+constexpr int64_t FACTOR_MOST = 1ll << 31;  // an int times it is a long
+}  // namespace
+
+bool Program::is_sound() const {
+  int64_t size = (int64_t)words.size();
+  if (size < 2 || words[1] < 0 || words[1] > size) return false;
+  auto is_text = [&](int64_t at, int64_t length) {
+    return at >= 0 && length >= 0 && at <= (int64_t)blob.size() && length <= (int64_t)blob.size() - at;
+  };
+  std::vector<char> seen(words.size());
+  std::vector<int64_t> left{words[0]};
+  while (!left.empty()) {
+    int64_t node = left.back();
+    left.pop_back();
+    if (node < 2 || node >= size) return false;
+    if (seen[(size_t)node]) continue;
+    seen[(size_t)node] = 1;
+    const int64_t* w = &words[(size_t)node];
+    int64_t op = w[0], more = size - node - 1;  // words behind this one
+    if (op < 0 || op >= (int64_t)std::size(OPERANDS) || OPERANDS[op] > more) return false;
+    // A list begins behind the operands; its length is the last of them.
+    int64_t width = op == ENUM ? 2 : op == UNION ? 1 : op == RECORD ? 4 : 0, n = width ? w[OPERANDS[op]] : 0;
+    if (n < 0 || n > (more - OPERANDS[op]) / std::max<int64_t>(width, 1)) return false;
+    const int64_t* item = w + OPERANDS[op] + 1;
+    switch (op) {
+      case INT: case LONG:
+        if (w[1] == DIVIDED && w[2] < 1) return false;
+        if (w[1] == MULTIPLIED && (op == LONG || w[2] < 1 || w[2] > FACTOR_MOST)) return false;
+        break;
+      case BYTES: case FIXED:
+        if (w[1] == DECIMAL && (w[2] < 0 || w[2] > INT32_MAX)) return false;
+        if (op == FIXED && (w[3] < 0 || w[3] > INT32_MAX)) return false;
+        if (w[1] == UUID && (op == BYTES || w[3] != 16)) return false;
+        break;
+      case ENUM:
+        for (int64_t k = 0; k < n; k++, item += 2) if (item[1] != -1 && !is_text(item[0], item[1])) return false;
+        break;
+      case ARRAY: case MAP: left.push_back(w[1]); break;
+      case UNION: left.insert(left.end(), item, item + n); break;
+      case RECORD:
+        if (w[1] < 0 || w[1] >= words[1]) return false;
+        for (int64_t k = 0; k < n; k++, item += 4) {
+          if (item[1] != -1 && !is_text(item[0], item[1])) return false;
+          left.push_back(item[2]);
+        }
+        break;
+      case CONSTANT:
+        if (w[1] < 0 || w[1] > samovar::OTHER || (w[1] >= samovar::TEXT && !is_text(w[2], w[3]))) return false;
+    }
+  }
+  return true;
+}
+}  // namespace avro
+
 Value decimal_value(const unsigned char* bytes, size_t size, int64_t scale) {
   bool minus = size && bytes[0] & 0x80;
   if (size <= 8) {
@@ -51,8 +112,6 @@ Value decimal_value(const unsigned char* bytes, size_t size, int64_t scale) {
 
 // ---------------------------------------------------------------- for ctypes (patterns/native.py)
 
-#define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
-
 using samovar::Batch;
 using samovar::Fields;
 using samovar::Verdict;
@@ -60,34 +119,44 @@ using samovar::avro::Program;
 using samovar::avro::Schemas;
 
 // The fields must live as long.
-SAMOVAR_EXPORT Schemas* samovar_avro_new(const Fields* fields, int framed) { return new Schemas{*fields, framed != 0}; }
+SAMOVAR_EXPORT Schemas* samovar_avro_new(const Fields* fields, int framed) {
+  return samovar::make_object([&] { return new Schemas{*fields, framed != 0}; });
+}
 SAMOVAR_EXPORT void samovar_avro_free(Schemas* schemas) { delete schemas; }
 
-// A schema by its number; where messages are not framed, 0.
-SAMOVAR_EXPORT void samovar_avro_add(Schemas* schemas, uint32_t number, const int64_t* words, size_t n, const char* blob,
-                                     size_t size) {
-  auto program = std::make_unique<Program>();
-  program->words.assign(words, words + n);
-  program->blob.assign(blob, size);
-  schemas->by_number[number] = std::move(program);
+// A schema by its number; where messages are not framed, 0. Returns whether the words are a program.
+SAMOVAR_EXPORT int64_t samovar_avro_add(Schemas* schemas, uint32_t number, const int64_t* words, size_t n,
+                                        const char* blob, size_t size) {
+  return samovar::or_failed(samovar::NO_MEMORY, [&]() -> int64_t {
+    auto program = std::make_unique<Program>();
+    program->words.assign(words, words + n);
+    program->blob.assign(blob, size);
+    if (!program->is_sound()) return 0;
+    schemas->by_number[number] = std::move(program);
+    return 1;
+  });
 }
 
 SAMOVAR_EXPORT void samovar_avro_drop(Schemas* schemas, uint32_t number) { schemas->by_number.erase(number); }
 
-SAMOVAR_EXPORT size_t samovar_decode_avro(Schemas* schemas, Batch* batch, const char* buffer, const int64_t* starts,
-                                          const int64_t* ends, size_t n, int32_t stream, const int32_t* partitions,
-                                          const int64_t* offsets, int copy, Verdict* verdicts) {
-  samovar::Decoding<samovar::AvroReader> decoding(schemas->fields, *batch, n, copy != 0, *schemas);
-  return decode_all(decoding, {buffer, starts, ends, n, stream, partitions, offsets}, *batch, verdicts);
+SAMOVAR_EXPORT int64_t samovar_decode_avro(Schemas* schemas, Batch* batch, const char* buffer, const int64_t* starts,
+                                           const int64_t* ends, size_t n, int32_t stream, const int32_t* partitions,
+                                           const int64_t* offsets, int copy, Verdict* verdicts) {
+  return samovar::change_batch(batch, batch->rows, [&] {
+    samovar::Decoding<samovar::AvroReader> decoding(schemas->fields, *batch, n, copy != 0, *schemas);
+    decode_all(decoding, {buffer, starts, ends, n, stream, partitions, offsets}, *batch, verdicts);
+  });
 }
 
 // One message as JSON text, which stays until the next call; nothing where the verdict is not OK.
 SAMOVAR_EXPORT const char* samovar_avro_json(Schemas* schemas, const char* message, size_t n, size_t* size,
                                              Verdict* verdict) {
-  Batch batch;
-  samovar::AvroReader reader(schemas->fields, batch, false, *schemas);
   schemas->json.clear();
-  *verdict = reader.text(message, message + n, schemas->json);
-  *size = schemas->json.size();
-  return schemas->json.data();
+  return samovar::make_object([&] {
+    Batch batch;
+    samovar::AvroReader reader(schemas->fields, batch, false, *schemas);
+    *verdict = reader.text(message, message + n, schemas->json);
+    *size = schemas->json.size();
+    return (const char*)schemas->json.data();
+  });
 }

@@ -30,8 +30,14 @@
 namespace samovar {
 
 namespace avro {
-enum Op : int64_t { NOTHING, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, ARRAY, MAP, UNION, RECORD, CONSTANT, MISMATCH };
-enum Form : int64_t { AS_IS, AS_DOUBLE, DIVIDED, MULTIPLIED, AS_BYTES, AS_TEXT, DECIMAL, UUID };
+enum Op : int64_t {
+#define AVRO_OP(name, word, operands) name,
+#include "opcodes.def"
+};
+enum Form : int64_t {
+#define AVRO_FORM(name, word) name,
+#include "opcodes.def"
+};
 // Why bytes are no Avro; the order is that of REASONS in patterns/avro.py.
 enum class Reason : uint32_t {
   NONE,
@@ -66,6 +72,8 @@ struct Program {
   std::string blob;
   std::vector<std::unique_ptr<Plan>> plans;
 
+  // Whether every node that can be reached lies inside `words`, refers to what is there, and has texts inside `blob`.
+  bool is_sound() const;
   std::string_view text(size_t at) const { return {blob.data() + words[at], (size_t)words[at + 1]}; }
 };
 

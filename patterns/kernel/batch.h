@@ -4,12 +4,14 @@
 // as long as the batch lives. Row r of every column is one event. Coordinates (stream, partition, offset) name an event
 // for good; (time, stream, partition, offset) is the order of events.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "boundary.h"
 #include "value.h"
 
 namespace samovar {
@@ -30,7 +32,7 @@ struct Batch {
   char* room(size_t n) {
     if (n > free_bytes) {
       size_t size = n > (1 << 16) ? n : (1 << 16);
-      text.emplace_back(new char[size]);
+      text.push_back(std::unique_ptr<char[]>(new char[size]));
       free_at = text.back().get();
       free_bytes = size;
     }
@@ -38,6 +40,13 @@ struct Batch {
     free_at += n;
     free_bytes -= n;
     return at;
+  }
+  // Rows beyond these are gone, also those that are not there in every column.
+  void cut(size_t to) {
+    auto cut_column = [&](auto& column) { if (column.size() > to) column.resize(to); };
+    cut_column(time); cut_column(stream); cut_column(partition); cut_column(offset); cut_column(type);
+    for (auto& column : columns) cut_column(column);
+    rows = std::min(rows, to);
   }
   Value keep(const Value& v) {
     if (v.tag < TEXT || v.len == 0) return v;
@@ -48,5 +57,13 @@ struct Batch {
     return copy;
   }
 };
+
+// Runs a change of a batch. Where memory ends on the way, the batch has so many rows.
+template <class F>
+int64_t change_batch(Batch* batch, size_t rows_left, F f) {
+  int64_t result = done(f);
+  if (result == NO_MEMORY) batch->cut(rows_left);
+  return result;
+}
 
 }  // namespace samovar

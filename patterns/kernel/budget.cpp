@@ -5,46 +5,19 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <new>
 
 namespace samovar {
 namespace {
 constexpr size_t RESERVE_BYTES = 32 << 20;  // never touched, so it takes addresses and no memory
 std::atomic<void*> reserve{nullptr};
-std::atomic<bool> handles{false};
-thread_local Budget* current = nullptr;
-
-// Returns whether it is worth another try.
-bool give_up_reserve() {
-  void* had = reserve.exchange(nullptr);
-  if (Budget* b = current; b && b->verdict != Budget::NO_MEMORY) {
-    b->verdict = Budget::NO_MEMORY;
-    b->write_mark();
-  }
-  free(had);
-  return had != nullptr;
-}
-void on_failed_new() {
-  if (!give_up_reserve()) abort();
-}
 }  // namespace
 
-MemoryWatch::MemoryWatch(Budget* b) : before_(current) {
-  current = b;
-  if (!handles.exchange(true)) std::set_new_handler(on_failed_new);
-  if (!reserve.load(std::memory_order_relaxed)) {
-    void *none = nullptr, *room = malloc(RESERVE_BYTES);
-    if (room && !reserve.compare_exchange_strong(none, room)) free(room);
-  }
+void hold_reserve() {
+  if (reserve.load(std::memory_order_relaxed)) return;
+  void *none = nullptr, *room = malloc(RESERVE_BYTES);
+  if (room && !reserve.compare_exchange_strong(none, room)) free(room);
 }
-MemoryWatch::~MemoryWatch() { current = before_; }
-
-void* watched_malloc(size_t size) {
-  void* p = malloc(size);
-  while (!p && give_up_reserve()) p = malloc(size);
-  if (!p) abort();
-  return p;
-}
+void release_reserve() { free(reserve.exchange(nullptr)); }
 
 void Budget::pass(bool hard, Verdict v) {
   if (!passed_soft) {

@@ -52,16 +52,9 @@ struct Budget {
   void write_mark();
 };
 
-// While a step is at work, memory that cannot be had is an error of that step: a reserve is given up, with which it
-// comes to its end. Without a reserve the process ends, as any other does.
-class MemoryWatch {
-  Budget* before_;
-
- public:
-  explicit MemoryWatch(Budget* b);
-  ~MemoryWatch();
-};
-// As malloc; what it does where there is none is as above.
-void* watched_malloc(size_t size);
+// Memory that is kept while states are at work. When memory has run out it is given back, so that there is room to
+// report that.
+void hold_reserve();
+void release_reserve();
 
 }  // namespace samovar

@@ -1,14 +1,16 @@
 """Builds the native kernel: every *.cpp beside this file becomes `patterns/_kernel.so`.
 
-    python patterns/kernel/build.py [--force]
+    python patterns/kernel/build.py [--force] [--sanitize]
 
 Run by the Makefile and by setup.py, so it needs nothing but the standard library and a compiler. The compiler is
 `$CXX` where that is set, and otherwise the `zig c++` of the pinned `ziglang` wheel: the same compiler on every
 machine, no root rights, no system headers.
 
 Zig would first build all of libc++ (a minute and a half on two cores). The kernel needs little of it, so the few
-sources that matter are compiled from the wheel into an archive, and the link takes what it uses. Exceptions and RTTI
-are off, which is what keeps that list short.
+sources that matter are compiled from the wheel into an archive, and the link takes what it uses.
+
+The library carries a hash of its sources, `samovar_abi`; patterns/native.py refuses one whose hash is another.
+With --sanitize it becomes `build/sanitize/_kernel.so`, with clang's address and undefined behaviour sanitizers.
 """
 
 from __future__ import annotations
@@ -29,16 +31,22 @@ from pathlib import Path
 
 KERNEL = Path(__file__).resolve().parent
 LIBRARY = KERNEL.parent / "_kernel.so"
-STAMP = KERNEL.parent / "_kernel.hash"
+SANITIZED = KERNEL.parent.parent / "build" / "sanitize" / "_kernel.so"
 
 # No contraction: a fused multiply-add would let two processors disagree on a match. Only what is marked is exported.
 FLAGS = (
-    "-std=c++20 -O3 -fPIC -fno-rtti -fno-exceptions -fvisibility=hidden -ffp-contract=off "
+    "-std=c++20 -O3 -fPIC -fno-rtti -fvisibility=hidden -ffp-contract=off "
     "-ffunction-sections -fdata-sections -Wall -Wextra -Wno-missing-field-initializers"
 ).split()
+# Of the undefined behaviour only what needs RTTI is left out. Frame pointers are for the stacks in a report, and
+# fuzzer-no-link counts what is reached, for tests/kernel/fuzz.py.
+SANITIZE_FLAGS = (
+    "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow,fuzzer-no-link "
+    "-fno-sanitize=vptr,function -fno-sanitize-recover=all"
+).split()
 RUNTIME_FLAGS = (
-    "-std=c++23 -O2 -fPIC -fno-rtti -fno-exceptions -fvisibility=hidden -ffunction-sections -fdata-sections -w "
-    "-D_LIBCPP_BUILDING_LIBRARY -DLIBCXX_BUILDING_LIBCXXABI -D_LIBCXXABI_BUILDING_LIBRARY"
+    "-std=c++23 -O2 -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -w -D_LIBCPP_BUILDING_LIBRARY "
+    "-DLIBCXX_BUILDING_LIBCXXABI -D_LIBCXXABI_BUILDING_LIBRARY -DLIBCXXABI_SILENT_TERMINATE"
 ).split()
 
 # Oldest systems the result runs on: the glibc that the numpy and pyarrow wheels ask for, and x86-64 with SSE4.2.
@@ -49,11 +57,21 @@ TARGETS = {
     ("Darwin", "arm64"): ("-target", "aarch64-macos.12.0"),
 }
 
-LIBCXX = "algorithm charconv functional hash memory new new_helpers string verbose_abort ryu/d2fixed ryu/d2s ryu/f2s"
-LIBCXXABI = (
-    "abort_message cxa_default_handlers cxa_guard cxa_handlers cxa_noexception cxa_thread_atexit cxa_virtual "
-    "stdlib_exception stdlib_stdexcept"
+# The same of x86-64 for a compiler of the user's.
+OWN_TARGETS = {"x86_64": ("-msse4.2", "-mpopcnt")}
+
+LIBCXX = (
+    "algorithm charconv functional hash memory new new_helpers stdexcept string verbose_abort ryu/d2fixed ryu/d2s "
+    "ryu/f2s"
 )
+LIBCXXABI = (
+    "abort_message cxa_aux_runtime cxa_default_handlers cxa_exception cxa_exception_storage cxa_guard cxa_handlers "
+    "cxa_personality cxa_thread_atexit cxa_virtual fallback_malloc private_typeinfo stdlib_exception stdlib_stdexcept "
+    "stdlib_typeinfo"
+)
+
+
+ABI_SOURCE = """extern "C" __attribute__((visibility("default"))) const char samovar_abi[] = "%s";\n"""
 
 
 class BuildError(Exception):
@@ -72,37 +90,59 @@ class Compiler:
 
 def build(force: bool = False) -> bool:
     """Builds the kernel if its sources, flags or compiler changed since the last time. True if it did."""
-    sources = sorted(KERNEL.glob("*.cpp"))
-    if not sources:
-        print("kernel: no sources in patterns/kernel yet, nothing to build", flush=True)
+    return build_library(find_compiler(), FLAGS, LIBRARY, force)
+
+
+def build_sanitized(clang: str, force: bool = False) -> bool:
+    """Builds the kernel with sanitizers, by a clang++ that has their runtime. True if it did."""
+    compiler = own_compiler(clang)
+    SANITIZED.parent.mkdir(parents=True, exist_ok=True)
+    return build_library(
+        compiler, [*FLAGS, *SANITIZE_FLAGS], SANITIZED, force, link=[*SANITIZE_FLAGS, "-shared-libasan"]
+    )
+
+
+def build_library(
+    compiler: Compiler, flags: Sequence[str], library: Path, force: bool, link: Sequence[str] = ()
+) -> bool:
+    files = source_files()
+    stamp = library.with_suffix(".hash")
+    abi = abi_of(files)
+    digest = fingerprint(compiler, flags, abi)
+    if not force and library.exists() and stamp.exists() and stamp.read_text().strip() == digest:
         return False
-    compiler = find_compiler()
-    digest = fingerprint(compiler, [*sources, *KERNEL.glob("*.h")])
-    if not force and is_current(digest):
-        return False
+    sources = [path for path in files if path.suffix == ".cpp"]
     print(f"kernel: compiling {len(sources)} file(s) with {compiler.version} ...", flush=True)
     begun = time.monotonic()
     # Built beside its place, so that the rename is atomic: a running process never sees half a library.
-    with tempfile.TemporaryDirectory(prefix=".kernel-", dir=LIBRARY.parent) as scratch:
-        compile_and_link(compiler, sources, Path(scratch)).replace(LIBRARY)
-        stamp = Path(scratch, "stamp")
-        stamp.write_text(digest + "\n")
-        stamp.replace(STAMP)
+    with tempfile.TemporaryDirectory(prefix=".kernel-", dir=library.parent) as scratch:
+        named = Path(scratch, "abi.cpp")
+        named.write_text(ABI_SOURCE % abi)
+        compile_and_link(compiler, flags, [*sources, named], Path(scratch), link).replace(library)
+        new_stamp = Path(scratch, "stamp")
+        new_stamp.write_text(digest + "\n")
+        new_stamp.replace(stamp)
     print(f"kernel: built in {time.monotonic() - begun:.1f} s", flush=True)
     return True
 
 
-def is_current(digest: str) -> bool:
-    return LIBRARY.exists() and STAMP.exists() and STAMP.read_text().strip() == digest
+def source_files() -> list[Path]:
+    return sorted(path for path in KERNEL.iterdir() if path.suffix in (".cpp", ".h", ".def"))
 
 
-def fingerprint(compiler: Compiler, files: Iterable[Path]) -> str:
-    """Changes with anything that changes the result, this file included."""
-    digest = hashlib.sha256(repr((compiler.version, compiler.target, FLAGS)).encode())
-    for path in sorted([*files, Path(__file__).resolve()]):
+def abi_of(files: Iterable[Path]) -> str:
+    """A hash of the kernel's sources: what the library and the Python code around it must agree on."""
+    digest = hashlib.sha256()
+    for path in files:
         content = path.read_bytes()
         digest.update(f"\n{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def fingerprint(compiler: Compiler, flags: Sequence[str], abi: str) -> str:
+    """Changes with anything that changes the result, this file included."""
+    how = repr((compiler.version, compiler.target, list(flags), abi)).encode()
+    return hashlib.sha256(how + Path(__file__).resolve().read_bytes()).hexdigest()
 
 
 # ---------------------------------------------------------------- compilers
@@ -116,7 +156,7 @@ def find_compiler() -> Compiler:
 def own_compiler(chosen: str) -> Compiler:
     command = tuple(shlex.split(chosen))
     first_line = run([*command, "--version"]).partition("\n")[0].strip()
-    return Compiler(command, f"{chosen} ({first_line})")
+    return Compiler(command, f"{chosen} ({first_line})", OWN_TARGETS.get(platform.machine(), ()))
 
 
 def zig_compiler() -> Compiler:
@@ -138,18 +178,20 @@ def zig_compiler() -> Compiler:
 # ---------------------------------------------------------------- compile and link
 
 
-def compile_and_link(compiler: Compiler, sources: Sequence[Path], scratch: Path) -> Path:
+def compile_and_link(
+    compiler: Compiler, flags: Sequence[str], sources: Sequence[Path], scratch: Path, link: Sequence[str] = ()
+) -> Path:
     out = scratch / "kernel.so"
+    objects = compile_all(compiler, flags, sources, scratch)
     if compiler.zig_lib is None:
-        objects = compile_all(compiler, FLAGS, sources, scratch)
-        run([*compiler.command, "-shared", *dead_code_flags(), *objects, "-o", str(out)])
+        # The runtime of a sanitizer is found by the process that loads the library.
+        run([*compiler.command, "-shared", *(link or dead_code_flags()), *objects, "-o", str(out)])
         return out
     # The target's headers go with `c++ -c`; only the link is told to leave libc++ out.
-    objects = compile_all(compiler, FLAGS, sources, scratch)
     runtime = build_runtime(compiler, compiler.zig_lib, scratch)
     run(
         [*compiler.command, *compiler.target, "-O3", "-shared", "-nostdlib++"]
-        + [*dead_code_flags(), *objects, str(runtime), "-o", str(out)]
+        + [*dead_code_flags(), *objects, str(runtime), "-lunwind", "-o", str(out)]
     )
     return out
 
@@ -162,7 +204,7 @@ def dead_code_flags() -> list[str]:
 
 
 def build_runtime(compiler: Compiler, zig_lib: Path, scratch: Path) -> Path:
-    """The part of libc++ that a kernel without exceptions can need, as an archive."""
+    """The part of libc++ that a kernel can need, as an archive."""
     parts = [zig_lib / "libcxx" / "src" / f"{name}.cpp" for name in LIBCXX.split()]
     parts += [zig_lib / "libcxxabi" / "src" / f"{name}.cpp" for name in LIBCXXABI.split()]
     includes = [f"-I{zig_lib / folder}" for folder in ("libcxx/src", "libcxx/libc", "libcxxabi/include")]
@@ -197,8 +239,12 @@ def run(command: Sequence[str]) -> str:
 
 
 def main() -> int:
+    arguments = sys.argv[1:]
     try:
-        build(force="--force" in sys.argv[1:])
+        if "--sanitize" in arguments:
+            build_sanitized(os.environ.get("CXX", "").strip() or "clang++", "--force" in arguments)
+        else:
+            build("--force" in arguments)
     except BuildError as error:
         print(f"kernel: not built: {error}", file=sys.stderr)
         return 1

@@ -120,10 +120,9 @@ struct Incoming {
   const int64_t* offsets = nullptr;
 };
 
-// Appends a row for each good message and gives every one its verdict. Returns the number of rows appended.
+// Appends a row for each good message and gives every one its verdict.
 template <class Reader>
-size_t decode_all(Decoding<Reader>& decoding, const Incoming& in, Batch& batch, Verdict* verdicts) {
-  size_t before = batch.rows;
+void decode_all(Decoding<Reader>& decoding, const Incoming& in, Batch& batch, Verdict* verdicts) {
   grow(batch.partition, in.n);
   grow(batch.offset, in.n);
   for (size_t i = 0; i < in.n; ++i) {
@@ -133,7 +132,6 @@ size_t decode_all(Decoding<Reader>& decoding, const Incoming& in, Batch& batch, 
     batch.offset.push_back(in.offsets ? in.offsets[i] : (int64_t)i);
   }
   batch.stream.resize(batch.rows, in.stream);
-  return batch.rows - before;
 }
 
 }  // namespace samovar

@@ -4,6 +4,8 @@
 
 #include <tuple>
 
+#include "boundary.h"
+
 namespace samovar {
 namespace {
 
@@ -138,9 +140,17 @@ const char* Engine::describe_mark(void* self, int rule, uint32_t key, size_t* si
   return e.mark_text_.data();
 }
 
+// Nothing is worked on any more. These states may be half way through a change: they can only be thrown away.
+void Engine::run_out_of_memory() {
+  release_reserve();
+  budget.verdict = Budget::NO_MEMORY;
+  done([&] { blame(); });
+  budget.write_mark();
+}
+
 // Memory that ran out while no rule was at work: the one with most to tell took it.
 void Engine::blame() {
-  if (budget.verdict != Budget::NO_MEMORY || budget.rule >= 0 || matches.empty()) return;
+  if (budget.rule >= 0 || matches.empty()) return;
   std::vector<size_t> bytes(runners.size());
   const Match* largest = nullptr;
   for (auto& m : matches) {
@@ -153,7 +163,6 @@ void Engine::blame() {
 }
 
 bool Engine::step(Batch& batch, size_t from, size_t to, int64_t watermark) {
-  MemoryWatch watch_memory(&budget);
   budget.begin_step();
   texts.clear();
   matches = std::move(held_);
@@ -178,7 +187,6 @@ bool Engine::step(Batch& batch, size_t from, size_t to, int64_t watermark) {
     keys_.sweep();
     sort_matches();
   }
-  if (budget.over()) blame();
   if (gave_up()) return false;
   if (!hold) return true;
   while (!order.empty() && matches[order.back()].at >= watermark) {
@@ -564,8 +572,7 @@ void Engine::take_due(Store& store, int64_t now) {
 }
 
 void Engine::advance(Store& store, int64_t now) {
-  size_t place = (size_t)(&store - stores_.data());
-  budget.rule = place < runners.size() ? (int)place : -1;
+  note_at_work(store, 0);
   take_due(store, now);
   // One state knows nothing of another: in the order of keys they are near each other. A person reads notes by time.
   std::sort(due_.begin(), due_.end(), [&](auto& a, auto& b) { return tracing ? a < b : std::tie(a.second, a.first) < std::tie(b.second, b.first); });

@@ -40,9 +40,10 @@ class Engine final : public HistoryHook {
   // Takes rows [from, to) of the batch. False where a function failed or it went over its budget: it ends at once, and
   // these states are half way through the batch, and must be thrown away.
   bool step(Batch& batch, size_t from, size_t to, int64_t watermark);
+  bool takes(const Batch& batch) const { return batch.columns.size() >= (size_t)program_.fields; }
   bool gave_up() const { return budget.over() || eval_.failed(); }
   Budget budget;
-  void blame();
+  void run_out_of_memory();
   const std::string& key_bytes(uint32_t key) const { return keys_.bytes(key); }
   // Of a function that failed: the rule, the key's bytes where it is known, and the event where there is one.
   struct Failure {
@@ -119,6 +120,7 @@ class Engine final : public HistoryHook {
   std::vector<Match> held_;
   std::string mark_text_;
 
+  void blame();
   static const char* describe_mark(void* self, int rule, uint32_t key, size_t* size);
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);
@@ -154,6 +156,7 @@ class Engine final : public HistoryHook {
     if (const State* s = store.states.find(key)) store.keeper->near(s);
   }
   void remove(Store& store, State* s);
+  void note_at_work(const Store& store, uint32_t key);  // for an error
   struct Loading;
   bool load_row(Loading& l, std::string_view row, std::string_view bytes);
   bool load_header(Loading& l);

@@ -2,10 +2,11 @@
 // brings its own functions, and Message is the head of its `rd_kafka_message_t`, which is part of its stable interface.
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
-#define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
+#include "boundary.h"
 
 namespace {
 struct Message {
@@ -127,22 +128,20 @@ void reserve(Group& group) {
   group.keys.data.reserve(group.key_bytes);
   group.values.data.reserve(group.value_bytes);
 }
-}  // namespace
 
-// Takes the messages over: all of them are destroyed.
-SAMOVAR_EXPORT Gathered* samovar_gather(Message** messages, size_t count, const Client* client) {
-  Gathered* g = new Gathered;
+std::unique_ptr<Gathered> gather(Message** messages, size_t count, const Client& client) {
+  auto g = std::make_unique<Gathered>();
   std::vector<uint32_t> places(count);
   size_t last = 0;
   for (size_t k = 0; k < count; k++) {
     const Message* m = messages[k];
     if (m->error != NO_ERROR) {
-      const char* text = client->error_text(m);
-      const char* topic = m->topic ? client->topic_name(m->topic) : "";
+      const char* text = client.error_text(m);
+      const char* topic = m->topic ? client.topic_name(m->topic) : "";
       g->troubles.push_back(Trouble{topic, text ? text : "", m->partition, m->error, m->offset});
       continue;
     }
-    last = group_of(*g, *m, *client, last);
+    last = group_of(*g, *m, client, last);
     places[k] = (uint32_t)last;
     Group& group = g->groups[last];
     group.count++;
@@ -151,9 +150,18 @@ SAMOVAR_EXPORT Gathered* samovar_gather(Message** messages, size_t count, const 
   }
   for (Group& group : g->groups) reserve(group);
   for (size_t k = 0; k < count; k++) {
-    if (messages[k]->error == NO_ERROR) take(g->groups[places[k]], messages[k], *client);
-    client->destroy(messages[k]);
+    if (messages[k]->error == NO_ERROR) take(g->groups[places[k]], messages[k], client);
+    client.destroy(messages[k]);
+    messages[k] = nullptr;
   }
+  return g;
+}
+}  // namespace
+
+// Takes the messages over: all of them are destroyed.
+SAMOVAR_EXPORT Gathered* samovar_gather(Message** messages, size_t count, const Client* client) {
+  Gathered* g = samovar::make_object([&] { return gather(messages, count, *client).release(); });
+  for (size_t k = 0; !g && k < count; k++) if (messages[k]) client->destroy(messages[k]);
   return g;
 }
 SAMOVAR_EXPORT void samovar_gathered_free(Gathered* g) { delete g; }

@@ -212,11 +212,12 @@ class EventLog {
     EventLog old(std::move(*this));
     layout_ = layout;
     first_ = old.first_;
-    size_ = old.size_;
     time_ = base.time;
     offset_ = base.offset;
     source_ = base.source;
     if (old.capacity_) data_ = room((size_t)old.capacity_ * layout_->stride, capacity_);
+    // No text is copied that would take memory: what is not wide is short. So both queues are whole when memory ends.
+    size_ = old.size_;
     for (int64_t n = first_; n < end(); n++) {
       put_head(record(n), old.at(n));
       for (int k = 0; k < width(); k++) {
@@ -301,13 +302,13 @@ class EventLog {
       if (!layout_->wide[(size_t)k] && !Boxed::fits(values[k])) move_to(layout_->all->with_wide(*layout_, k), {time_, source_, offset_});
     if (size_ == capacity_) grow();
     char* to = record(first_ + size_);
-    if (++size_ == 1) note_oldest(h.place.time);
     put_head(to, h);
     for (int k = 0; k < width; k++) {
       char* at = to + layout_->at[(size_t)k];
       if (layout_->wide[(size_t)k]) new (at) Owned(values[k]);
       else Boxed::put(at, values[k]);
     }
+    if (++size_ == 1) note_oldest(h.place.time);  // last: where memory ends on the way, the event is not there
   }
   void drop_before(int64_t n) {
     if (n <= first_) return;

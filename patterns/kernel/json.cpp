@@ -1,11 +1,10 @@
 #include "json.h"
 
+#include "boundary.h"
 #include "decoding.h"
 #include "json_reader.h"
 
 // ---------------------------------------------------------------- for ctypes (patterns/native.py)
-
-#define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
 
 using samovar::Batch;
 using samovar::Fields;
@@ -13,9 +12,11 @@ using samovar::Value;
 using samovar::Verdict;
 
 SAMOVAR_EXPORT Batch* samovar_batch_new(size_t columns) {
-  auto* batch = new Batch;
-  batch->columns.resize(columns);
-  return batch;
+  return samovar::make_object([&] {
+    auto batch = std::make_unique<Batch>();
+    batch->columns.resize(columns);
+    return batch.release();
+  });
 }
 SAMOVAR_EXPORT void samovar_batch_free(Batch* batch) { delete batch; }
 SAMOVAR_EXPORT size_t samovar_batch_rows(const Batch* batch) { return batch->rows; }
@@ -30,17 +31,21 @@ SAMOVAR_EXPORT const Value* samovar_batch_column(const Batch* batch, size_t k) {
 // `type_field` NULL: all events are of `fixed_type`.
 SAMOVAR_EXPORT Fields* samovar_fields_new(const char* const* paths, size_t n, const char* time_field,
                                           const char* type_field, const char* fixed_type) {
-  return new Fields({paths, paths + n}, time_field, type_field ? type_field : "", fixed_type ? fixed_type : "");
+  return samovar::make_object([&] {
+    return new Fields({paths, paths + n}, time_field, type_field ? type_field : "", fixed_type ? fixed_type : "");
+  });
 }
 SAMOVAR_EXPORT void samovar_fields_free(Fields* fields) { delete fields; }
 
 // `partitions` and `offsets` are one a message; without them 0 and the message's number. Without `copy` texts may point
 // into `buffer`, which must then outlive the batch.
-SAMOVAR_EXPORT size_t samovar_decode_json(const Fields* fields, Batch* batch, const char* buffer, const int64_t* starts,
-                                          const int64_t* ends, size_t n, int32_t stream, const int32_t* partitions,
-                                          const int64_t* offsets, int copy, Verdict* verdicts) {
-  samovar::Decoding<samovar::JsonReader> decoding(*fields, *batch, n, copy != 0);
-  return decode_all(decoding, {buffer, starts, ends, n, stream, partitions, offsets}, *batch, verdicts);
+SAMOVAR_EXPORT int64_t samovar_decode_json(const Fields* fields, Batch* batch, const char* buffer, const int64_t* starts,
+                                           const int64_t* ends, size_t n, int32_t stream, const int32_t* partitions,
+                                           const int64_t* offsets, int copy, Verdict* verdicts) {
+  return samovar::change_batch(batch, batch->rows, [&] {
+    samovar::Decoding<samovar::JsonReader> decoding(*fields, *batch, n, copy != 0);
+    decode_all(decoding, {buffer, starts, ends, n, stream, partitions, offsets}, *batch, verdicts);
+  });
 }
 
 SAMOVAR_EXPORT size_t samovar_count_lines(const char* buffer, size_t size) {

@@ -7,6 +7,7 @@
 //   text                   't', 4 bytes of length, big end first, UTF-8
 #pragma once
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -193,11 +194,12 @@ class IdMap {
   size_t size_ = 0;
   static uint64_t bit(uint32_t id) { return 1ull << (id & 63); }
   static size_t place(const Page& p, uint32_t id) { return (size_t)__builtin_popcountll(p.present & (bit(id) - 1)); }
-  static void resize(Page& p, uint32_t room) {
+  static bool resize(Page& p, uint32_t room) {
     T** values = (T**)realloc(p.values, room * sizeof(T*));
-    if (!values) abort();
+    if (!values) return false;
     p.values = values;
     p.room = room;
+    return true;
   }
 
  public:
@@ -217,7 +219,7 @@ class IdMap {
     if (id >> 6 >= pages_.size()) pages_.resize((id >> 6) + 1);
     Page& p = pages_[id >> 6];
     uint32_t count = (uint32_t)__builtin_popcountll(p.present);
-    if (count == p.room) resize(p, p.room ? p.room * 2 : 4);
+    if (count == p.room && !resize(p, p.room ? p.room * 2 : 4)) throw std::bad_alloc();
     size_t at = place(p, id);
     memmove(p.values + at + 1, p.values + at, (count - at) * sizeof(T*));
     p.values[at] = value;
@@ -231,7 +233,7 @@ class IdMap {
     p.present &= ~bit(id);
     size_--;
     if (!p.present) { free(p.values); p.values = nullptr; p.room = 0; }
-    else if (count * 4 < p.room) resize(p, p.room / 2);
+    else if (count * 4 < p.room) resize(p, p.room / 2);  // or it stays as large as it is
   }
   template <class F>
   void each(F f) const {

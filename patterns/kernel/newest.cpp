@@ -11,11 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "boundary.h"
 #include "keys.h"
 #include "pack.h"
 #include "table.h"
-
-#define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 constexpr size_t AHEAD = 8;  // rows whose bytes are asked for before they are needed
@@ -129,13 +128,18 @@ struct Newest {
 };
 }  // namespace
 
-SAMOVAR_EXPORT Newest* samovar_newest_new() { return new Newest; }
+SAMOVAR_EXPORT Newest* samovar_newest_new() { return samovar::make_object([] { return new Newest; }); }
 SAMOVAR_EXPORT void samovar_newest_free(Newest* n) { delete n; }
 SAMOVAR_EXPORT size_t samovar_newest_size(const Newest* n) { return n->entries.size(); }
-SAMOVAR_EXPORT void samovar_newest_add(Newest* n, size_t count, const char* keys, const int64_t* key_starts,
-                                       const int64_t* key_ends, const char* values, const int64_t* value_starts,
-                                       const int64_t* value_ends, const uint8_t* null) {
-  n->reserve(count);
+SAMOVAR_EXPORT int64_t samovar_newest_add(Newest* n, size_t count, const char* keys, const int64_t* key_starts,
+                                          const int64_t* key_ends, const char* values, const int64_t* value_starts,
+                                          const int64_t* value_ends, const uint8_t* null) {
+  int64_t result = samovar::done([&] {
+    n->reserve(count);
+    size_t wanted = n->entries.size() + count;
+    if (wanted > n->entries.capacity()) n->entries.reserve(std::max(wanted, n->entries.capacity() * 2));
+  });
+  if (result != 0) return result;
   Entry some[2 * AHEAD];
   for (size_t begin = 0; begin < count; begin += 2 * AHEAD) {
     size_t end = std::min(count, begin + 2 * AHEAD);
@@ -147,9 +151,10 @@ SAMOVAR_EXPORT void samovar_newest_add(Newest* n, size_t count, const char* keys
     }
     for (size_t k = begin; k < end; k++) n->add(some[k - begin]);
   }
+  return 0;
 }
 // Puts them in order of keys. Nothing can be added any more.
-SAMOVAR_EXPORT void samovar_newest_sort(Newest* n) { n->sort(); }
+SAMOVAR_EXPORT int64_t samovar_newest_sort(Newest* n) { return samovar::done([&] { n->sort(); }); }
 // The first of them, once sorted: where its key and value are, and their sizes. There must be one.
 SAMOVAR_EXPORT void samovar_newest_first(const Newest* n, const char** places, int64_t* sizes) {
   const Entry& e = n->at(0);
@@ -159,19 +164,17 @@ SAMOVAR_EXPORT void samovar_newest_first(const Newest* n, const char** places, i
   sizes[1] = e.null ? -1 : (int64_t)e.value_size;
 }
 // Copies them into five columns, which are read then.
-SAMOVAR_EXPORT void samovar_newest_pack(Newest* n, const void** out) {
-  n->pack();
+SAMOVAR_EXPORT int64_t samovar_newest_pack(Newest* n, const void** out) {
+  if (int64_t failed = samovar::done([&] { n->pack(); })) return failed;
   out[0] = n->keys.data();
   out[1] = n->key_bounds.data();
   out[2] = n->values.data();
   out[3] = n->value_bounds.data();
   out[4] = n->null.data();
+  return 0;
 }
-// Writes them as a table file, after one row whose key is before all of theirs; those without a value only where
-// `deletes` says so, and with an index of their deadlines where `index` does. How many rows, or less than 0: the error's
-// number, negated.
-SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, const char* key, size_t key_size,
-                                            const char* value, size_t value_size, int deletes, int index) {
+namespace {
+int64_t write_table(const Newest* n, int file, std::string_view first, std::string_view value, bool deletes, bool index) {
   std::vector<Due> dues;
   Due due;
   for (size_t k = 0; index && k < n->sorted.size(); k++) {
@@ -180,10 +183,8 @@ SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, c
   }
   std::sort(dues.begin(), dues.end());
   dues.erase(std::unique(dues.begin(), dues.end()), dues.end());
-  int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) return -errno;
   samovar::Table table(file);
-  bool added = table.add({key, key_size}, value, value_size) == samovar::Table::ADDED;
+  bool added = table.add(first, value.data(), value.size()) == samovar::Table::ADDED;
   std::string entry;
   auto add_dues = [&] {
     for (const Due& one : dues) {
@@ -202,6 +203,20 @@ SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, c
   }
   add_dues();
   int error = added ? table.finish() : table.error() ? table.error() : EINVAL;
-  if (close(file) != 0 && !error) error = errno;
   return error ? -(int64_t)error : (int64_t)table.rows();
+}
+}  // namespace
+
+// Writes them as a table file, after one row whose key is before all of theirs; those without a value only where
+// `deletes` says so, and with an index of their deadlines where `index` does. How many rows, or less than 0: the error's
+// number, negated.
+SAMOVAR_EXPORT int64_t samovar_newest_write(const Newest* n, const char* path, const char* key, size_t key_size,
+                                            const char* value, size_t value_size, int deletes, int index) {
+  int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return -errno;
+  int64_t rows = samovar::or_failed((int64_t)-ENOMEM, [&] {
+    return write_table(n, file, {key, key_size}, {value, value_size}, deletes, index);
+  });
+  if (close(file) != 0 && rows >= 0) return -errno;
+  return rows;
 }

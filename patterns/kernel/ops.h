@@ -3,6 +3,7 @@
 // Null and types: an order or equality with null is false; two types are never equal, so `!=` between them is true;
 // arithmetic on what is not a number is null; a condition that is not a boolean counts as false.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "batch.h"
@@ -11,14 +12,8 @@
 namespace samovar {
 
 enum Op : int {
-  CONST = 0, FIELD, TIME, TYPE, HISTORY,              // leaves of columns
-  LAST, AGG, LASTEVENT,                               // leaves of a run: see program.h
-  AND = 10, OR, NOT, NEG,
-  EQ = 20, NE, LT, LE, GT, GE, ISNULL, NOTNULL,
-  ADD = 30, SUB, MUL, DIV, MOD,
-  IN = 40, LIKE, CALL,
-  COALESCE = 50, LENGTH, STARTS, ENDS, CONTAINS, SUBSTRING, CONCAT, INDEX_OF, BETWEEN,
-  ABS, ROUND, FLOOR, CEIL, HOUR, DAY_OF_WEEK, DISTANCE, LOWER, UPPER, FOLD,
+#define OP(name, word, least) name,
+#include "opcodes.def"
 };
 
 inline bool same(const Value& a, const Value& b) {
@@ -28,7 +23,7 @@ inline bool same(const Value& a, const Value& b) {
     case TEXT: return a.len == b.len && memcmp(a.s, b.s, a.len) == 0;
     default: return false;
   }
-  if (a.tag == INT && b.tag == FLOAT) return (double)a.i == b.d && (int64_t)b.d == a.i;
+  if (a.tag == INT && b.tag == FLOAT) return (double)a.i == b.d && b.d < 0x1p63 && (int64_t)b.d == a.i;
   if (a.tag == FLOAT && b.tag == INT) return same(b, a);
   return false;
 }
@@ -200,7 +195,7 @@ inline Value rounded(const Value* a, int n) {
   if (!a[0].is_number()) return Value::nil();
   if (n < 2) return a[0].tag == INT ? a[0] : whole(std::round(a[0].d));  // std::round: half away from zero
   if (!a[1].is_number()) return Value::nil();
-  int digits = (int)a[1].as_double();
+  int digits = (int)std::clamp(a[1].as_double(), -400.0, 400.0);
   if (digits < -300) return Value::integer(0);
   if (digits > 15 || (a[0].tag == INT && digits >= 0)) return a[0];
   double x = a[0].as_double();
@@ -234,19 +229,19 @@ inline Value rounded(const Value* a, int n) {
   }
   std::string out = (x < 0 ? "-" : "") + kept + "e" + std::to_string(-digits);
   double r = strtod(out.c_str(), nullptr);
-  return digits <= 0 ? whole(r) : Value::number(r == 0 ? 0.0 : r);
+  return !std::isfinite(r) ? Value::nil() : digits <= 0 ? whole(r) : Value::number(r == 0 ? 0.0 : r);
 }
 
 inline int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+inline int64_t floored(const Value& a) { return a.tag == INT ? a.i : (int64_t)std::floor(std::clamp(a.d, -0x1p62, 0x1p62)); }
 inline Value hour_utc(const Value& a) {
   if (!a.is_number()) return Value::nil();
-  int64_t t = a.tag == INT ? a.i : (int64_t)std::floor(a.d);
-  int64_t h = floor_div(t, 3600000);
+  int64_t h = floor_div(floored(a), 3600000);
   return Value::integer(h - floor_div(h, 24) * 24);
 }
 inline Value weekday_utc(const Value& a) {
   if (!a.is_number()) return Value::nil();
-  int64_t d = floor_div(a.tag == INT ? a.i : (int64_t)std::floor(a.d), 86400000) + 3;  // 1970-01-01 was a Thursday
+  int64_t d = floor_div(floored(a), 86400000) + 3;  // 1970-01-01 was a Thursday
   return Value::integer(d - floor_div(d, 7) * 7 + 1);
 }
 inline Value distance_km(const Value* a) {

@@ -2,11 +2,9 @@
 // share. 16 bytes either way.
 #pragma once
 #include <cstddef>
-#include <cstdlib>
 #include <new>
 #include <utility>
 
-#include "budget.h"
 #include "value.h"
 
 namespace samovar {
@@ -41,7 +39,7 @@ class Owned {
       words_[1] = t.words[1] << 16 | t.words[0] >> 48;
       return;
     }
-    Block* b = (Block*)watched_malloc(sizeof(Block) + v.len);
+    Block* b = (Block*)::operator new(sizeof(Block) + v.len);
     b->uses = 1;
     memcpy(b->bytes, v.s, v.len);
     value_.s = b->bytes;
@@ -56,7 +54,7 @@ class Owned {
     return *this;
   }
   ~Owned() {
-    if (counted() && --block()->uses == 0) free(block());
+    if (counted() && --block()->uses == 0) ::operator delete(block());
   }
   // Its text, if it has any, is good as long as this Owned stays where it is.
   Value get() const {

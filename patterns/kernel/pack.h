@@ -7,6 +7,8 @@
 
 namespace samovar {
 
+constexpr int64_t SANE_MOST = 1ll << 60;
+
 struct Packer {
   std::string bytes;
   bool canonical = false;  // for a digest: numbers that only count from an arbitrary start are left out
@@ -42,6 +44,24 @@ struct Unpacker {
     return 0;
   }
   int64_t num() { uint64_t n = raw(); return (int64_t)(n >> 1) ^ -(int64_t)(n & 1); }
+  // A number that can be calculated with: a time, or a count of events. A larger one is damage.
+  int64_t sane() {
+    int64_t n = num();
+    if (n >= -SANE_MOST && n <= SANE_MOST) return n;
+    bad = true;
+    return 0;
+  }
+  int64_t sane_count() {
+    int64_t n = sane();
+    if (n < 0) bad = true;
+    return n < 0 ? 0 : n;
+  }
+  int64_t sane_or(int64_t special) {
+    const char* before = at;
+    if (num() == special) return special;
+    at = before;
+    return sane();
+  }
   // A count of things that take at least one byte each: a larger one is damage, not a reason to allocate.
   size_t count() { uint64_t n = raw(); if (n > (uint64_t)(end - at)) { bad = true; return 0; } return (size_t)n; }
   double real() { double d = 0; if (end - at < 8) { bad = true; return 0; } memcpy(&d, at, 8); at += 8; return d; }
@@ -52,13 +72,13 @@ struct Unpacker {
       case NIL: return Value::nil();
       case BOOL: return Value::boolean(num());
       case INT: return Value::integer(num());
-      case FLOAT: return Value::number(real());
+      case FLOAT: { double d = real(); bad = bad || d != d; return Value::number(d); }
       case TEXT: case OTHER: { std::string_view t = text(); Value v = Value::text(t); v.tag = (uint32_t)tag; return v; }
     }
     bad = true;
     return Value::nil();
   }
-  Place place() { Place p; p.time = num(); p.source = num(); p.offset = num(); return p; }
+  Place place() { Place p; p.time = sane(); p.source = num(); p.offset = num(); return p; }
 };
 
 }  // namespace samovar

@@ -118,25 +118,25 @@ struct Pane {
     }
   }
   void unpack(Unpacker& u) {
-    start = u.num(); end = u.num(); count = u.num(); last = u.place();
+    start = u.sane(); end = u.sane(); count = u.sane_count(); last = u.place();
     size_t n = u.count();
     for (size_t k = 0; k < n && !u.bad; k++) places.push_back(u.place());
     if (count > (int64_t)LISTED_MOST && places.size() == LISTED_MOST)
       std::rotate(places.begin(), places.end() - (long)((size_t)count % LISTED_MOST), places.end());
     n = u.count();
     for (size_t k = 0; k < n && !u.bad; k++) last_values.emplace_back(u.value());
-    accumulators.resize(u.count());
-    for (auto& a : accumulators) {
-      if (u.bad) return;
+    n = u.count();
+    for (size_t k = 0; k < n && !u.bad; k++) {
+      Accumulator& a = accumulators.emplace_back();
       Running& r = a.running;
-      r.events = u.num(); r.numbers = u.num();
-      int64_t high = u.num(), low = u.num();
+      r.events = u.sane_count(); r.numbers = u.sane_count();
+      int64_t high = u.sane(), low = u.num();
       r.sum.whole = (__int128)high << 64 | (unsigned __int128)(uint64_t)low;
-      r.sum.high = u.real(); r.sum.low = u.real(); r.sum.floats = u.num();
+      r.sum.high = u.real(); r.sum.low = u.real(); r.sum.floats = u.sane_count();
       r.square_high = u.real(); r.square_low = u.real();
       a.best = u.value(); a.first = u.value(); a.last = u.value();
       size_t values = u.count();
-      for (size_t k = 0; k < values && !u.bad; k++) a.set.add(u.value());
+      for (size_t v = 0; v < values && !u.bad; v++) a.set.add(u.value());
     }
   }
 };

@@ -5,8 +5,7 @@
 #include <cstring>
 
 #include "batch.h"
-
-#define SAMOVAR_EXPORT extern "C" __attribute__((visibility("default")))
+#include "boundary.h"
 
 using namespace samovar;
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <vector>
 
 namespace samovar {
@@ -31,11 +32,12 @@ class Pool {
 
   static size_t rounded(size_t n) { return (n + GRAIN - 1) / GRAIN * GRAIN; }
   static void* checked(void* p) {
-    if (!p) abort();
+    if (!p) throw std::bad_alloc();
     return p;
   }
   char* piece(size_t alignment, size_t& size) {
-    pieces_.push_back(checked(aligned_alloc(alignment, size)));
+    pieces_.emplace_back();  // first, so that the new piece always has an owner
+    pieces_.back() = checked(aligned_alloc(alignment, size));
     if (size < MOST) size *= 2;
     return (char*)pieces_.back();
   }
@@ -54,9 +56,13 @@ class Pool {
     bool set() const { return *word & bit; }
     void flip() const { *word ^= bit; }
   };
-  void keep_block(char* p, int order) {
+  // Destructors come here too, so it never fails: a block that cannot be listed is found again by its buddy.
+  void keep_block(char* p, int order) noexcept {
     Mark(p, order).flip();
-    blocks_[order].push_back(p);
+    try {
+      blocks_[order].push_back(p);
+    } catch (const std::bad_alloc&) {
+    }
   }
   void next_region() {
     if (region_ == regions_end_) {

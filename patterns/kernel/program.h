@@ -24,8 +24,10 @@ struct History {
   int64_t span;
 };
 
-enum AggFunction : int { A_COUNT, A_SUM, A_AVG, A_MIN, A_MAX, A_STDDEV, A_DISTINCT, A_FIRST, A_LAST, A_VALUES,
-                         A_SEEN, A_PREV };
+enum AggFunction : int {
+#define AGGREGATE(name, word) A_##name,
+#include "opcodes.def"
+};
 
 struct AggRef {
   int function;
@@ -93,7 +95,7 @@ struct Program {
   std::vector<Value> constants;
   std::vector<LiteralSet> sets;
   std::vector<Patterns> patterns;
-  int fields = 0;
+  int fields = 0, functions = 0;
   std::vector<int> types;
   std::vector<Node> nodes;
   std::vector<std::vector<int>> keyspecs;
@@ -101,7 +103,9 @@ struct Program {
   std::vector<RuleDef> rules;
 
   Value text(int constant) const { return constants[constant]; }
-  void read(const int64_t* words, const char* bytes, size_t size);
+  // Null, or why these `n` words and `size` bytes of text are not a program; it is then of no use.
+  const char* read(const int64_t* words, size_t n, const char* bytes, size_t size);
+  const char* fault() const;         // program_check.cpp: whether all that is named in it is there
   int rule_reading(int node) const;  // the first of them; -1: none
 };
 

@@ -66,7 +66,14 @@ void Engine::pack_header(Store& store, State& s, const std::string& bytes, Rows 
   s.stored_parts = std::move(hashes);
 }
 
+void Engine::note_at_work(const Store& store, uint32_t key) {
+  size_t place = (size_t)(&store - stores_.data());
+  budget.rule = place < runners.size() ? (int)place : -1;
+  budget.key = key;
+}
+
 void Engine::pack_state(Store& store, State& s, Rows which, RowList& out) {
+  note_at_work(store, s.key);
   bool canonical = which == Rows::CANONICAL;
   EventLog* log = store.keeper->log(s);
   Packer p;
@@ -167,7 +174,7 @@ struct Engine::Loading {
 
 bool Engine::load_header(Loading& l) {
   Unpacker u{l.header.data(), l.header.data() + l.header.size()};
-  int64_t alerted = u.num();
+  int64_t alerted = u.sane();
   l.state->alerted = u.num() ? LONG_AGO : alerted;
   if (EventLog* log = l.store->keeper->log(*l.state)) {
     l.begin = u.num();
@@ -187,7 +194,7 @@ bool Engine::load_events(Loading& l, EventLog& log, int64_t first, Unpacker& u) 
   for (size_t n = 0; n < count && !u.bad; n++, first++) {
     Held h;
     h.place = u.place();
-    h.number = -u.num();
+    h.number = -u.sane();
     h.brackets = u.raw();
     bool keep = first >= l.begin && first < l.end;
     if (keep && first != log.end()) return false;
@@ -254,6 +261,7 @@ bool Engine::load_row(Loading& l, std::string_view row, std::string_view bytes) 
     l.parts_left = value.raw();
     if (!l.store) return true;  // of a rule that is not here
     uint32_t id = keys_.find_or_add(key);
+    note_at_work(*l.store, id);
     if (State* old = l.store->states.find(id)) { old->stored = false; remove(*l.store, old); }
     l.state = find_or_add(*l.store, id);
   }

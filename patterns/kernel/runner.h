@@ -119,7 +119,7 @@ class Described {
 
  public:
   explicit Described(std::string& out) : out_(out) { out_ += ", \"bound\": ["; }
-  ~Described() { out_ += "]"; }
+  void end() { out_ += "]"; }
   void add(const Value& name, const Place& p) {
     if (!first_) out_ += ", ";
     first_ = false;

@@ -395,7 +395,7 @@ class Sequence final : public Runner {
   // While it waits, a bag gives nothing up and takes nothing in.
   void fix_bag(Keyed& s, Run& r, int64_t now) {
     if (r.bag_from == r.bag_to || r.fixed_bag) return;
-    r.bag_from = bag_from(s, r.bag_from, r.bag_to, now);
+    r.bag_from = std::min(bag_from(s, r.bag_from, r.bag_to, now), r.bag_to - 1);
     r.start = s.bag.place(r.bag_from);
     r.fixed_bag = true;
   }
@@ -642,7 +642,8 @@ class Sequence final : public Runner {
     }
     const Run* previous = nullptr;
     int64_t reported = 0;
-    for (auto& [places, r] : order) {
+    for (auto& entry : order) {
+      const Run* r = entry.second;
       if (budget->over()) return true;
       if (rule.skip == TO_NEXT) {
         if (previous && previous->start == r->start) continue;

@@ -32,13 +32,13 @@ void pack_run(const Run& r, const Keyed& s, const RuleDef& rule, Packer& p) {
 
 Run unpack_run(const Keyed& s, const RuleDef& rule, Unpacker& u, int depth) {
   Run r;
-  r.step = (int)u.num(); r.count = u.num(); r.mask = u.raw();
-  int64_t blocked = u.num();
+  r.step = (int)u.sane_count(); r.count = u.sane_count(); r.mask = u.raw();
+  int64_t blocked = u.sane();
   r.blocked = blocked < 0 ? OPEN : (int)blocked;
-  r.steps_taken = (int)u.num();
+  r.steps_taken = (int)u.sane_count();
   r.start = u.place(); r.last = u.place();
-  r.last_number = s.number - u.num();
-  r.bag_from = u.num(); r.bag_to = u.num();
+  r.last_number = s.number - u.sane();
+  r.bag_from = u.sane_count(); r.bag_to = u.sane_count();
   int64_t flags = u.num();
   r.fixed_bag = flags & 1;
   r.missed = flags & 2;
@@ -49,7 +49,10 @@ Run unpack_run(const Keyed& s, const RuleDef& rule, Unpacker& u, int depth) {
     for (size_t k = 0; k < rule.names[t.name].captures.size(); k++) r.values.emplace_back(u.value());
     r.taken.push_back(t);
   }
-  if (!u.bad && u.num() && depth < 4) r.before = std::make_shared<Run>(unpack_run(s, rule, u, depth + 1));
+  if (!u.bad && u.num()) {
+    if (depth == (int)rule.steps.size()) u.bad = true;  // the one before stands at an earlier step
+    else r.before = std::make_shared<Run>(unpack_run(s, rule, u, depth + 1));
+  }
   return r;
 }
 
@@ -81,10 +84,10 @@ void Sequence::pack(const State& state, Packer& p) const {
 
 void Sequence::unpack(State& state, Unpacker& u) const {
   Keyed& s = (Keyed&)state;
-  s.number = u.num();
-  for (int64_t& t : s.absent) t = u.num();
-  s.bag_floor = u.num();
-  int64_t blocked = u.num();
+  s.number = u.sane_count();
+  for (int64_t& t : s.absent) t = u.sane_or(LONG_AGO);
+  s.bag_floor = u.sane_count();
+  int64_t blocked = u.sane();
   s.bag_blocked = blocked < 0 ? OPEN : (int)blocked;
   for (size_t n = u.count(); n-- > 0 && !u.bad;) s.runs.push_back(unpack_run(s, rule, u, 0));
 }
@@ -105,7 +108,9 @@ void Sequence::describe(const State& state, std::string& out) const {
     out += "\"step\": ";
     write_value(out, program.text(rule.names[step(0).names[0]].text));
     out += ", \"events\": " + std::to_string(s.bag.size()) + ", \"since\": " + std::to_string(s.bag.oldest());
-    { Described bound(out); bind_bag(bound, s.bag.begin(), s.bag.end()); }
+    Described bound(out);
+    bind_bag(bound, s.bag.begin(), s.bag.end());
+    bound.end();
     out += "}";
   }
   for (auto& r : s.runs) {
@@ -114,12 +119,11 @@ void Sequence::describe(const State& state, std::string& out) const {
     write_value(out, program.text(rule.names[step(r.step).names[0]].text));
     out += ", \"events\": " + std::to_string(r.taken.size() + (size_t)(r.bag_to - r.bag_from)) + ", \"since\": " + std::to_string(r.start.time);
     if (waiting(r)) out += ", \"fires_at\": " + std::to_string(fires_at(r));
-    {
-      Described bound(out);
-      bind_bag(bound, std::max(r.bag_from, s.bag.begin()), r.bag_to);
-      for (size_t n = r.taken.size() > DESCRIBED_MOST ? r.taken.size() - DESCRIBED_MOST : 0; n < r.taken.size(); n++)
-        if (!r.is_gone(n)) bound.add(program.text(rule.names[r.taken[n].name].text), r.taken[n].place);
-    }
+    Described bound(out);
+    bind_bag(bound, std::max(r.bag_from, s.bag.begin()), r.bag_to);
+    for (size_t n = r.taken.size() > DESCRIBED_MOST ? r.taken.size() - DESCRIBED_MOST : 0; n < r.taken.size(); n++)
+      if (!r.is_gone(n)) bound.add(program.text(rule.names[r.taken[n].name].text), r.taken[n].place);
+    bound.end();
     out += ", \"waits_for\": [";
     bool one = true;
     auto name = [&](int k) { if (!one) out += ", "; one = false; write_value(out, program.text(rule.names[step(k).names[0]].text)); };

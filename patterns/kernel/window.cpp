@@ -38,7 +38,12 @@ class Window final : public Runner {
     size_t at = 0;
     for (int64_t start = oldest; start <= newest; start += rule.every) {
       while (at < s.open.size() && s.open[at].start < start) at++;
-      if (at == s.open.size() || s.open[at].start != start) s.open.insert(s.open.begin() + (long)at, Open{start, Pane()});
+      budget->worked(1);
+      if (at == s.open.size() || s.open[at].start != start) {
+        budget->held(sizeof(Open));
+        s.open.insert(s.open.begin() + (long)at, Open{start, Pane()});
+      }
+      if (budget->over()) return;
       Pane& pane = s.open[at].pane;
       pane.add(rule, eval, e, limits, counters);
       if (!trace) continue;
@@ -69,7 +74,7 @@ class Window final : public Runner {
     Keyed& s = (Keyed&)state;
     size_t n = u.count();
     for (size_t k = 0; k < n && !u.bad; k++) {
-      s.open.push_back(Open{u.num(), Pane()});
+      s.open.push_back(Open{u.sane(), Pane()});
       s.open.back().pane.unpack(u);
     }
   }

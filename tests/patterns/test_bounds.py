@@ -164,6 +164,7 @@ def test_a_message_that_nobody_will_read_takes_no_memory() -> None:
         found.render()
 
 
+@pytest.mark.address_space
 def test_all_matches_of_three_large_events_fit_into_little_memory(tmp_path: Path) -> None:
     """154 events of a key, each with 1 kB that the message quotes nine times: once 4.5 GB, and the process ended."""
     (tmp_path / "boom.yml").write_text(ALL_OF_THREE)
@@ -240,6 +241,7 @@ def test_a_mark_is_left_before_an_event_takes_all_that_it_may(tmp_path: Path) ->
     assert not states.take_marked()
 
 
+@pytest.mark.address_space
 def test_memory_that_cannot_be_had_is_an_error_of_the_rule(tmp_path: Path) -> None:
     script = f"""
 import resource

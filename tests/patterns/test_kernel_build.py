@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from samovar.patterns import native
 from samovar.patterns.kernel import build
 
 SOURCE = """
@@ -28,7 +29,6 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     monkeypatch.setattr(build, "KERNEL", folder)
     monkeypatch.setattr(build, "LIBRARY", folder.parent / "_kernel.so")
-    monkeypatch.setattr(build, "STAMP", folder.parent / "_kernel.hash")
     write(folder, "0")
     return folder
 
@@ -82,13 +82,60 @@ def test_main_reports_instead_of_raising(
     assert capsys.readouterr().err.startswith("kernel: not built: ")
 
 
+# ---------------------------------------------------------------- which library is loaded
+
+
+def test_a_library_of_other_sources_is_refused(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build.build()
+    message = refusal(build.LIBRARY, monkeypatch)
+    assert "was built from other sources than those of this version of Samovar" in message
+    assert str(build.LIBRARY) in message
+    assert "Build it with `make kernel`" in message
+
+
+def test_a_library_that_says_nothing_of_its_sources_is_refused(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "ABI_SOURCE", "// %s\n")
+    build.build()
+    message = refusal(build.LIBRARY, monkeypatch)
+    assert message.startswith("this library is not the kernel of this version of Samovar, or is older: ")
+    assert "Build it with `make kernel`" in message
+
+
+def test_what_is_no_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "kernel.so"
+    file.write_bytes(b"half")
+    assert refusal(file, monkeypatch).startswith("the compiled kernel cannot be loaded: ")
+    file.unlink()
+    assert refusal(file, monkeypatch).startswith(f"the compiled kernel is missing: {file}\n  Build it with")
+
+
+def test_every_source_and_table_counts_for_what_a_library_says_of_itself(kernel: Path) -> None:
+    seen = [build.abi_of(build.source_files())]
+    for name in ("extra.h", "extra.cpp", "extra.def"):
+        (kernel / name).write_text("//\n")
+        seen.append(build.abi_of(build.source_files()))
+        (kernel / name).write_text("// other\n")
+        seen.append(build.abi_of(build.source_files()))
+    (kernel / "notes.txt").write_text("not a source")
+    assert len({*seen, build.abi_of(build.source_files())}) == len(seen)
+
+
+def refusal(library: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said of a library by code whose sources are the real ones."""
+    monkeypatch.setattr(build, "KERNEL", Path(build.__file__).resolve().parent)
+    monkeypatch.setenv("SAMOVAR_KERNEL", str(library))
+    with pytest.raises(native.KernelMissingError) as raised:
+        native.kernel.__wrapped__()
+    return str(raised.value)
+
+
 def write(folder: Path, number: str) -> None:
     (folder / "answer.cpp").write_text(SOURCE.replace("NUMBER", number))
 
 
 def answer() -> int:
     # Copied under a new name each time: the loader would hand out the library it already has.
-    copy = build.LIBRARY.parent.parent / f"{build.STAMP.read_text()[:16]}.so"
+    copy = build.LIBRARY.parent.parent / f"{build.LIBRARY.with_suffix('.hash').read_text()[:16]}.so"
     copy.write_bytes(build.LIBRARY.read_bytes())
     function = ctypes.CDLL(str(copy)).answer
     function.restype = ctypes.c_long

@@ -151,7 +151,7 @@ def nodes_of(program: Program) -> int:
     for _ in ("sets", "patterns"):
         for _ in range(next(words)):
             skip(next(words))
-    skip(1)  # fields
+    skip(2)  # fields, functions
     skip(next(words))  # types
     return next(words)
 

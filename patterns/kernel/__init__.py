@@ -1,0 +1,1 @@
+"""The native kernel: its sources, and `build.py`, which makes a library of them."""

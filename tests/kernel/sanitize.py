@@ -1,0 +1,57 @@
+"""The tests of the kernel with clang's address and undefined behaviour sanitizers: `python -m tests.kernel.sanitize`.
+
+Builds `build/sanitize/_kernel.so`, beside the usual library and not in its place, and runs pytest with it. Arguments
+go to pytest, in place of the tests that are run by default. The first finding ends its process, with a report.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from samovar.patterns.kernel.build import SANITIZED, BuildError, build_sanitized
+from tests.kernel.clang import ADVICE, find_clang, library_of, runtime_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TESTS = (
+    "tests/patterns", "tests/kernel", "tests/test_batches.py", "tests/test_bounded.py", "tests/test_cases.py",
+    "tests/test_hot_keys.py", "tests/test_matcher_equals_oracle.py", "tests/test_order_property.py",
+    "tests/test_states.py", "tests/simulation",
+)  # fmt: skip
+# Those that start compilers, and this one's own test.
+IGNORED = ("tests/patterns/test_kernel_build.py", "tests/kernel/test_sanitized.py")
+
+
+def environment(clang: str) -> dict[str, str]:
+    """For a Python that loads the library with sanitizers; libstdc++ with it, since they watch what it throws."""
+    preloaded = runtime_of(clang), library_of(clang, "libstdc++.so.6")
+    return os.environ | {
+        "SAMOVAR_KERNEL": str(SANITIZED),
+        "LD_PRELOAD": " ".join(preloaded),
+        # Python never frees all that it has; and what a test wants to fail must not end the process.
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",  # so that a read beyond a bytes object is seen
+    }
+
+
+def main() -> int:
+    clang = find_clang()
+    if clang is None:
+        print(f"sanitize: no clang++ with sanitizers. {ADVICE}", file=sys.stderr)
+        return 1
+    try:
+        build_sanitized(clang)
+    except BuildError as error:
+        print(f"sanitize: {error}", file=sys.stderr)
+        return 1
+    chosen = sys.argv[1:] or [test for test in TESTS if (ROOT / test).exists()]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=0", "-m", "not address_space"]
+    ignored = [f"--ignore={test}" for test in IGNORED]
+    return subprocess.run([*pytest, *ignored, *chosen], cwd=ROOT, env=environment(clang), check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The kernel with sanitizers, in short: `make sanitize` and `make fuzz-kernel` are the long forms."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from samovar.patterns.kernel.build import build_sanitized
+from tests.kernel import fuzz, sanitize
+from tests.kernel.clang import ADVICE, find_clang
+from tests.kernel.seeds import write_seeds
+
+SHORT = (
+    "tests/test_cases.py", "tests/patterns/test_decode.py", "tests/patterns/test_avro.py",
+    "tests/patterns/test_programs.py", "tests/patterns/test_damaged_states.py",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def clang() -> str:
+    found = find_clang()
+    assert found is not None, f"no clang++ with sanitizers. {ADVICE}"
+    build_sanitized(found)
+    return found
+
+
+def test_the_kernel_has_no_findings(clang: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SHORT]
+    environment = sanitize.environment(clang) | {"SAMOVAR_EXAMPLES": "20"}
+    done = subprocess.run(command, cwd=sanitize.ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+
+
+@pytest.mark.parametrize("target", fuzz.TARGETS)
+def test_what_was_found_and_the_seeds_have_no_findings(clang: str, target: str) -> None:
+    write_seeds(fuzz.BUILD)
+    folders = [folder for folder in (fuzz.BUILD / target, fuzz.FOUND / target) if folder.exists()]
+    inputs = [file for folder in folders for file in sorted(folder.iterdir())]
+    done = subprocess.run(
+        [fuzz.build_target(target, clang), *inputs],
+        env=fuzz.environment(clang), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert len(inputs) > 5
+    assert done.stderr.count("Executed ") == len(inputs)
+
+
+def test_a_finding_is_one(clang: str) -> None:
+    """That sanitizers are at work at all: a read behind the end of what is there ends the process with a report."""
+    script = """
+import ctypes
+from samovar.patterns.native import kernel
+kernel().samovar_count_lines(ctypes.create_string_buffer(64), 65_536)
+"""
+    environment = sanitize.environment(clang) | {"PYTHONPATH": os.fspath(sanitize.ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr

@@ -139,7 +139,7 @@ class MemoryMember:
         self._membership = Membership(self._name, self._number, self._group.generation)
         given = self._given(self._group.assignment[self._name])
         self._owned, self._has_share = set(given), True
-        self._forget()
+        self._places.forget()
         if given:
             self._joining.on_assigned(given)
         points.passing("assign.after")
@@ -164,19 +164,14 @@ class MemoryMember:
                 (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
         finally:
             self._owned, self._has_share = set(), False
-            self._forget()
+            self._places.forget()
         points.passing("revoke.after")
 
     def _lose(self) -> None:
         lost, self._owned, self._has_share = sorted(self._owned), set(), False
-        self._forget()
+        self._places.forget()
         if lost:
             self._joining.on_lost(lost)
-
-    def _forget(self) -> None:
-        self._places.forget()
-        self._looks.clear()
-        self._told.clear()
 
     # ------------------------------------------------------------ writing
 

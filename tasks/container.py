@@ -201,7 +201,7 @@ class Container:
         if isinstance(error, Fenced) and self._claim is not None:
             with suppress(LogUnavailable):
                 self._claim.keep()
-        return min(FIRST_WAIT_S * 2 ** (self._rejoins - 1), LONGEST_WAIT_S)
+        return min(FIRST_WAIT_S * 2.0 ** (self._rejoins - 1), LONGEST_WAIT_S)
 
     def cycle(self) -> None:
         """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""

@@ -159,7 +159,7 @@ class MemoryReader:
         with self._client.call("read") as fault:
             found = [] if fault is Fault.NOTHING else self._places.fetch(max_records)
         if not found and timeout_s > 0:
-            self._client.broker.clock.pass_ms(int(timeout_s * 1000))
+            self._client.broker.wait(timeout_s)
         return found
 
     def position(self, at: TopicPartition) -> int:

@@ -54,6 +54,7 @@ class MemoryMember:
         self._usable, self._closed = True, False
         self._producer = self._broker.start_producer(self._name) if self._exactly_once else None
         self._epoch = 0 if self._producer is None else self._producer.epoch
+        client.heartbeats.append(self._heartbeat)
 
     # ------------------------------------------------------------ reading
 
@@ -133,6 +134,12 @@ class MemoryMember:
             self._take()
             return True
         return not self._has_share
+
+    def _heartbeat(self) -> None:
+        """As Kafka's client does in a thread. What the group answers is heard at the next poll."""
+        if self._number is not None:
+            with suppress(Fenced):
+                self._broker.heartbeat(self._group, self._name, self._number)
 
     def _take(self) -> None:
         assert self._number is not None, self._name
@@ -316,6 +323,7 @@ class MemoryMember:
             if not self._client.is_dead:
                 (self._give_up if self._usable else self._lose)()
             self._closed = True
+            self._client.heartbeats.remove(self._heartbeat)
 
 
 def last_offset(log: PartitionLog) -> int:

@@ -135,6 +135,26 @@ def test_a_reader_that_waits_lets_time_pass(cluster: Cluster, monkeypatch: pytes
     assert cluster.clock.now_ms == now_ms
 
 
+def test_a_member_stays_while_its_process_waits_for_something_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka's client, which sends heartbeats in a thread; others, who do nothing meanwhile, are missed."""
+    cluster.broker.transaction_ms = 3 * SESSION_MS
+    leaves_open(cluster, monkeypatch)
+    cluster.clock.pass_ms(SESSION_MS + 1)
+    log = cluster.client()
+    seat, reader = cluster.seat(log), log.reader({OUT: 0})
+    closed = cluster.seat(log, slot=1, polls=0)
+    closed.member.close()
+    began_ms = cluster.clock.now_ms
+    while not reader.position(OUT):
+        reader.poll(10, 1.0)
+    assert cluster.clock.now_ms - began_ms > SESSION_MS
+    seat.poll()
+    assert seat.told == ["assigned"]
+    assert len(log.heartbeats) == 1
+
+
 def test_the_next_of_a_slot_ends_what_the_one_before_left_open(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

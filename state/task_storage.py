@@ -1,7 +1,9 @@
-"""A task's storage on this machine: its store and the snapshots of it. It outlives the process.
+"""A task's storage on this machine: its store and the snapshots of it.
 
     <state>/<stage>/<partition>/store        RocksDB
     <state>/<stage>/<partition>/snapshots    see samovar.state.snapshots
+
+It outlives the process. A simulation has one in memory.
 """
 
 from __future__ import annotations

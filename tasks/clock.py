@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +13,9 @@ class Clock(Protocol):
 
     def steady_ms(self) -> int: ...
     def wall_ms(self) -> int: ...
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Let so much time pass, or less where it is told to stop meanwhile."""
+        ...
 
 
 class SystemClock:
@@ -23,13 +27,16 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        stop.wait(seconds)
+
 
 SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass
 class SetClock:
-    """Stands still until it is moved."""
+    """Stands still until it is moved, or waited for."""
 
     now_ms: int = 1_700_000_000_000
 
@@ -38,6 +45,10 @@ class SetClock:
 
     def wall_ms(self) -> int:
         return self.now_ms
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        if not stop.is_set():
+            self.pass_ms(int(seconds * 1000))
 
     def pass_ms(self, ms: int) -> None:
         assert ms >= 0, ms

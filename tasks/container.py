@@ -135,7 +135,7 @@ class Container:
             try:
                 self._claim.take()
             except (Fenced, CommitUnknown, LogUnavailable) as error:
-                self._stopped.wait(self._rejoin(error))
+                self.clock.wait(self._rejoin(error), self._stopped)
             else:
                 return
 
@@ -149,7 +149,7 @@ class Container:
         while not self._stopped.is_set():
             wait_s = self.step()
             if wait_s:
-                self._stopped.wait(wait_s)
+                self.clock.wait(wait_s, self._stopped)
             if on_cycle is not None:
                 on_cycle(self.status())
             if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():

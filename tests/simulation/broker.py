@@ -289,6 +289,10 @@ class Broker:
 
     # ------------------------------------------------------------ what the clock does
 
+    def wait(self, seconds: float) -> None:
+        """A reader waits for so long, in the middle of its process's step. A scheduler may let others go on here."""
+        self.clock.pass_ms(int(seconds * 1000))
+
     def expire(self) -> int:
         """Do what is due: sessions, transactions, markers that were late. The time by which it was done."""
         now_ms = self.clock.steady_ms()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from samovar.changelog.errors import LogUnavailable, Refused
@@ -22,6 +22,7 @@ class Client:
         self.faults = faults
         self.slow_ms = slow_ms
         self.is_dead = False
+        self.heartbeats: list[Callable[[], None]] = []  # of its members, which go on while it waits for something else
 
     def kill(self) -> None:
         """The process is gone. What it had open stays open, and its group misses it when its session is over."""
@@ -33,6 +34,11 @@ class Client:
 
     def call(self, name: str) -> Call:
         return Call(self, name)
+
+    def wait(self, seconds: float) -> None:
+        self.broker.wait(seconds)
+        for heartbeat in self.heartbeats:
+            heartbeat()
 
 
 class Call:
@@ -159,7 +165,7 @@ class MemoryReader:
         with self._client.call("read") as fault:
             found = [] if fault is Fault.NOTHING else self._places.fetch(max_records)
         if not found and timeout_s > 0:
-            self._client.broker.clock.pass_ms(int(timeout_s * 1000))
+            self._client.wait(timeout_s)
         return found
 
     def position(self, at: TopicPartition) -> int:

@@ -52,6 +52,7 @@ class MemoryMember:
         self._usable, self._closed = True, False
         self._producer = self._broker.start_producer(self._name) if self._exactly_once else None
         self._epoch = 0 if self._producer is None else self._producer.epoch
+        client.heartbeats.append(self._heartbeat)
 
     # ------------------------------------------------------------ reading
 
@@ -132,12 +133,18 @@ class MemoryMember:
             return True
         return not self._has_share
 
+    def _heartbeat(self) -> None:
+        """As Kafka's client does in a thread. What the group answers is heard at the next poll."""
+        if self._number is not None:
+            with suppress(Fenced):
+                self._broker.heartbeat(self._group, self._name, self._number)
+
     def _take(self) -> None:
         assert self._number is not None, self._name
         self._membership = Membership(self._name, self._number, self._group.generation)
         given = self._given(self._group.assignment[self._name])
         self._owned, self._has_share = set(given), True
-        self._forget()
+        self._places.forget()
         if given:
             self._joining.on_assigned(given)
         points.passing("assign.after")
@@ -162,19 +169,14 @@ class MemoryMember:
                 (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
         finally:
             self._owned, self._has_share = set(), False
-            self._forget()
+            self._places.forget()
         points.passing("revoke.after")
 
     def _lose(self) -> None:
         lost, self._owned, self._has_share = sorted(self._owned), set(), False
-        self._forget()
+        self._places.forget()
         if lost:
             self._joining.on_lost(lost)
-
-    def _forget(self) -> None:
-        self._places.forget()
-        self._looks.clear()
-        self._told.clear()
 
     # ------------------------------------------------------------ writing
 
@@ -319,6 +321,7 @@ class MemoryMember:
             if not self._client.is_dead:
                 (self._give_up if self._usable else self._lose)()
             self._closed = True
+            self._client.heartbeats.remove(self._heartbeat)
 
 
 def last_offset(log: PartitionLog) -> int:

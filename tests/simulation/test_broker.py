@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -88,6 +89,7 @@ def test_markers_and_aborted_records_take_offsets_that_nobody_reads(cluster: Clu
     seat.member.transact(out(b"1", b"2"), {IN: 1})  # 0 1, marker 2
     with pytest.raises(Refused):
         seat.member.transact([*out(b"aborted"), Append("nowhere", [(b"k", b"v")], 0)], {})  # 3, marker 4
+    assert cluster.broker.open_transactions() == 0
     seat.member.close()
     cluster.log.append(out(b"3"))
     assert cluster.offsets() == [0, 1, 5]
@@ -131,6 +133,26 @@ def test_a_reader_that_waits_lets_time_pass(cluster: Cluster, monkeypatch: pytes
     now_ms = cluster.clock.now_ms
     assert cluster.seat().member.poll(10, 0.1) == []
     assert cluster.clock.now_ms == now_ms
+
+
+def test_a_member_stays_while_its_process_waits_for_something_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka's client, which sends heartbeats in a thread; others, who do nothing meanwhile, are missed."""
+    cluster.broker.transaction_ms = 3 * SESSION_MS
+    leaves_open(cluster, monkeypatch)
+    cluster.clock.pass_ms(SESSION_MS + 1)
+    log = cluster.client()
+    seat, reader = cluster.seat(log), log.reader({OUT: 0})
+    closed = cluster.seat(log, slot=1, polls=0)
+    closed.member.close()
+    began_ms = cluster.clock.now_ms
+    while not reader.position(OUT):
+        reader.poll(10, 1.0)
+    assert cluster.clock.now_ms - began_ms > SESSION_MS
+    seat.poll()
+    assert seat.told == ["assigned"]
+    assert len(log.heartbeats) == 1
 
 
 def test_the_next_of_a_slot_ends_what_the_one_before_left_open(
@@ -310,6 +332,14 @@ def test_all_members_give_up_before_anyone_is_given(cluster: Cluster) -> None:
     assert three.member.has_share()
 
 
+def test_who_waits_need_not_join_again_for_each_that_comes(cluster: Cluster) -> None:
+    one, two, three = cluster.seat(), cluster.seat(slot=1), cluster.seat(slot=2)
+    assert (two.told, three.told) == ([], [])
+    one.poll()
+    assert one.told == ["assigned", "revoked", "assigned"]
+    assert cluster.broker.groups["g"].generation == 2
+
+
 def test_a_topic_that_grows_is_shared_out_anew(cluster: Cluster) -> None:
     seat = cluster.seat()
     cluster.broker.add_partitions("in", 3)
@@ -352,11 +382,13 @@ def pairs_of(cluster: Cluster, topic: str) -> list[tuple[int, bytes | None, byte
     return [(each.offset, each.key, each.value) for each in cluster.broker.committed_records(topic)]
 
 
-class WholeRandom(Random):
-    """Chooses the largest."""
+class Largest(Random):
+    """Chooses the largest up to a limit."""
+
+    limit = 1_000
 
     def randint(self, a: int, b: int) -> int:
-        return b
+        return min(b, self.limit)
 
 
 def compacted(cluster: Cluster, **settings: str) -> TopicPartition:
@@ -372,12 +404,21 @@ def put(cluster: Cluster, *pairs: tuple[bytes, bytes | None]) -> None:
 def test_compaction_keeps_the_last_of_each_key_where_it_stands(cluster: Cluster) -> None:
     at = compacted(cluster)
     put(cluster, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None), (b"c", b"1"), (b"a", b"3"))
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     assert pairs_of(cluster, "c") == [(3, b"b", None), (4, b"c", b"1"), (5, b"a", b"3")]
     assert cluster.log.bounds([at])[at] == (0, 6)
     reader = cluster.log.reader({at: 0})
     (records,) = reader.poll(1, 0.0)
     assert (records.offsets.tolist(), reader.position(at)) == ([3], 4)
+
+
+def test_what_is_above_the_place_where_compaction_stops_takes_nothing_away(cluster: Cluster) -> None:
+    compacted(cluster)
+    put(cluster, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"a", b"3"))
+    random = Largest()
+    random.limit = 3
+    cluster.broker.compact(random)
+    assert pairs_of(cluster, "c") == [(1, b"b", b"1"), (2, b"a", b"2"), (3, b"a", b"3")]
 
 
 def test_compaction_stops_somewhere(cluster: Cluster) -> None:
@@ -396,12 +437,12 @@ def test_a_tombstone_stays_for_its_time_after_it_was_first_met(cluster: Cluster)
     compacted(cluster, delete_retention_ms="1000")
     put(cluster, (b"a", b"1"), (b"a", None))
     cluster.clock.pass_ms(5_000)
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     cluster.clock.pass_ms(999)
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     assert pairs_of(cluster, "c") == [(1, b"a", None)]
     cluster.clock.pass_ms(1)
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     assert pairs_of(cluster, "c") == []
 
 
@@ -409,17 +450,56 @@ def test_what_is_young_or_undecided_is_not_compacted(cluster: Cluster, monkeypat
     compacted(cluster, min_compaction_lag_ms="1000")
     put(cluster, (b"a", b"1"), (b"a", b"2"))
     cluster.clock.pass_ms(999)
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     assert len(pairs_of(cluster, "c")) == 2
     log = cluster.client()
     seat, there = cluster.seat(log), [Append("c", [(b"a", b"3")], 0)]
     dies_at("commit.before", log, monkeypatch, lambda: seat.member.transact(there, {}))
     cluster.clock.pass_ms(2_000)
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     assert pairs_of(cluster, "c") == [(1, b"a", b"2")]  # the third may yet be aborted
     cluster.clock.pass_ms(TRANSACTION_MS)
-    cluster.broker.compact(WholeRandom())
+    cluster.broker.compact(Largest())
     assert pairs_of(cluster, "c") == [(1, b"a", b"2")]
+
+
+def test_a_transaction_that_is_open_while_a_topic_is_compacted_may_still_commit(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted(cluster)
+    put(cluster, (b"a", b"1"))
+    seat = cluster.seat()
+
+    def passing(point: str) -> None:
+        if point == "commit.before":
+            put(cluster, (b"a", b"3"))
+            cluster.broker.compact(Largest())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(points, "passing", passing)
+        seat.member.transact([Append("c", [(b"a", b"2")], 0)], {})
+    assert pairs_of(cluster, "c") == [(0, b"a", b"1"), (1, b"a", b"2"), (2, b"a", b"3")]
+
+
+def test_partitions_are_read_in_turn(cluster: Cluster) -> None:
+    other = TopicPartition("in", 1)
+    cluster.log.append([Append("in", [(b"k", b"v")] * 3, partition) for partition in (0, 1)])
+    reader = cluster.log.reader({IN: 0, other: 0})
+    found = [(records.partition, len(records)) for _ in range(4) for records in reader.poll(1, 0.0)]
+    assert sorted(found) == [(0, 1), (0, 1), (1, 1), (1, 1)]
+
+
+def test_what_is_wrong_with_one_partition_takes_nothing_from_another(cluster: Cluster) -> None:
+    cluster.log.append([Append("in", [(b"k", b"v")], 0)])
+    for wrong in (TopicPartition("in", 1), TopicPartition("nowhere", 0)):
+        for positions in ({IN: 0, wrong: 99}, {wrong: 99, IN: 0}):
+            reader, given = cluster.log.reader(positions), 0
+            with suppress(Refused):
+                for _ in range(9):
+                    given += sum(map(len, reader.poll(10, 0.0)))
+            assert given == reader.position(IN)
+            with pytest.raises(Refused):
+                _ = reader.poll(10, 0.0) + reader.poll(10, 0.0)
 
 
 def test_retention_moves_the_begin(cluster: Cluster) -> None:
@@ -467,12 +547,15 @@ def test_a_topic_made_again_is_read_on_at_the_old_place(cluster: Cluster) -> Non
 # ---------------------------------------------------------------- faults
 
 
-@pytest.mark.parametrize("call", ["transact", "produce", "offsets"])
-def test_a_transaction_that_times_out_before_its_commit_did_not_happen(cluster: Cluster, call: str) -> None:
+@pytest.mark.parametrize(("call", "is_open"), [("transact", 0), ("produce", 1), ("offsets", 1)])
+def test_a_transaction_that_times_out_before_its_commit_did_not_happen(
+    cluster: Cluster, call: str, is_open: int
+) -> None:
     seat = cluster.seat(cluster.client(**{call: Fault.TIMEOUT_BEFORE}))
     with pytest.raises(LogUnavailable):
         seat.member.transact(out(b"1"), {IN: 1})
     seat.member.close()
+    assert cluster.broker.open_transactions() == is_open  # whom it could not reach it could not tell either
     again = cluster.seat()
     assert cluster.log.committed("g", [IN]) == {IN: None}
     again.member.transact(out(b"2"), {IN: 1})

@@ -1,0 +1,50 @@
+"""A task's storage on disk: the store comes back as it was left, and as it was when a snapshot was taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from samovar.state.errors import StoreHeld
+from samovar.state.rocks import Memory
+from samovar.state.snapshots import Changelog, Manifest
+from samovar.state.task_storage import DiskStorage, TaskStorage
+
+
+def manifest(offset: int) -> Manifest:
+    return Manifest(Changelog("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_a_store_is_replaced_by_its_newest_snapshot(tmp_path: Path, in_thread: bool) -> None:
+    storage: TaskStorage = DiskStorage(tmp_path / "0", Memory(), in_thread=in_thread)
+    store = storage.open()
+    assert storage.newest_snapshot().snapshot is None
+    for number in range(3):
+        store.put(b"a", b"%d" % number)
+        storage.take_snapshot(manifest(number), keep=2)
+        storage.close()  # waits for it
+    store.put(b"a", b"later")
+    store.close()
+    storage.wipe()
+    found = storage.newest_snapshot().snapshot
+    assert found is not None
+    assert (found.number, found.manifest.changelog.offset) == (3, 2)
+    storage.restore_snapshot(found)
+    store = storage.open()
+    assert list(store.range()) == [(b"a", b"2")]
+    store.close()
+    assert sorted(path.name for path in (tmp_path / "0" / "snapshots").iterdir()) == ["2", "3"]
+
+
+def test_a_store_comes_back_as_it_was_left_and_is_open_once(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path / "0", Memory())
+    store = storage.open()
+    store.put(b"a", b"1")
+    with pytest.raises(StoreHeld):
+        DiskStorage(tmp_path / "0", Memory()).open()
+    store.close()
+    store = storage.open()
+    assert store.get(b"a") == b"1"
+    store.close()

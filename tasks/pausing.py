@@ -24,14 +24,12 @@ class Pausing:
     def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[Task], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.life is Life.RUNNING]
-        waiting = [task.core.intake for task in running if self._holds_much(task.core.intake)]
+        waiting = [task for task in running if self._holds_much(task.core.intake)]
         is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
         sources = _sources(plans, running) if is_much else set()
         if not waiting and not sources and not self.paused:
             return
-        inputs = {at for task in running for at in task.inputs}
-        ahead = {at for intake in waiting for at in intake.ahead(now_ms)} & inputs
-        ahead |= sources
+        ahead = {at for task in waiting for at in _ahead(task, running, now_ms)} | sources
         if ahead - self.paused:
             member.pause(ahead - self.paused)
         if self.paused - ahead:
@@ -56,6 +54,21 @@ class Pausing:
     def clear(self) -> None:
         self.paused.clear()
         self.in_flight.clear()
+
+
+def _ahead(task: Task, running: Iterable[Task], now_ms: int) -> set[TopicPartition]:
+    """Inputs of this container that are ahead of a task. One that another stage reads too and waits for is not paused:
+    the two could wait for each other for ever.
+    """
+    ahead = task.core.intake.ahead(now_ms)
+    own, inputs = set(task.inputs), {at for each in running for at in each.inputs}
+    needed = {
+        at
+        for each in running
+        for at in own.intersection(each.inputs)
+        if each is not task and at not in each.core.intake.ahead(now_ms)
+    }
+    return (ahead - needed) & inputs
 
 
 def _sources(plans: Iterable[Plan], running: Iterable[Task]) -> set[TopicPartition]:

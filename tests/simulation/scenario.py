@@ -197,7 +197,8 @@ def draw(seed: int) -> Scenario:
         containers = 1  # whose disk an operator works on
     scenario = Scenario(
         seed, partitions, containers, streams, rules, settings, (),
-        on_rocksdb=on_rocksdb, transaction_ms=random_.choice((10_000, 60_000)), tunables=tunables,
+        user_task=random_.random() < 0.3, on_rocksdb=on_rocksdb, tunables=tunables,
+        transaction_ms=random_.choice((10_000, 60_000)),
     )  # fmt: skip
     return replace(scenario, steps=tuple(draw_steps(random_, scenario)))
 

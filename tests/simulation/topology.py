@@ -11,6 +11,7 @@ from samovar.patterns.rulefile import load_text
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.stages import stages_of
+from tests.simulation.counting import SETTINGS, TASK
 from tests.simulation.scenario import Scenario
 
 SERVICE = "sim"
@@ -29,6 +30,8 @@ def write_service(scenario: Scenario, folder: Path) -> ServiceFile:
         },
         **scenario.settings,
     }
+    if scenario.user_task:
+        data["tasks"] = {TASK: {**SETTINGS, "streams": list(scenario.streams)}}
     path = folder / "service.yml"
     path.write_text(json.dumps(data))  # YAML can read JSON
     return load_service(path)

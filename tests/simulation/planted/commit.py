@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 from samovar.changelog.errors import CommitUnknown, Fenced
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.record import POSITION
 from samovar.state.points import passing
 from samovar.tasks.container import Container
 from samovar.tasks.core import Core, Outcome
@@ -96,18 +95,6 @@ def tombstones_are_not_logged() -> Patching:
     return patch.object(Core, "outcome", outcome)
 
 
-def position_written_apart() -> Patching:
-    """The position is written to the store before its rows, as two writes."""
-
-    def committed(self: Task, outcome: Outcome, last_offset: int) -> None:
-        self.store.write([change for change in outcome.changes if change[0] == POSITION])
-        passing("write.before")
-        original(self, outcome, last_offset)
-
-    original: Callable[[Task, Outcome, int], None] = Task.committed
-    return patch.object(Task, "committed", committed)
-
-
 def following_ahead_of_the_rows() -> Patching:
     """The store says that it follows the changelog up to a commit before it has that commit's rows."""
 
@@ -154,7 +141,6 @@ FAULTS = (
     unknown_outcome_taken_for_success,
     zombies_are_not_fenced,
     tombstones_are_not_logged,
-    position_written_apart,
     following_ahead_of_the_rows,
     alerts_outside_the_transaction,
     tasks_survive_a_rejoin,

@@ -18,7 +18,7 @@ Patching = AbstractContextManager[object]
 
 def restore_ends_at_the_stable_offset() -> Patching:
     """A restore ends at the last stable offset: what a dead writer's open transaction hides is left out."""
-    look = Changelog.look.__func__
+    look = Changelog.look.__func__  # type: ignore[attr-defined] # a class method
 
     def short(cls: type[Changelog], log: Any, at: TopicPartition, retention_ms: int, service: str = "") -> Changelog:
         found: Changelog = look(cls, log, at, retention_ms, service)
@@ -76,7 +76,7 @@ def missing_offset_read_as_0() -> Patching:
         found = positions(self)
         if getattr(self, "_asked", False):
             return found
-        self._asked = True
+        self._asked = True  # type: ignore[attr-defined] # only here
         return dict.fromkeys(found, 0)
 
     return patch.object(Task, "positions", from_the_start)

@@ -1,0 +1,118 @@
+"""Faults that the simulator found, each as the smallest history that shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samovar.changelog.errors import LogUnavailable
+from samovar.tasks.clock import SetClock
+from samovar.tasks.container import CALM_S, TROUBLE_S, Container
+from tests.simulation.scenario import START_MS, Cycle, Produce, Scenario
+from tests.simulation.world import World, simulate
+
+LEFT_AND_RIGHT = {
+    name: {"key": "u", "type": "type", "slack": f"{slack_ms}ms", "idle": idle, "partitions": 1}
+    for name, slack_ms, idle in (("left", 3_000, "5s"), ("right", 400, "2s"))
+}
+SINGLE = """
+rule: single
+match: |
+  sequence by u with maxspan=5s, overlap=all
+    [c where true] as one
+"""
+WINDOWS = """
+rule: windows
+match: |
+  window by u every 5s, size=5s
+    [b where true]
+"""
+# `having` holds of no events at all, so that the rule stays disarmed once its window is empty.
+DISARMED = """
+rule: disarmed
+match: |
+  aggregate by u over 30s
+    [b where n == 7] as sevens
+    [b where true]
+    having count(sevens) * 2 >= count()
+suppress: 2s
+"""
+
+
+def record(stream: str, type_: str, ms: int, **fields: Any) -> Produce:
+    event = {"type": type_, "ts": START_MS + ms, "u": "u0", "n": 1, **fields}
+    return Produce(stream, 0, ((b"u0", json.dumps(event).encode()),))
+
+
+def scenario(rule: str, *steps: Any, user_task: bool = False, **tunables: int) -> Scenario:
+    name = rule.split()[1]
+    return Scenario(0, 1, 1, LEFT_AND_RIGHT, {name: rule}, {}, steps, user_task=user_task, tunables=tunables)
+
+
+def test_an_input_that_is_paused_does_not_hold_its_own_windows_back() -> None:
+    """It waited for event time, which waited for it to be idle, and what is paused never is."""
+    steps = [record("right", "b", ms) for ms in (28_300, 28_300, 27_900, 28_200)]
+    simulate(scenario(WINDOWS, *steps, pending_bytes=162))
+
+
+def test_two_stages_do_not_wait_for_each_others_inputs() -> None:
+    """Rules had the left stream paused and the user-defined task the right one, each of which the other waited for."""
+    begin = [*[record("right", "b", 500, u="u2")] * 2, record("left", "c", 700, u="u2")]
+    more = [("c", 5_600, "u0"), ("c", 5_600, "u1"), ("c", 2_600, "u0"), ("a", 5_300, "u0"), ("c", 5_300, "u0")]
+    last = [("c", 10_700, "u0"), ("a", 11_100, "u0"), ("b", 11_200, "u1")]
+    ahead = [record("right", "b", ms) for ms in (13_500, 13_600)]
+    left = [[record("left", kind, ms, u=key, v="u0", f="q") for kind, ms, key in part] for part in (more, last)]
+    steps = [*begin, Cycle(0), Cycle(0), Cycle(0), *left[0], *ahead, *left[1]]
+    simulate(scenario(SINGLE, *steps, user_task=True, pending_bytes=530, step_bytes=1_445))
+
+
+def test_a_disarmed_aggregate_lets_an_idle_service_rest() -> None:
+    """Its deadline was always due: a service without input wrote to its journal for ever."""
+    simulate(scenario(DISARMED, record("left", "b", 3_200, n=7), record("left", "b", 4_600, n=7)))
+
+
+def test_a_fenced_container_stops_in_good_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last commit of one that was away for too long ended the process with a traceback."""
+    world = World(scenario(SINGLE), tmp_path / "service")
+    node = world.nodes[0]
+    for _ in range(5):
+        world.cycle(node)
+    container = node.container
+    assert container is not None
+    world.take(record("left", "c", 100))
+    with monkeypatch.context() as undecided:
+        undecided.setattr(Container, "_commit", lambda *_: None)
+        container.step()
+    assert any(task.dirty for task in container.tasks.values())
+    world.clock.pass_ms(world.broker.session_ms + 1)
+    world.broker.expire()
+    world.stop(node, leaves=False)
+    assert node.container is None
+    assert world.broker.open_transactions() == 0
+
+
+def test_a_quiet_container_survives_trouble_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Troubles hours apart are not one long trouble, though nothing was there to be committed in between."""
+    world = World(scenario(SINGLE), tmp_path / "service")
+    node = world.nodes[0]
+    for _ in range(5):
+        world.cycle(node)
+    container = node.container
+    assert container is not None
+
+    def fail(_: Container) -> None:
+        raise LogUnavailable("a broker restarts")
+
+    for _ in range(20):
+        with monkeypatch.context() as broken:
+            broken.setattr(Container, "cycle", fail)
+            container.step()
+        for _ in range(5):
+            container.step()
+        assert container.caught_up()
+        world.clock.pass_ms(int((TROUBLE_S + CALM_S) * 1_000))
+        world.broker.expire()
+    assert isinstance(world.clock, SetClock)

@@ -35,6 +35,15 @@ def library_of(clang: str, name: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def write_symbolizer(clang: str, folder: Path) -> dict[str, str]:
+    """What names the places in a report. The sanitizer must not be loaded into it too: it would outlive the report."""
+    real = subprocess.run([clang, "-print-prog-name=llvm-symbolizer"], capture_output=True, text=True, check=True)
+    script = folder / "llvm-symbolizer"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {real.stdout.strip()} "$@"\n')
+    script.chmod(0o755)
+    return {"ASAN_SYMBOLIZER_PATH": str(script), "UBSAN_SYMBOLIZER_PATH": str(script)}
+
+
 def install() -> str | None:
     """None where it is there now; else why it is not."""
     apt = shutil.which("apt-get")

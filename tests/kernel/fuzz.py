@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from samovar.patterns.kernel.build import SANITIZE_FLAGS, SANITIZED, BuildError, build_sanitized, run
-from tests.kernel.clang import ADVICE, find_clang, runtime_of
+from tests.kernel.clang import ADVICE, find_clang, runtime_of, write_symbolizer
 
 HERE = Path(__file__).resolve().parent
 FOUND = HERE / "found"
@@ -41,6 +41,7 @@ def environment(clang: str) -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=64",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "LD_PRELOAD": runtime_of(clang),
+        **write_symbolizer(clang, SANITIZED.parent),
     }
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from samovar.patterns.kernel.build import SANITIZED, BuildError, build_sanitized
-from tests.kernel.clang import ADVICE, find_clang, library_of, runtime_of
+from tests.kernel.clang import ADVICE, find_clang, library_of, runtime_of, write_symbolizer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = (
@@ -20,8 +20,8 @@ TESTS = (
     "tests/test_hot_keys.py", "tests/test_matcher_equals_oracle.py", "tests/test_order_property.py",
     "tests/test_states.py", "tests/simulation",
 )  # fmt: skip
-# Those that start compilers, and this one's own test.
-IGNORED = ("tests/patterns/test_kernel_build.py", "tests/kernel/test_sanitized.py")
+# One starts compilers, one measures the time that the parser takes, and one is this one's own.
+IGNORED = ("tests/patterns/test_kernel_build.py", "tests/patterns/test_hostile.py", "tests/kernel/test_sanitized.py")
 
 
 def environment(clang: str) -> dict[str, str]:
@@ -34,6 +34,7 @@ def environment(clang: str) -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # so that a read beyond a bytes object is seen
+        **write_symbolizer(clang, SANITIZED.parent),
     }
 
 

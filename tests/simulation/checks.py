@@ -23,7 +23,7 @@ from samovar.service.verifying import overdue_in
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
 from samovar.tasks.placing import checked_streams
-from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.plan import MAIN, InputSpec, Plan
 from samovar.tasks.rebuild import Until, rebuild
 from samovar.tasks.restoring import logged_rows
 from tests import oracle
@@ -76,7 +76,7 @@ class Observed:
     limits: Mapping[str, Any]  # of the oracle
     inputs: Sequence[InputRecord]  # stream by stream, partition by partition, in order of offset
     alerts: Sequence[Match]
-    late: Sequence[Mapping[str, bytes]]  # headers
+    late: Sequence[Mapping[str, bytes]]  # headers, and key and value as if they were some
     dead: Sequence[Mapping[str, bytes]]
     journals: Mapping[tuple[str, int], Sequence[Entry]]  # by stage and partition
     advances: Mapping[int, Sequence[tuple[Entry, int]]]  # of the main stage, by partition, with when they were written
@@ -85,6 +85,7 @@ class Observed:
     steady: Mapping[str, Rule]  # rules that never changed
     was_rewound: bool = False
     has_changed: bool = False
+    heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
     positions: dict[tuple[str, int], Position] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -190,6 +191,25 @@ def check_idleness(seen: Observed, session_ms: int) -> None:
                 unread = [each for each in records if each.place[2] >= entry.inputs[spec.stream]]
                 waited = [each.time_ms for each in unread if written_ms - each.time_ms > session_ms]
                 require(not waited, "an input with unread records is not idle", spec.topic, partition, entry, waited)
+                check_raise(seen, spec, partition, entry, written_ms)
+
+
+def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: Entry, written_ms: int) -> None:
+    """While nobody hears of the log, nobody knows whether an input is idle: that time moves event time nowhere."""
+    looks = [look for look in seen.heard.get((spec.topic, partition), ()) if look[0] <= written_ms]
+    since_ms = looks[-1][1]
+    times = [
+        each.event["ts"]
+        for each in seen.inputs
+        if each.place[:2] == (spec.topic, partition) and each.place[2] < entry.inputs[spec.stream] and each.event
+    ]
+    for other, other_ms in seen.advances[partition]:
+        if other.facts.get("stream") == spec.stream and other_ms <= since_ms:
+            times.append(other.facts["largest"])
+    most = max(times, default=NO_TIME) + written_ms - since_ms - spec.idle_ms
+    require(
+        entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, since_ms
+    )
 
 
 # ---------------------------------------------------------------- alerts

@@ -471,6 +471,7 @@ class World:
             self.steady,
             self.was_rewound,
             self.has_changed,
+            {(at.topic, at.partition): looks for at, looks in broker.heard.items()},
         )
 
     def stores(self) -> dict[tuple[str, int], Readable]:

@@ -28,6 +28,7 @@ from samovar.tasks.rebuild import Until, rebuild
 from samovar.tasks.restoring import logged_rows
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
+from tests.simulation.scenario import MOST_AHEAD_MS
 
 Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
 Match: TypeAlias = dict[str, Any]
@@ -61,10 +62,20 @@ class InputRecord:
     stream: str
     value: bytes | None
     time_ms: int  # when the log got it
+    key: bytes | None = None
 
     @property
     def event(self) -> dict[str, Any] | None:
         return event_of(self.value)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A record that was put aside, as it was written."""
+
+    headers: Mapping[str, bytes]
+    key: bytes | None
+    value: bytes | None
 
 
 @dataclass
@@ -76,7 +87,7 @@ class Observed:
     limits: Mapping[str, Any]  # of the oracle
     inputs: Sequence[InputRecord]  # stream by stream, partition by partition, in order of offset
     alerts: Sequence[Match]
-    late: Sequence[Mapping[str, bytes]]  # headers, and key and value as if they were some
+    late: Sequence[Mapping[str, bytes]]  # headers
     dead: Sequence[Mapping[str, bytes]]
     journals: Mapping[tuple[str, int], Sequence[Entry]]  # by stage and partition
     advances: Mapping[int, Sequence[tuple[Entry, int]]]  # of the main stage, by partition, with when they were written
@@ -85,6 +96,7 @@ class Observed:
     steady: Mapping[str, Rule]  # rules that never changed
     was_rewound: bool = False
     has_changed: bool = False
+    letters: Sequence[Letter] = ()  # late and dead ones
     heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
     positions: dict[tuple[str, int], Position] = field(init=False)
 
@@ -124,6 +136,7 @@ def check_put_aside(seen: Observed) -> None:
         counts = Counter((place_of(headers), stage_of(headers)) for headers in found)
         twice = {place: count for place, count in counts.items() if count > 1}
         require(not twice or seen.was_rewound, f"a record is put aside once ({what})", twice)
+    check_letters(seen)
     own_late = {place_of(headers) for headers in seen.late if stage_of(headers) == MAIN}
     own_dead = {place_of(headers) for headers in seen.dead if stage_of(headers) == MAIN}
     if seen.was_rewound:
@@ -137,8 +150,19 @@ def check_put_aside(seen: Observed) -> None:
         by_place = {each.place: each.stream for each in seen.inputs}
         wanted = bad | {place for place in misplaced if by_place[place] in checked}
         require(wanted == own_dead, "bad records are dead letters, good ones are not", wanted ^ own_dead)
-    wanted = expected_late(seen, own_dead)
-    require(wanted == own_late, "events are late by their own partition's times or by the journal", wanted ^ own_late)
+    wanted_late = expected_late(seen, own_dead)
+    by_ms = {place_of(headers): int(headers["samovar.late.ms"]) for headers in seen.late if stage_of(headers) == MAIN}
+    wrong = wanted_late.items() ^ by_ms.items()
+    require(not wrong, "events are late by their own partition's times or by the journal", wrong)
+
+
+def check_letters(seen: Observed) -> None:
+    """What was put aside is the record as it came; another stage had it under another key."""
+    came = {each.place: each for each in seen.inputs}
+    for letter in seen.letters:
+        record = came[place_of(letter.headers)]
+        is_same = letter.value == record.value and (stage_of(letter.headers) != MAIN or letter.key == record.key)
+        require(is_same, "a letter is the record as it came", record, letter)
 
 
 def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
@@ -148,14 +172,16 @@ def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
         event = record.event
         if event is None or (key := key_text(event.get("u"))) is None:
             bad.add(record.place)
+        elif event["ts"] - record.time_ms > MOST_AHEAD_MS:
+            bad.add(record.place)
         elif partition_of(key, seen.partitions) != record.place[1]:
             misplaced.add(record.place)
     return bad, misplaced
 
 
-def expected_late(seen: Observed, dead: set[Place]) -> set[Place]:
-    """By the times of the same partition before it, and by advances in the journal."""
-    late = set()
+def expected_late(seen: Observed, dead: set[Place]) -> dict[Place, int]:
+    """By the times of the same partition before it, and by advances in the journal; with how many ms."""
+    late = {}
     for spec in seen.plans[0].inputs:
         for partition in range(seen.partitions):
             raises = [
@@ -174,7 +200,7 @@ def expected_late(seen: Observed, dead: set[Place]) -> set[Place]:
                 assert event is not None
                 time = event["ts"]
                 if largest is not None and time < largest - spec.slack_ms:
-                    late.add(record.place)
+                    late[record.place] = largest - spec.slack_ms - time
                 else:
                     largest = time if largest is None else max(largest, time)
     return late

@@ -43,6 +43,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.checks import (
     Broken,
     InputRecord,
+    Letter,
     Observed,
     check_alerts,
     check_idleness,
@@ -280,6 +281,8 @@ class World:
                 shutil.rmtree(self.folder_of(node), ignore_errors=True)
             case Loss.STORES:
                 node.disk.keep_snapshots_only()
+                for store in [*self.folder_of(node).rglob("store")]:
+                    shutil.rmtree(store)
             case Loss.LAST_WRITES:
                 node.disk.undo(2)
 
@@ -433,7 +436,7 @@ class World:
         settings, broker = self.settings, self.broker
         plans = self.plans()
         inputs = [
-            InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms)
+            InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms, record.key)
             for name, stream in settings.streams.items()
             for record in sorted(broker.committed_records(stream.topic), key=lambda each: (each.partition, each.offset))
         ]
@@ -471,6 +474,11 @@ class World:
             self.steady,
             self.was_rewound,
             self.has_changed,
+            [
+                Letter(dict(record.headers), record.key, record.value)
+                for topic in (settings.late.topic, settings.dead_letters.topic)
+                for record in broker.committed_records(topic)
+            ],
             {(at.topic, at.partition): looks for at, looks in broker.heard.items()},
         )
 

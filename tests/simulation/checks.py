@@ -184,18 +184,26 @@ def expected_late(seen: Observed, dead: set[Place]) -> dict[Place, int]:
     late = {}
     for spec in seen.plans[0].inputs:
         for partition in range(seen.partitions):
-            raises = [
-                (entry.inputs[spec.stream], entry.facts["largest"])
+            entries_ = [
+                entry
                 for entry in seen.journals.get((MAIN, partition), ())
-                if entry.kind in ("advance", "joined") and entry.facts.get("stream") == spec.stream
+                if entry.kind in ("advance", "joined", "silent") and entry.facts.get("stream") == spec.stream
             ]
+            check_silence(entries_, spec)
             largest: int | None = None
+            silent: Entry | None = None
             for record in seen.inputs:
                 topic, own, offset = record.place
                 if topic != spec.topic or own != partition or record.place in dead:
                     continue
-                while raises and raises[0][0] <= offset:
-                    largest = max(raises.pop(0)[1], largest if largest is not None else NO_TIME)
+                while entries_ and entries_[0].inputs[spec.stream] <= offset:
+                    entry = entries_.pop(0)
+                    silent = entry if entry.kind == "silent" else None
+                    if silent is None:
+                        largest = max(entry.facts["largest"], largest if largest is not None else NO_TIME)
+                is_told = silent is None or silent.watermark is None
+                require(is_told, "a silent stream joins before it is taken", record.place, silent)
+                silent = None
                 event = record.event
                 assert event is not None
                 time = event["ts"]
@@ -204,6 +212,17 @@ def expected_late(seen: Observed, dead: set[Place]) -> dict[Place, int]:
                 else:
                     largest = time if largest is None else max(largest, time)
     return late
+
+
+def check_silence(entries_: Sequence[Entry], spec: InputSpec) -> None:
+    """A stream falls silent once, and what it says from then on is late where it is behind event time."""
+    before = ""
+    for entry in entries_:
+        require(not entry.kind == before == "silent", "a stream falls silent once", entry)
+        if entry.kind == "joined":
+            joined = entry.facts["largest"], (entry.watermark or 0) + spec.slack_ms
+            require(joined[0] == joined[1], "a silent stream joins at event time", entry)
+        before = entry.kind
 
 
 def check_idleness(seen: Observed, session_ms: int) -> None:

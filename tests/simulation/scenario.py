@@ -127,6 +127,7 @@ class Recover:
 
     what: str  # rewind, source
     back_ms: int = 0
+    damage: int | None = None  # seed: before that, writes of the changelogs are lost
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,8 @@ def draw_steps(random_: Random, scenario: Scenario) -> Iterator[Step]:
         if has_changes and random_.random() < 0.15:
             yield draw_change(course)
         if has_recovery and random_.random() < 0.2:
-            yield Recover(random_.choice(("rewind", "source")), random_.choice((0, 1_000, 10_000)))
+            what, back_ms = random_.choice(("rewind", "source")), random_.choice((0, 1_000, 10_000))
+            yield Recover(what, back_ms, random_.choice((None, random_.randrange(1 << 30))))
         if random_.random() < 0.3:
             yield course.passed(random_.choice((300, 1_000, 2_500, 6_000)))
         if random_.random() < 0.15:

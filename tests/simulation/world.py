@@ -19,6 +19,7 @@ from random import Random
 from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.journal import Entry
 from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.record import ROW
 from samovar.changelog.rules_topic import topic_of
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
@@ -333,12 +334,27 @@ class World:
                 self.rewind(site, step.back_ms)
             else:
                 plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
+                if step.damage is not None:
+                    self.damage(Random(step.damage))
+                    plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
                 list(restore_all(site, Asked(source=step.what), plans, lambda *_: None))
         except Refused as refused:
             self.say(f"{step.what} is refused: {refused}")
             require(refused.code in MAY_REFUSE, f"`{step.what}` is refused for a good reason", refused)
         finally:
             self.is_calm = False
+
+    def damage(self, random_: Random) -> None:
+        """Some rows of the changelogs are again what they once were, or not there, as if writes had been lost."""
+        for plan in self.plans():
+            found: dict[tuple[int, bytes], list[bytes | None]] = {}
+            for record in self.broker.committed_records(plan.topics.changelog):
+                if record.key is not None and record.key[:1] == ROW:
+                    found.setdefault((record.partition, record.key), [None]).append(record.value)
+            for (partition, row), values in found.items():
+                if random_.random() < 0.3:
+                    lost = [(row, random_.choice(values))]
+                    self.client.append([Append(plan.topics.changelog, lost, partition)])
 
     def rewind(self, site: Site, back_ms: int) -> None:
         watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]

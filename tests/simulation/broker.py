@@ -280,6 +280,7 @@ class Broker:
         self.session_ms = session_ms
         self.transaction_ms = transaction_ms
         self.break_ms = BREAK_MS
+        self.heard: dict[TopicPartition, list[tuple[int, int]]] = {}  # looks, each with since when there was no break
         self.topics: dict[str, StoredTopic] = {}
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, Producer] = {}
@@ -348,6 +349,13 @@ class Broker:
         log.begin = max(log.begin, begin)
 
     # ------------------------------------------------------------ for checks
+
+    def heard_at(self, at: TopicPartition) -> None:
+        """Somebody looked at the end of a partition; each look is kept with since when there was no break."""
+        now_ms = self.clock.steady_ms()
+        looks = self.heard.setdefault(at, [])
+        last_ms, since_ms = looks[-1] if looks else (now_ms, now_ms)
+        looks.append((now_ms, since_ms if now_ms - last_ms <= self.break_ms else now_ms))
 
     def open_transactions(self) -> int:
         """How many are undecided, or decided and not yet seen by everyone."""

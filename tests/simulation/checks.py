@@ -23,12 +23,13 @@ from samovar.service.verifying import overdue_in
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
 from samovar.tasks.placing import checked_streams
-from samovar.tasks.plan import MAIN, Plan
+from samovar.tasks.plan import MAIN, InputSpec, Plan
 from samovar.tasks.rebuild import Until, rebuild
 from samovar.tasks.restoring import logged_rows
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
 from tests.simulation.counting import TASK, expected_counts, text_of
+from tests.simulation.scenario import MOST_AHEAD_MS
 
 Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
 Match: TypeAlias = dict[str, Any]
@@ -61,10 +62,20 @@ class InputRecord:
     stream: str
     value: bytes | None
     time_ms: int  # when the log got it
+    key: bytes | None = None
 
     @property
     def event(self) -> dict[str, Any] | None:
         return event_of(self.value)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A record that was put aside, as it was written."""
+
+    headers: Mapping[str, bytes]
+    key: bytes | None
+    value: bytes | None
 
 
 @dataclass
@@ -86,6 +97,9 @@ class Observed:
     steady: Mapping[str, Rule]  # rules that never changed
     was_rewound: bool = False
     has_changed: bool = False
+    drained: Mapping[str, Rule] = field(default_factory=dict)  # rules that changed once, and were to drain
+    letters: Sequence[Letter] = ()  # late and dead ones
+    heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
     positions: dict[tuple[str, int], Position] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,6 +138,7 @@ def check_put_aside(seen: Observed) -> None:
         counts = Counter((place_of(headers), stage_of(headers)) for headers in found)
         twice = {place: count for place, count in counts.items() if count > 1}
         require(not twice or seen.was_rewound, f"a record is put aside once ({what})", twice)
+    check_letters(seen)
     own_late = {place_of(headers) for headers in seen.late if stage_of(headers) == MAIN}
     own_dead = {place_of(headers) for headers in seen.dead if stage_of(headers) == MAIN}
     if seen.was_rewound:
@@ -137,8 +152,19 @@ def check_put_aside(seen: Observed) -> None:
         by_place = {each.place: each.stream for each in seen.inputs}
         wanted = bad | {place for place in misplaced if by_place[place] in checked}
         require(wanted == own_dead, "bad records are dead letters, good ones are not", wanted ^ own_dead)
-    wanted = expected_late(seen, own_dead)
-    require(wanted == own_late, "events are late by their own partition's times or by the journal", wanted ^ own_late)
+    wanted_late = expected_late(seen, own_dead)
+    by_ms = {place_of(headers): int(headers["samovar.late.ms"]) for headers in seen.late if stage_of(headers) == MAIN}
+    wrong = wanted_late.items() ^ by_ms.items()
+    require(not wrong, "events are late by their own partition's times or by the journal", wrong)
+
+
+def check_letters(seen: Observed) -> None:
+    """What was put aside is the record as it came; another stage had it under another key."""
+    came = {each.place: each for each in seen.inputs}
+    for letter in seen.letters:
+        record = came[place_of(letter.headers)]
+        is_same = letter.value == record.value and (stage_of(letter.headers) != MAIN or letter.key == record.key)
+        require(is_same, "a letter is the record as it came", record, letter)
 
 
 def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
@@ -146,38 +172,57 @@ def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
     bad, misplaced = set(), set()
     for record in seen.inputs:
         event = record.event
-        if event is None or (key := key_text(event.get("u"))) is None:
+        if event is None or (key := key_text(event.get("u"))) is None or event["ts"] - record.time_ms > MOST_AHEAD_MS:
             bad.add(record.place)
         elif partition_of(key, seen.partitions) != record.place[1]:
             misplaced.add(record.place)
     return bad, misplaced
 
 
-def expected_late(seen: Observed, dead: set[Place], stage: str = MAIN) -> set[Place]:
-    """By the times of the same partition before it, and by advances in the journal."""
-    late = set()
+def expected_late(seen: Observed, dead: set[Place], stage: str = MAIN) -> dict[Place, int]:
+    """By the times of the same partition before it, and by advances in the journal; with how many ms."""
+    late = {}
     for spec in seen.plans[0].inputs:
         for partition in range(seen.partitions):
-            raises = [
-                (entry.inputs[spec.stream], entry.facts["largest"])
+            entries_ = [
+                entry
                 for entry in seen.journals.get((stage, partition), ())
-                if entry.kind in ("advance", "joined") and entry.facts.get("stream") == spec.stream
+                if entry.kind in ("advance", "joined", "silent") and entry.facts.get("stream") == spec.stream
             ]
+            check_silence(entries_, spec)
             largest: int | None = None
+            silent: Entry | None = None
             for record in seen.inputs:
                 topic, own, offset = record.place
                 if topic != spec.topic or own != partition or record.place in dead:
                     continue
-                while raises and raises[0][0] <= offset:
-                    largest = max(raises.pop(0)[1], largest if largest is not None else NO_TIME)
+                while entries_ and entries_[0].inputs[spec.stream] <= offset:
+                    entry = entries_.pop(0)
+                    silent = entry if entry.kind == "silent" else None
+                    if silent is None:
+                        largest = max(entry.facts["largest"], largest if largest is not None else NO_TIME)
+                is_told = silent is None or silent.watermark is None
+                require(is_told, "a silent stream joins before it is taken", record.place, silent)
+                silent = None
                 event = record.event
                 assert event is not None
                 time = event["ts"]
                 if largest is not None and time < largest - spec.slack_ms:
-                    late.add(record.place)
+                    late[record.place] = largest - spec.slack_ms - time
                 else:
                     largest = time if largest is None else max(largest, time)
     return late
+
+
+def check_silence(entries_: Sequence[Entry], spec: InputSpec) -> None:
+    """A stream falls silent once, and what it says from then on is late where it is behind event time."""
+    before = ""
+    for entry in entries_:
+        require(not entry.kind == before == "silent", "a stream falls silent once", entry)
+        if entry.kind == "joined":
+            joined = entry.facts["largest"], (entry.watermark or 0) + spec.slack_ms
+            require(joined[0] == joined[1], "a silent stream joins at event time", entry)
+        before = entry.kind
 
 
 def check_idleness(seen: Observed, session_ms: int) -> None:
@@ -191,6 +236,28 @@ def check_idleness(seen: Observed, session_ms: int) -> None:
                 unread = [each for each in records if each.place[2] >= entry.inputs[spec.stream]]
                 waited = [each.time_ms for each in unread if written_ms - each.time_ms > session_ms]
                 require(not waited, "an input with unread records is not idle", spec.topic, partition, entry, waited)
+                check_raise(seen, spec, partition, entry, written_ms)
+
+
+def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: Entry, written_ms: int) -> None:
+    """While nobody hears of the log, nobody knows whether an input is idle: that time moves event time nowhere."""
+    looks = [look for look in seen.heard.get((spec.topic, partition), ()) if look[0] <= written_ms]
+    since_ms = looks[-1][1]
+    times = [
+        each.event["ts"]
+        for each in seen.inputs
+        if each.place[:2] == (spec.topic, partition) and each.place[2] < entry.inputs[spec.stream] and each.event
+    ]
+    for other, other_ms in seen.advances[partition]:
+        if other.facts.get("stream") == spec.stream and other_ms <= since_ms:
+            times.append(other.facts["largest"])
+    for other in seen.journals[MAIN, partition]:
+        if other.kind == "joined" and other.facts.get("stream") == spec.stream and other.number < entry.number:
+            times.append(other.facts["largest"])
+    most = max(times, default=NO_TIME) + written_ms - since_ms - spec.idle_ms
+    require(
+        entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, since_ms
+    )
 
 
 # ---------------------------------------------------------------- alerts
@@ -205,6 +272,7 @@ def check_alerts(seen: Observed, *, is_end: bool) -> None:
     require(not twice, "an alert is written once", twice)
     if seen.was_rewound:  # what was late then may be in time now
         return
+    check_drained(seen, is_end=is_end)
     for plan in seen.plans:
         rules = [seen.steady[each.id] for each in plan.rules if each.id in seen.steady]
         if not rules or plan.task is not None:
@@ -229,6 +297,34 @@ def check_alerts(seen: Observed, *, is_end: bool) -> None:
                 if match["at"] <= high_watermark(seen, plan.stage, partition)
             )
             require(not found - early, f"no alert comes before its time (stage `{plan.stage}`)", *(found - early))
+
+
+def check_drained(seen: Observed, *, is_end: bool) -> None:
+    """A version that drains raises all that began before another took its place, and nothing that began later."""
+    for name, rule in seen.drained.items():
+        drains = {
+            partition: text
+            for partition in range(seen.partitions)
+            for entry in seen.journals[MAIN, partition]
+            if entry.kind == "rules"
+            for text in entry.facts["rules"]
+            if text["id"] == name and text.get("drains_until_ms") is not None
+        }
+        if not drains:
+            continue
+        versions = {text["version"] for text in drains.values()}
+        alerts = [alert for alert in seen.alerts if alert["rule"] == name and alert["version"] in versions]
+        found = Counter(map(shown, alerts))
+        expected = [
+            (partition, match)
+            for partition, match in expected_matches(seen, MAIN, [rule])
+            if partition in drains and match["start"] <= drains[partition]["began_by_ms"]
+        ]
+        surplus = found - Counter(shown(match) for _, match in expected)
+        require(not surplus, "a version that drains begins nothing", *surplus)
+        due = [match for place, match in expected if is_end or match["at"] < low_watermark(seen, MAIN, place)]
+        missing = Counter(map(shown, due)) - found
+        require(not missing, "a version that drains ends all that it began", *missing)
 
 
 def low_watermark(seen: Observed, stage: str, partition: int | None) -> int:
@@ -266,7 +362,7 @@ def check_counts(seen: Observed, *, is_end: bool) -> None:
         return
     # A stage has its own event time; a letter is written once, by whichever stage comes first.
     bad, misplaced = expected_dead(seen)
-    aside = bad | misplaced | expected_late(seen, bad | misplaced, TASK)
+    aside = bad | misplaced | expected_late(seen, bad | misplaced, TASK).keys()
     expected: Counter[str] = Counter()
     for partition in range(seen.partitions):
         taken = [

@@ -103,6 +103,7 @@ class MemoryMember:
             is_same = before is not None and before.end == end and now_ms - before.at_ms <= self._broker.break_ms
             stretch = before.stretch if before is not None and is_same else next(self._stretches)
             self._looks[at] = Look(stretch, end, now_ms)
+            self._broker.heard_at(at)
 
     def has_share(self) -> bool:
         return self._has_share

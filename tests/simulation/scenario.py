@@ -21,6 +21,7 @@ from tests.strategies import KEYS, TYPES, random_fields, random_rule, types_of
 from tests.tunables import RANGES
 
 START_MS = 1_700_000_000_000
+MOST_AHEAD_MS = 3_600_000  # of the log's time, that an event may be
 MANY_KEYS: list[Any] = [f"k{number}" for number in range(12)]  # more than a task holds in memory
 # In the service file these are settings of their own, or they only matter to the embedded log and to Spark.
 NOT_DRAWN = frozenset(
@@ -126,6 +127,7 @@ class Recover:
 
     what: str  # rewind, source
     back_ms: int = 0
+    damage: int | None = None  # seed: before that, writes of the changelogs are lost
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def draw(seed: int) -> Scenario:
             "slack": f"{random_.choice((0, 400, 3000))}ms",
             "idle": f"{random_.choice((500, 2000, 5000))}ms",
             "partitions": partitions,
-            "max_future_skew": "1h",
+            "max_future_skew": f"{MOST_AHEAD_MS}ms",
         }
         for name in random_.choice((["ev"], ["ev"], ["left", "right"]))
     }
@@ -273,7 +275,8 @@ def draw_steps(random_: Random, scenario: Scenario) -> Iterator[Step]:
         if has_changes and random_.random() < 0.15:
             yield draw_change(course)
         if has_recovery and random_.random() < 0.2:
-            yield Recover(random_.choice(("rewind", "source")), random_.choice((0, 1_000, 10_000)))
+            what, back_ms = random_.choice(("rewind", "source")), random_.choice((0, 1_000, 10_000))
+            yield Recover(what, back_ms, random_.choice((None, random_.randrange(1 << 30))))
         if random_.random() < 0.3:
             yield course.passed(random_.choice((300, 1_000, 2_500, 6_000)))
         if random_.random() < 0.15:
@@ -372,8 +375,10 @@ def draw_records(course: Course, count: int, keys: list[Any], types: list[str]) 
         course.last_ms += random_.choice((0, 0, 100, 400))
         key = key_text(event.get("u"))
         own = partition_of(key, partitions) if key is not None else random_.randrange(partitions)
-        value: bytes | None = json.dumps(event).encode()
         luck = random_.random()
+        if 0.04 <= luck < 0.05:
+            event["ts"] += 2 * MOST_AHEAD_MS
+        value: bytes | None = json.dumps(event).encode()
         if luck < 0.02:
             value = random_.choice((b"{", b"[]", b"", None, b'{"type": "a"}', b'{"type": 3, "ts": 1}'))
         elif luck < 0.04:

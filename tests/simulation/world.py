@@ -20,6 +20,7 @@ from typing import Any
 from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.journal import Entry
 from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.record import ROW
 from samovar.changelog.rules_topic import topic_of
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
@@ -44,6 +45,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.checks import (
     Broken,
     InputRecord,
+    Letter,
     Observed,
     check_alerts,
     check_counts,
@@ -122,6 +124,7 @@ class World:
         self.nodes = [Node(number) for number in range(scenario.containers)]
         self.active: Node | None = None  # the one whose cycle it is
         self.steady: dict[str, Rule] = {}
+        self.drained: dict[str, Rule] = {}
         for name, text in scenario.rules.items():
             rule = load_text(text).rule
             assert rule is not None, text
@@ -283,6 +286,8 @@ class World:
                 shutil.rmtree(self.folder_of(node), ignore_errors=True)
             case Loss.STORES:
                 node.disk.keep_snapshots_only()
+                for store in [*self.folder_of(node).rglob("store")]:
+                    shutil.rmtree(store)
             case Loss.LAST_WRITES:
                 node.disk.undo(2)
 
@@ -318,7 +323,10 @@ class World:
             self.say(f"not published: {refused.code}")
             return
         self.has_changed = True
-        self.steady.pop(step.name, None)
+        before = self.steady.pop(step.name, None)
+        self.drained.pop(step.name, None)
+        if before is not None and step.drain:
+            self.drained[step.name] = before
 
     def recover(self, step: Recover) -> None:
         """As an operator does: all containers leave, then the command runs on the only one's disk."""
@@ -334,12 +342,27 @@ class World:
                 self.rewind(site, step.back_ms)
             else:
                 plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
+                if step.damage is not None:
+                    self.damage(Random(step.damage))
+                    plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
                 list(restore_all(site, Asked(source=step.what), plans, lambda *_: None))
         except Refused as refused:
             self.say(f"{step.what} is refused: {refused}")
             require(refused.code in MAY_REFUSE, f"`{step.what}` is refused for a good reason", refused)
         finally:
             self.is_calm = False
+
+    def damage(self, random_: Random) -> None:
+        """Some rows of the changelogs are again what they once were, or not there, as if writes had been lost."""
+        for plan in self.plans():
+            found: dict[tuple[int, bytes], list[bytes | None]] = {}
+            for record in self.broker.committed_records(plan.topics.changelog):
+                if record.key is not None and record.key[:1] == ROW:
+                    found.setdefault((record.partition, record.key), [None]).append(record.value)
+            for (partition, row), values in found.items():
+                if random_.random() < 0.3:
+                    lost = [(row, random_.choice(values))]
+                    self.client.append([Append(plan.topics.changelog, lost, partition)])
 
     def rewind(self, site: Site, back_ms: int) -> None:
         watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]
@@ -349,6 +372,7 @@ class World:
         plans = plan_rewind(site, moment_ms)
         list(rewind_all(site, plans, moment_ms, SKIP_ALERTS, lambda *_: None))
         self.was_rewound = True
+        self.watermarks = {place: min(mark, moment_ms) for place, mark in self.watermarks.items()}
 
     # ------------------------------------------------------------ rest
 
@@ -441,7 +465,7 @@ class World:
         settings, broker = self.settings, self.broker
         plans = self.plans()
         inputs = [
-            InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms)
+            InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms, record.key)
             for name, stream in settings.streams.items()
             for record in sorted(broker.committed_records(stream.topic), key=lambda each: (each.partition, each.offset))
         ]
@@ -480,6 +504,13 @@ class World:
             self.steady,
             self.was_rewound,
             self.has_changed,
+            self.drained,
+            [
+                Letter(dict(record.headers), record.key, record.value)
+                for topic in (settings.late.topic, settings.dead_letters.topic)
+                for record in broker.committed_records(topic)
+            ],
+            {(at.topic, at.partition): looks for at, looks in broker.heard.items()},
         )
 
     def counts(self) -> list[dict[str, Any]]:

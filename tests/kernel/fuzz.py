@@ -51,7 +51,7 @@ def fuzz(target: str, seconds: int, clang: str) -> bool:
     corpus.mkdir(parents=True, exist_ok=True)
     crashes.parent.mkdir(exist_ok=True)
     folders = [corpus, *(folder for folder in (BUILD / target, FOUND / target) if folder.exists())]
-    options = f"-max_total_time={seconds}", f"-artifact_prefix={crashes}", *LIMITS
+    options = f"-max_total_time={seconds}", f"-artifact_prefix={crashes}", f"-dict={BUILD / 'numbers.dict'}", *LIMITS
     command = [str(each) for each in (build_target(target, clang), *options, *folders)]
     print(f"fuzz: {target} for {seconds} s", flush=True)
     return subprocess.run(command, env=environment(clang), check=False).returncode == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from samovar.patterns.kernel.build import SANITIZED, BuildError, build_sanitized
 from tests.kernel.clang import ADVICE, find_clang, library_of, runtime_of, write_symbolizer
 
+REPORT = SANITIZED.parent / "report"  # with a number behind it: pytest keeps what a test writes, and ends with it
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = (
     "tests/patterns", "tests/kernel", "tests/test_batches.py", "tests/test_bounded.py", "tests/test_cases.py",
@@ -31,11 +32,20 @@ def environment(clang: str) -> dict[str, str]:
         "SAMOVAR_KERNEL": str(SANITIZED),
         "LD_PRELOAD": " ".join(preloaded),
         # Python never frees all that it has; and what a test wants to fail must not end the process.
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:log_path={REPORT}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={REPORT}",
         "PYTHONMALLOC": "malloc",  # so that a read beyond a bytes object is seen
         **write_symbolizer(clang, SANITIZED.parent),
     }
+
+
+def take_reports() -> str:
+    """What sanitizers found since this was last asked."""
+    files = sorted(REPORT.parent.glob(f"{REPORT.name}.*"))
+    reports = "\n".join(file.read_text(errors="replace") for file in files)
+    for file in files:
+        file.unlink()
+    return reports
 
 
 def main() -> int:
@@ -51,7 +61,10 @@ def main() -> int:
     chosen = sys.argv[1:] or [test for test in TESTS if (ROOT / test).exists()]
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=0", "-m", "not address_space"]
     ignored = [f"--ignore={test}" for test in IGNORED]
-    return subprocess.run([*pytest, *ignored, *chosen], cwd=ROOT, env=environment(clang), check=False).returncode
+    take_reports()
+    done = subprocess.run([*pytest, *ignored, *chosen], cwd=ROOT, env=environment(clang), check=False)
+    print(take_reports(), end="", file=sys.stderr)
+    return done.returncode
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def write_seeds(folder: Path) -> None:
     for target, seeds in (("json", json_seeds()), ("avro", avro_seeds())):
         for number, seed in enumerate(seeds):
             (folder / target / f"seed-{number}").write_bytes(seed)
+    (folder / "numbers.dict").write_text("".join(f'"{escaped(each)}"\n' for each in extremes()))
     draw = random.Random(1)
     packed = []
     for number, program in enumerate(case_programs()):
@@ -82,6 +83,21 @@ def write_seeds(folder: Path) -> None:
             (folder / "program" / name).write_bytes(packed[-1] + rows + events)
             (folder / "rows" / name).write_bytes(bytes([number % 256]) + rows + events)
     (folder / "programs").write_bytes(b"".join(struct.pack("<I", len(one)) + one for one in packed))
+
+
+def extremes() -> Iterator[bytes]:
+    """Numbers that a fuzzer would be long to come upon: as stored rows have them, and as programs do."""
+    for number in (2**61, -(2**61), 2**63 - 1, -(2**63), 2**31, -1):
+        rest, out = (number << 1) ^ (number >> 63), bytearray()
+        while rest >= 128:
+            out.append(rest & 127 | 128)
+            rest >>= 7
+        yield bytes([*out, rest])
+        yield struct.pack("<q", number)
+
+
+def escaped(data: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 # ---------------------------------------------------------------- rules and their states

@@ -96,6 +96,7 @@ class Observed:
     steady: Mapping[str, Rule]  # rules that never changed
     was_rewound: bool = False
     has_changed: bool = False
+    drained: Mapping[str, Rule] = field(default_factory=dict)  # rules that changed once, and were to drain
     letters: Sequence[Letter] = ()  # late and dead ones
     heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
     positions: dict[tuple[str, int], Position] = field(init=False)
@@ -170,9 +171,7 @@ def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
     bad, misplaced = set(), set()
     for record in seen.inputs:
         event = record.event
-        if event is None or (key := key_text(event.get("u"))) is None:
-            bad.add(record.place)
-        elif event["ts"] - record.time_ms > MOST_AHEAD_MS:
+        if event is None or (key := key_text(event.get("u"))) is None or event["ts"] - record.time_ms > MOST_AHEAD_MS:
             bad.add(record.place)
         elif partition_of(key, seen.partitions) != record.place[1]:
             misplaced.add(record.place)
@@ -251,6 +250,9 @@ def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: Entry, w
     for other, other_ms in seen.advances[partition]:
         if other.facts.get("stream") == spec.stream and other_ms <= since_ms:
             times.append(other.facts["largest"])
+    for other in seen.journals[MAIN, partition]:
+        if other.kind == "joined" and other.facts.get("stream") == spec.stream and other.number < entry.number:
+            times.append(other.facts["largest"])
     most = max(times, default=NO_TIME) + written_ms - since_ms - spec.idle_ms
     require(
         entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, since_ms
@@ -269,6 +271,7 @@ def check_alerts(seen: Observed, *, is_end: bool) -> None:
     require(not twice, "an alert is written once", twice)
     if seen.was_rewound:  # what was late then may be in time now
         return
+    check_drained(seen, is_end=is_end)
     for plan in seen.plans:
         rules = [seen.steady[each.id] for each in plan.rules if each.id in seen.steady]
         if not rules or plan.task is not None:
@@ -293,6 +296,34 @@ def check_alerts(seen: Observed, *, is_end: bool) -> None:
                 if match["at"] <= high_watermark(seen, plan.stage, partition)
             )
             require(not found - early, f"no alert comes before its time (stage `{plan.stage}`)", *(found - early))
+
+
+def check_drained(seen: Observed, *, is_end: bool) -> None:
+    """A version that drains raises all that began before another took its place, and nothing that began later."""
+    for name, rule in seen.drained.items():
+        drains = {
+            partition: text
+            for partition in range(seen.partitions)
+            for entry in seen.journals[MAIN, partition]
+            if entry.kind == "rules"
+            for text in entry.facts["rules"]
+            if text["id"] == name and text.get("drains_until_ms") is not None
+        }
+        if not drains:
+            continue
+        versions = {text["version"] for text in drains.values()}
+        alerts = [alert for alert in seen.alerts if alert["rule"] == name and alert["version"] in versions]
+        found = Counter(map(shown, alerts))
+        expected = [
+            (partition, match)
+            for partition, match in expected_matches(seen, MAIN, [rule])
+            if partition in drains and match["start"] <= drains[partition]["began_by_ms"]
+        ]
+        surplus = found - Counter(shown(match) for _, match in expected)
+        require(not surplus, "a version that drains begins nothing", *surplus)
+        due = [match for place, match in expected if is_end or match["at"] < low_watermark(seen, MAIN, place)]
+        missing = Counter(map(shown, due)) - found
+        require(not missing, "a version that drains ends all that it began", *missing)
 
 
 def low_watermark(seen: Observed, stage: str, partition: int | None) -> int:

@@ -121,6 +121,7 @@ class World:
         self.nodes = [Node(number) for number in range(scenario.containers)]
         self.active: Node | None = None  # the one whose cycle it is
         self.steady: dict[str, Rule] = {}
+        self.drained: dict[str, Rule] = {}
         for name, text in scenario.rules.items():
             rule = load_text(text).rule
             assert rule is not None, text
@@ -319,7 +320,10 @@ class World:
             self.say(f"not published: {refused.code}")
             return
         self.has_changed = True
-        self.steady.pop(step.name, None)
+        before = self.steady.pop(step.name, None)
+        self.drained.pop(step.name, None)
+        if before is not None and step.drain:
+            self.drained[step.name] = before
 
     def recover(self, step: Recover) -> None:
         """As an operator does: all containers leave, then the command runs on the only one's disk."""
@@ -364,6 +368,7 @@ class World:
         plans = plan_rewind(site, moment_ms)
         list(rewind_all(site, plans, moment_ms, SKIP_ALERTS, lambda *_: None))
         self.was_rewound = True
+        self.watermarks = {place: min(mark, moment_ms) for place, mark in self.watermarks.items()}
 
     # ------------------------------------------------------------ rest
 
@@ -490,6 +495,7 @@ class World:
             self.steady,
             self.was_rewound,
             self.has_changed,
+            self.drained,
             [
                 Letter(dict(record.headers), record.key, record.value)
                 for topic in (settings.late.topic, settings.dead_letters.topic)

@@ -272,11 +272,11 @@ def draw_steps(random_: Random, scenario: Scenario) -> Iterator[Step]:
         for _ in range(2):
             if random_.random() < course.trouble:
                 yield from draw_trouble(course)
-        if has_changes and random_.random() < 0.15:
+        if has_changes and random_.random() < 0.25:
             yield draw_change(course)
-        if has_recovery and random_.random() < 0.2:
+        if has_recovery and random_.random() < 0.4:
             what, back_ms = random_.choice(("rewind", "source")), random_.choice((0, 1_000, 10_000))
-            yield Recover(what, back_ms, random_.choice((None, random_.randrange(1 << 30))))
+            yield Recover(what, back_ms, random_.choice((None, *[random_.randrange(1 << 30)] * 3)))
         if random_.random() < 0.3:
             yield course.passed(random_.choice((300, 1_000, 2_500, 6_000)))
         if random_.random() < 0.15:

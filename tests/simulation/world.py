@@ -20,7 +20,7 @@ from typing import Any
 from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.journal import Entry
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.record import ROW
+from samovar.changelog.record import POSITION, ROW, row_parts
 from samovar.changelog.rules_topic import topic_of
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
@@ -41,7 +41,7 @@ from samovar.tasks.clock import SetClock
 from samovar.tasks.container import Container
 from samovar.tasks.plan import MAIN, Plan
 from samovar.tasks.task import Life
-from tests.simulation.broker import Broker
+from tests.simulation.broker import Broker, VisibleRecord
 from tests.simulation.checks import (
     Broken,
     InputRecord,
@@ -353,16 +353,23 @@ class World:
             self.is_calm = False
 
     def damage(self, random_: Random) -> None:
-        """Some rows of the changelogs are again what they once were, or not there, as if writes had been lost."""
+        """Some states in the changelogs are again what they were after an earlier commit, or not there where a
+        compaction took what that was: as if writes had been lost.
+        """
+        is_cut = any(step == Maintain("compact", getattr(step, "seed", 0)) for step in self.scenario.steps)
         for plan in self.plans():
-            found: dict[tuple[int, bytes], list[bytes | None]] = {}
-            for record in self.broker.committed_records(plan.topics.changelog):
+            records = self.broker.committed_records(plan.topics.changelog)
+            states: dict[tuple[int, object], list[VisibleRecord]] = {}
+            for record in records:
                 if record.key is not None and record.key[:1] == ROW:
-                    found.setdefault((record.partition, record.key), [None]).append(record.value)
-            for (partition, row), values in found.items():
-                if random_.random() < 0.3:
-                    lost = [(row, random_.choice(values))]
-                    self.client.append([Append(plan.topics.changelog, lost, partition)])
+                    states.setdefault((record.partition, row_parts(record.key)[:2]), []).append(record)
+            for (partition, _), mine in states.items():
+                ends = [each.offset for each in records if each.partition == partition and each.key == POSITION]
+                end = 0 if is_cut else random_.choice([0, *ends])
+                if random_.random() < 0.5:
+                    before: dict[bytes | None, bytes | None] = dict.fromkeys(each.key for each in mine)
+                    before |= {each.key: each.value for each in mine if each.offset < end}
+                    self.client.append([Append(plan.topics.changelog, list(before.items()), partition)])
 
     def rewind(self, site: Site, back_ms: int) -> None:
         watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]

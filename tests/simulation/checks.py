@@ -152,6 +152,13 @@ def check_put_aside(seen: Observed) -> None:
         by_place = {each.place: each.stream for each in seen.inputs}
         wanted = bad | {place for place in misplaced if by_place[place] in checked}
         require(wanted == own_dead, "bad records are dead letters, good ones are not", wanted ^ own_dead)
+    for plan in seen.plans[1:]:
+        slack = {spec.stream: spec.slack_ms for spec in plan.inputs}
+        for partition in range(seen.partitions):
+            for entry in seen.journals[plan.stage, partition]:
+                if entry.kind == "joined" and entry.watermark is not None and entry.facts["stream"] in slack:
+                    is_right = entry.facts["largest"] == entry.watermark + slack[entry.facts["stream"]]
+                    require(is_right, "a silent partition joins at event time", plan.stage, entry)
     wanted_late = expected_late(seen, own_dead)
     by_ms = {place_of(headers): int(headers["samovar.late.ms"]) for headers in seen.late if stage_of(headers) == MAIN}
     wrong = wanted_late.items() ^ by_ms.items()

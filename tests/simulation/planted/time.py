@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import Position
+from samovar.changelog.record import Input, Position
 from samovar.tasks.deadline_index import DeadlineIndex, Index
 from samovar.tasks.intake import Intake
 from samovar.tasks.residence import Residence
@@ -64,14 +64,13 @@ def idle_advances_are_not_journaled() -> Patching:
 
 
 def advances_are_forgotten_by_a_restart() -> Patching:
-    """A task begins again without the advances that its position tells of."""
-    resume = Intake.resume
+    """Events that waited are read again without the advances that came between them."""
+    recover = Intake.recover
 
-    def forgetful(self: Intake, position: Position) -> None:
-        inputs = {name: replace(each, raises=()) for name, each in position.inputs.items()}
-        resume(self, replace(position, inputs=inputs))
+    def forgetful(self: Intake, stream: str, parts: Any, stored: Input) -> None:
+        recover(self, stream, parts, replace(stored, raises=()))
 
-    return patch.object(Intake, "resume", forgetful)
+    return patch.object(Intake, "recover", forgetful)
 
 
 def largest_time_is_forgotten_by_a_restart() -> Patching:

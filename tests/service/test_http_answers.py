@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from samovar.service import http_answers, http_answers_rules, http_answers_state
 from samovar.service.http_server import bound
+from tests.asynchronous import run_async
 from tests.http import Served, wait_for
 from tests.lived import ABROAD, lived
 from tests.oncall import RULES, purchase
@@ -147,4 +148,4 @@ def test_small_answers_are_sent_at_once() -> None:
                 writer.close()
         return found != 0
 
-    assert asyncio.run(is_undelayed())
+    assert run_async(is_undelayed())

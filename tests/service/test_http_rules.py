@@ -1,4 +1,4 @@
-"""The rules as the HTTP process knows them: whoever publishes one finds it at once."""
+"""The rules as the HTTP process knows them: an author who publishes one finds it at once."""
 
 from __future__ import annotations
 

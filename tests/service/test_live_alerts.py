@@ -14,6 +14,7 @@ import pytest
 from samovar.service import api_live
 from samovar.service.alerts_index import Alert, AlertsIndex, read_alert
 from samovar.service.api_live import Hub, Position, Wish, listen, read_position
+from tests.asynchronous import run_async
 
 PARTITIONS = 3
 BATCHES, MOST_OF_A_BATCH = 150, 20
@@ -123,7 +124,7 @@ def test_each_alert_is_heard_once_and_in_order_through_gaps(
             async with asyncio.timeout(60):
                 return feed, list(await asyncio.gather(*(heard_by(feed, seed) for seed in range(5))))
 
-    feed, told = asyncio.run(all_listen())
+    feed, told = run_async(all_listen())
     for heard, first, _ in told:
         wanted = {each.id for each in feed.all if each.offset >= first[each.partition]}
         assert len(heard) == len(set(heard))

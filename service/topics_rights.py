@@ -78,8 +78,8 @@ _NEEDED: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
         Role.AUDIT: WRITE,
     },
 }
-# Who looks at the journal for the number of partitions needs less of the journals of stages and tasks.
-_COUNTING: Mapping[str, tuple[str, ...]] = {PRODUCERS: (), TRAFFIC: (), OPERATORS: ("READ", "WRITE")}
+# Who looks at the journal only for the number of partitions needs nothing of the journals of stages and tasks.
+_COUNTING: Mapping[str, tuple[str, ...]] = {PRODUCERS: (), TRAFFIC: ()}
 # Who makes topics, where the service file says `topics: create`: those that he needs.
 _MAKES: Mapping[str, Collection[Role]] = {
     SERVICE: tuple(Role),

@@ -228,7 +228,9 @@ void Engine::sort_matches() {
     if (a.last.offset != b.last.offset) return a.last.offset < b.last.offset;
     if (a.rule != b.rule) return a.rule < b.rule;
     if (events_first(a.events, b.events)) return true;
-    return !events_first(b.events, a.events) && a.key < b.key;
+    if (events_first(b.events, a.events)) return false;
+    // The same events in other steps: they were found in their order, step by step.
+    return a.key != b.key ? a.key < b.key : x < y;
   });
 }
 

@@ -193,6 +193,7 @@ bool Engine::step(Batch& batch, size_t from, size_t to, int64_t watermark) {
     held_.push_back(std::move(matches[order.back()]));
     order.pop_back();
   }
+  std::reverse(held_.begin(), held_.end());  // ties stay in the order in which they were found
   return true;
 }
 

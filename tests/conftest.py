@@ -15,8 +15,8 @@ WANTED = int(os.environ.get("SAMOVAR_EXAMPLES", "200"))
 LONG_HUNT = 10_000
 EXAMPLES = WANTED if WANTED >= LONG_HUNT else min(WANTED, 200)
 
-# No deadline: a busy machine is not a failure. The blob is the line that repeats a failure. With a seed, as in CI, the same
-# change meets the same examples; without one each run meets others.
+# No deadline: a busy machine is not a failure. The blob is the line that repeats a failure. With a seed, as in CI, the
+# same change meets the same examples; without one each run meets others.
 settings.register_profile(
     "samovar",
     max_examples=EXAMPLES,

@@ -492,6 +492,11 @@ class Intake:
         ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > watermark]
         return {TopicPartition(topic, self.partition) for topic in ahead}
 
+    def behind(self, now_ms: int) -> set[TopicPartition]:
+        """Inputs that event time waits for."""
+        inputs = {TopicPartition(each.spec.topic, self.partition) for each in self.sources.values()}
+        return inputs - self.ahead(now_ms)
+
     def waiting_bytes(self) -> int:
         """What the events take that wait for event time; where they are many, reckoned from some of them."""
         pending = self.buffer.pending

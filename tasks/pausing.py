@@ -26,7 +26,7 @@ class Pausing:
         running = [task for task in tasks if task.life is Life.RUNNING]
         waiting = [task for task in running if self._holds_much(task.core.intake)]
         is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
-        sources = _sources(plans, running) if is_much else set()
+        sources = _sources(plans, running) - _awaited(waiting, now_ms) if is_much else set()
         if not waiting and not sources and not self.paused:
             return
         ahead = {at for task in waiting for at in _ahead(task, running, now_ms)} | sources
@@ -62,13 +62,13 @@ def _ahead(task: Task, running: Iterable[Task], now_ms: int) -> set[TopicPartiti
     """
     ahead = task.core.intake.ahead(now_ms)
     own, inputs = set(task.inputs), {at for each in running for at in each.inputs}
-    needed = {
-        at
-        for each in running
-        for at in own.intersection(each.inputs)
-        if each is not task and at not in each.core.intake.ahead(now_ms)
-    }
+    needed = {at for each in running for at in own.intersection(each.core.intake.behind(now_ms)) if each is not task}
     return (ahead - needed) & inputs
+
+
+def _awaited(waiting: Iterable[Task], now_ms: int) -> set[TopicPartition]:
+    """Sources that later stages wait for, which hold much already: what those do not take must not pause them."""
+    return {at for task in waiting for at in task.core.intake.behind(now_ms)}
 
 
 def _sources(plans: Iterable[Plan], running: Iterable[Task]) -> set[TopicPartition]:

@@ -410,3 +410,9 @@ class Receiver(Intake):
         }
         streams = [each for each in specs.values() if self.largest(each.stream) - each.slack_ms > self.watermark]
         return sources | {TopicPartition(each.topic, self.partition) for each in streams}
+
+    def behind(self, now_ms: int) -> set[TopicPartition]:
+        """Also the source partitions of its repartition topics."""
+        specs = {source.number: source.spec for source in self.sources.values()}
+        sources = {TopicPartition(specs[number].origin, partition) for number, partition in self.buffer.largest}
+        return super().behind(now_ms) | (sources - self.ahead(now_ms))

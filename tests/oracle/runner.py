@@ -47,6 +47,7 @@ class Found:
     events: tuple[Place, ...]
     by_step: tuple[tuple[Place, ...], ...]
     record: dict[str, Any]
+    by_timer: bool = False
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -54,10 +55,11 @@ class Found:
 
     @property
     def coming(self) -> tuple[object, ...]:
-        """At one time the one with the earliest start is the first alert: in a group that need not be what is listed
-        first.
+        """At one time, on one event or by timers, the one with the earliest start is the first alert: in a group that
+        need not be what is listed first.
         """
-        return self.at, self.last, self.rule, min(self.events), self.events, self.by_step
+        completed_by = -1 if self.by_timer else self.last
+        return self.at, completed_by, self.rule, min(self.events), self.events, self.by_step
 
 
 def run(
@@ -163,7 +165,9 @@ class RuleRunner(ABC):
     def found(self, key: KeyValue, record: dict[str, Any], events: list[Event], by_step: tuple[Any, ...]) -> Found:
         in_steps = tuple(place for step in by_step for place in step if place != AFTER_ALL)
         last = max(events, key=lambda event: event.place).line
-        return Found(self.number, key, record["at"], last, (*in_steps, AFTER_ALL), by_step, record)
+        form = self.rule.form
+        by_timer = isinstance(form, syntax.Sequence) and form.steps[-1].kind is syntax.StepKind.ABSENT
+        return Found(self.number, key, record["at"], last, (*in_steps, AFTER_ALL), by_step, record, by_timer)
 
 
 def cut(text: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from samovar.changelog.journal import Entry, unpack_entry
@@ -17,15 +17,18 @@ from samovar.changelog.keytexts import key_text
 from samovar.changelog.partition import partition_of
 from samovar.changelog.record import POSITION, Position, unpack_position
 from samovar.patterns.order import NO_TIME
+from samovar.patterns.spans import history_ms
 from samovar.patterns.syntax import Rule
 from samovar.service.stores import digest_of
 from samovar.service.verifying import overdue_in
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
 from samovar.tasks.placing import checked_streams
-from samovar.tasks.plan import MAIN, InputSpec, Plan
+from samovar.tasks.plan import MAIN, InputSpec, Plan, RuleText
 from samovar.tasks.rebuild import Until, rebuild
 from samovar.tasks.restoring import logged_rows
+from samovar.tasks.skipping import skips_of
+from samovar.tasks.switching import rule_of
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
 from tests.simulation.counting import TASK, expected_counts, text_of
@@ -100,6 +103,7 @@ class Observed:
     drained: Mapping[str, Rule] = field(default_factory=dict)  # rules that changed once, and were to drain
     letters: Sequence[Letter] = ()  # late and dead ones
     heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
+    storm: tuple[int, int] | None = None  # of all rules: alerts and ms
     positions: dict[tuple[str, int], Position] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +112,23 @@ class Observed:
             for place, store in self.stores.items()
             if (data := store.get(POSITION)) is not None
         }
+
+    @property
+    def raised(self) -> list[Match]:
+        """Alerts without the alarms about them."""
+        return [alert for alert in self.alerts if "alarm" not in alert]
+
+    @property
+    def quarantined(self) -> set[str]:
+        """Rules that a task took out at some time."""
+        texts = [
+            text
+            for entries_ in self.journals.values()
+            for entry in entries_
+            if entry.kind == "rules"
+            for text in entry.facts.get("rules", ())
+        ]
+        return {text["id"] for text in texts if text.get("quarantined") is not None}
 
     def watermark(self, stage: str, partition: int) -> int:
         position = self.positions.get((stage, partition))
@@ -249,22 +270,25 @@ def check_idleness(seen: Observed, session_ms: int) -> None:
 def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: Entry, written_ms: int) -> None:
     """While nobody hears of the log, nobody knows whether an input is idle: that time moves event time nowhere."""
     looks = [look for look in seen.heard.get((spec.topic, partition), ()) if look[0] <= written_ms]
-    since_ms = looks[-1][1]
-    times = [
-        each.event["ts"]
+    taken = [
+        each
         for each in seen.inputs
-        if each.place[:2] == (spec.topic, partition) and each.place[2] < entry.inputs[spec.stream] and each.event
+        if each.place[:2] == (spec.topic, partition) and each.place[2] < entry.inputs[spec.stream]
     ]
-    for other, other_ms in seen.advances[partition]:
-        if other.facts.get("stream") == spec.stream and other_ms <= since_ms:
-            times.append(other.facts["largest"])
-    for other in seen.journals[MAIN, partition]:
-        if other.kind == "joined" and other.facts.get("stream") == spec.stream and other.number < entry.number:
-            times.append(other.facts["largest"])
-    most = max(times, default=NO_TIME) + written_ms - since_ms - spec.idle_ms
-    require(
-        entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, since_ms
-    )
+    joined = [
+        each.facts["largest"]
+        for each in seen.journals[MAIN, partition]
+        if each.kind == "joined" and each.facts.get("stream") == spec.stream and each.number < entry.number
+    ]
+    advances = [each for each in seen.advances[partition] if each[0].facts.get("stream") == spec.stream]
+    most = NO_TIME
+    for look_ms, heard_ms in looks:
+        # What was taken by then ended an earlier stretch.
+        since_ms = max([heard_ms, *(each.time_ms for each in taken if each.time_ms <= look_ms)])
+        times = [each.event["ts"] for each in taken if each.event]
+        times += [each.facts["largest"] for each, when_ms in advances if when_ms <= since_ms]
+        most = max(most, max(times + joined, default=NO_TIME) + look_ms - since_ms - spec.idle_ms)
+    require(entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, most)
 
 
 # ---------------------------------------------------------------- alerts
@@ -279,13 +303,17 @@ def check_alerts(seen: Observed, *, is_end: bool) -> None:
     require(not twice, "an alert is written once", twice)
     if seen.was_rewound:  # what was late then may be in time now
         return
-    check_drained(seen, is_end=is_end)
+    quarantined = seen.quarantined
+    if seen.storm is None:
+        check_drained(seen, quarantined, is_end=is_end)
+        if seen.has_changed or quarantined:
+            check_published(seen, is_end=is_end)
     for plan in seen.plans:
-        rules = [seen.steady[each.id] for each in plan.rules if each.id in seen.steady]
+        rules = [seen.steady[each.id] for each in plan.rules if each.id in seen.steady.keys() - quarantined]
         if not rules or plan.task is not None:
             continue
         names = {rule.id for rule in rules}
-        found = Counter(shown(alert) for alert in seen.alerts if alert["rule"] in names)
+        found = Counter(shown(alert) for alert in seen.raised if alert["rule"] in names)
         expected = expected_matches(seen, plan.stage, rules)
         every = Counter(shown(match) for _, match in expected)
         surplus = found - every
@@ -306,9 +334,11 @@ def check_alerts(seen: Observed, *, is_end: bool) -> None:
             require(not found - early, f"no alert comes before its time (stage `{plan.stage}`)", *(found - early))
 
 
-def check_drained(seen: Observed, *, is_end: bool) -> None:
+def check_drained(seen: Observed, quarantined: Collection[str], *, is_end: bool) -> None:
     """A version that drains raises all that began before another took its place, and nothing that began later."""
     for name, rule in seen.drained.items():
+        if name in quarantined:
+            continue
         drains = {
             partition: text
             for partition in range(seen.partitions)
@@ -334,6 +364,102 @@ def check_drained(seen: Observed, *, is_end: bool) -> None:
         require(not missing, "a version that drains ends all that it began", *missing)
 
 
+@dataclass(frozen=True)
+class Version:
+    """A version of a rule in one task, from one change of rules to another."""
+
+    text: RuleText
+    partition: int
+    begins_ms: int  # event time
+    begins_at: Mapping[str, int]  # offsets of the streams
+    ends_ms: int | None = None
+    muted_until_ms: int | None = None
+    is_comparable: bool = True  # with what the oracle says about events from then on
+
+    def is_given(self, record: InputRecord) -> bool:
+        """Whether an event was not released before: of one stream, that is done up to event time itself."""
+        time_ms = NO_TIME if record.event is None else record.event["ts"]
+        is_read = len(self.begins_at) == 1 and record.place[2] < self.begins_at[record.stream]
+        return time_ms > self.begins_ms or (time_ms == self.begins_ms and not is_read)
+
+
+def check_published(seen: Observed, *, is_end: bool) -> None:
+    """What a version raised between two changes of rules is the oracle's over the events that it was given (P1). Not of
+    one that took over states or histories of another: that is compared with a rebuild.
+    """
+    found_at: dict[tuple[str, str], Counter[str]] = {}
+    for alert in seen.alerts:
+        found_at.setdefault((alert["rule"], alert["version"]), Counter())[shown(alert)] += 1
+    versions: dict[tuple[str, str], list[Version]] = {}
+    for partition in range(seen.partitions):
+        for version in versions_of(seen, partition):
+            versions.setdefault((version.text.id, version.text.version), []).append(version)
+    for (name, number), parts in versions.items():
+        rule = rule_of(parts[0].text)
+        if not all(each.is_comparable for each in parts) or history_ms(rule):
+            continue
+        found = found_at.get((name, number), Counter())
+        expected = [match for each in parts for match in matches_of(seen, rule, each)]
+        surplus = found - Counter(map(shown, expected))
+        require(not surplus, f"a version of {name} raises what its events make", parts, *surplus)
+        due = [match for each in parts for match in matches_of(seen, rule, each, is_due=True, is_end=is_end)]
+        missing = Counter(map(shown, due)) - found
+        require(not missing, f"no alert of a version of {name} is lost or withheld", parts, *missing)
+
+
+def versions_of(seen: Observed, partition: int) -> list[Version]:
+    """The versions that were at work in a task, one after the other."""
+    at_work: dict[str, Version] = {}
+    ended: list[Version] = []
+    for entry in seen.journals[MAIN, partition]:
+        if entry.kind != "rules":
+            continue
+        now_ms = NO_TIME if entry.watermark is None else entry.watermark
+        texts = [RuleText(**each) for each in entry.facts["rules"]]
+        taken_over = {*entry.facts.get("moves", {}).values()}
+        draining = {(each.id, each.version) for each in texts if each.drains}
+        for text in texts:
+            if text.drains or text.quarantined is not None:
+                continue
+            before = at_work.get(text.id)
+            if before is not None and before.text.version == text.version:
+                is_as_it_was = before.text.shadow == text.shadow
+                at_work[text.id] = replace(before, is_comparable=before.is_comparable and is_as_it_was)
+                continue
+            if before is not None:
+                ended.append(ending(at_work.pop(text.id), now_ms, draining))
+            is_comparable = f"{text.id}@{text.version}" not in taken_over and "warm" not in entry.facts
+            at_work[text.id] = Version(text, partition, now_ms, entry.inputs, None, text.alerts_from_ms, is_comparable)
+        gone = at_work.keys() - {each.id for each in texts if not each.drains and each.quarantined is None}
+        ended += [ending(at_work.pop(name), now_ms, draining) for name in sorted(gone)]
+    return [*ended, *at_work.values()]
+
+
+def ending(version: Version, now_ms: int, draining: Collection[tuple[str, str]]) -> Version:
+    is_dropped = (version.text.id, version.text.version) not in draining
+    return replace(version, ends_ms=now_ms, is_comparable=version.is_comparable and is_dropped)
+
+
+def matches_of(
+    seen: Observed, rule: Rule, version: Version, *, is_due: bool = False, is_end: bool = True
+) -> list[Match]:
+    """The oracle's, of the events that a version was given: those that it may have raised, or those that it must."""
+    if version.text.shadow:
+        return []
+    expected = expected_matches(seen, MAIN, [rule], version)
+    watermark = seen.watermark(MAIN, version.partition)
+    found = []
+    for _, match in expected:
+        at = match["at"]
+        ends_ms = version.ends_ms
+        is_in_time = ends_ms is None or at < ends_ms or (not is_due and at == ends_ms)
+        is_muted = version.muted_until_ms is not None and at < version.muted_until_ms
+        is_past = not is_due or ends_ms is not None or is_end or at < watermark
+        if is_in_time and is_past and not is_muted:
+            found.append(match)
+    return found
+
+
 def low_watermark(seen: Observed, stage: str, partition: int | None) -> int:
     places = range(seen.partitions) if partition is None else [partition]
     return min(seen.watermark(stage, each) for each in places)
@@ -344,18 +470,39 @@ def high_watermark(seen: Observed, stage: str, partition: int | None) -> int:
     return max(seen.watermark(stage, each) for each in places)
 
 
-def expected_matches(seen: Observed, stage: str, rules: Sequence[Rule]) -> list[tuple[int | None, Match]]:
-    """The oracle's matches, in the main stage with the partition. A further stage sees the events of all partitions."""
+def expected_matches(
+    seen: Observed, stage: str, rules: Sequence[Rule], version: Version | None = None
+) -> list[tuple[int | None, Match]]:
+    """The oracle's matches, in the main stage with the partition. A further stage sees the events of all partitions,
+    a version those that it was given.
+    """
     aside = {place_of(headers) for headers in (*seen.late, *seen.dead) if stage_of(headers) in (MAIN, stage)}
     parts: Iterable[int | None] = range(seen.partitions) if stage == MAIN else (None,)
+    parts = parts if version is None else [version.partition]
     found: list[tuple[int | None, Match]] = []
     for partition in parts:
         records = [each for each in seen.inputs if partition is None or each.place[1] == partition]
-        events = [None if each.place in aside else each.event for each in records]
+        events = [
+            None if each.place in aside or (version is not None and not version.is_given(each)) else each.event
+            for each in records
+        ]
         places = [list(each.place) for each in records]
         told = oracle.run(rules, events, **seen.limits)
-        found += [(partition, at_places(match, places)) for match in told.matches]
+        matches = [at_places(match, places) for match in told.matches]
+        found += [(partition, match) for match in (matches if seen.storm is None else throttled(matches, *seen.storm))]
     return found
+
+
+def throttled(matches: Sequence[Match], most: int, per_ms: int) -> list[Match]:
+    """Of each rule and window those before which there were fewer than the limit; a moment is one."""
+    windows: dict[tuple[str, int], list[int]] = {}
+    for match in matches:
+        windows.setdefault((match["rule"], match["at"] // per_ms), []).append(match["at"])
+    return [
+        match
+        for match in matches
+        if sum(at < match["at"] for at in windows[match["rule"], match["at"] // per_ms]) < most
+    ]
 
 
 def shown(match: Match) -> str:
@@ -396,7 +543,7 @@ def check_states(seen: Observed, log: Any, *, rebuilds: bool) -> None:
             if place not in seen.stores:
                 continue
             store, position = seen.stores[place], seen.positions.get(place)
-            logged = dict(logged_rows(store))
+            logged = dict(logged_rows(store)) | dict(skips_of(store))
             changelog = dict(seen.changelogs[place])
             require(
                 logged == changelog, f"store and changelog of {place} are equal",

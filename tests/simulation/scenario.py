@@ -115,10 +115,36 @@ class Maintain:
 class Publish:
     """The rules change."""
 
-    act: str  # publish, disable
+    act: str  # publish, disable, enable
     name: str
     text: str = ""
     drain: bool = False
+    shadow: bool = False
+
+
+@dataclass(frozen=True)
+class ChangeList:
+    """Items come to a shared list, or go."""
+
+    name: str
+    items: tuple[Any, ...]
+    goes: bool
+
+
+@dataclass(frozen=True)
+class Grow:
+    """The topic of a stream gets more partitions."""
+
+    stream: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Recreate:
+    """A topic that the service stands on is deleted and made again, and nobody goes on."""
+
+    what: str  # changelog, journal, input
+    stage: int  # which of them
 
 
 @dataclass(frozen=True)
@@ -135,7 +161,21 @@ class Settle:
     """Faults stop, all input is processed, and everything is checked."""
 
 
-Step: TypeAlias = Produce | Cycle | Pass | FailCall | Kill | Stop | Maintain | Publish | Recover | Settle
+Step: TypeAlias = (
+    Produce
+    | Cycle
+    | Pass
+    | FailCall
+    | Kill
+    | Stop
+    | Maintain
+    | Publish
+    | ChangeList
+    | Grow
+    | Recreate
+    | Recover
+    | Settle
+)
 
 
 @dataclass(frozen=True)
@@ -153,6 +193,7 @@ class Scenario:
     on_rocksdb: bool = False
     transaction_ms: int = 10_000
     tunables: Mapping[str, int] = field(default_factory=dict)
+    event_work: int | None = None  # of a step's budget
 
     def without(self, steps: set[int]) -> Scenario:
         """The same with some steps left out."""
@@ -202,7 +243,8 @@ def draw(seed: int) -> Scenario:
         user_task=random_.random() < 0.3, on_rocksdb=on_rocksdb, tunables=tunables,
         transaction_ms=random_.choice((10_000, 60_000)),
     )  # fmt: skip
-    return replace(scenario, steps=tuple(draw_steps(random_, scenario)))
+    scenario = replace(scenario, steps=tuple(draw_steps(random_, scenario)))
+    return with_rarities(Random(f"rarities of {seed}"), scenario)
 
 
 # ---------------------------------------------------------------- rules
@@ -385,3 +427,63 @@ def draw_records(course: Course, count: int, keys: list[Any], types: list[str]) 
             own = random_.randrange(partitions)
         records = ((key, value),) * (2 if luck > 0.98 else 1)
         yield Produce(stream, own, records)
+
+
+# ---------------------------------------------------------------- what is rare
+
+LISTS: dict[str, tuple[Any, ...]] = {
+    "some": ("p", "q", "r", ""),
+    "mixed": (0, 1, 2.25, "p", "PQ", True),
+    "mixed_texts": ("p*", "q", "?"),
+}
+
+
+def with_rarities(random_: Random, scenario: Scenario) -> Scenario:
+    """The same history, and now and then something in it that most have not."""
+    if random_.random() < 0.1 and scenario.partitions == 1:
+        storm = {"alerts": random_.randint(1, 4), "per": f"{random_.choice((1, 10, 60))}s"}
+        scenario = replace(scenario, settings={**scenario.settings, "storm": storm})
+    if random_.random() < 0.06:
+        scenario = replace(scenario, event_work=random_.choice((100, 1_000, 5_000, 20_000)))
+    if random_.random() < 0.5 and any("$" in text for text in scenario.rules.values()):
+        for _ in range(random_.randint(1, 3)):
+            name = random_.choice(list(LISTS))
+            items = tuple(random_.sample(LISTS[name], random_.randint(1, 2)))
+            scenario = with_step(random_, scenario, ChangeList(name, items, goes=random_.random() < 0.5))
+    if any(isinstance(step, Publish) for step in scenario.steps):
+        steps = tuple(published_otherwise(random_, step) for step in scenario.steps)
+        scenario = replace(scenario, steps=steps)
+    if random_.random() < 0.06:
+        scenario = grown(random_, scenario)
+    if random_.random() < 0.05:
+        last = Recreate(random_.choice(("changelog", "journal", "input")), random_.randrange(4))
+        scenario = replace(scenario, steps=(*scenario.steps[: random_.randint(5, len(scenario.steps))], last))
+    return scenario
+
+
+def with_step(random_: Random, scenario: Scenario, step: Step) -> Scenario:
+    at = random_.randrange(len(scenario.steps))
+    return replace(scenario, steps=(*scenario.steps[:at], step, *scenario.steps[at:]))
+
+
+def published_otherwise(random_: Random, step: Step) -> Step:
+    """Some changes bring a rule in shadow, or one that was disabled back."""
+    if not isinstance(step, Publish) or random_.random() > 0.3:
+        return step
+    if step.act == "disable":
+        return replace(step, act="enable")
+    return replace(step, shadow=True)
+
+
+def grown(random_: Random, scenario: Scenario) -> Scenario:
+    """From some moment on an input has more partitions, and producers place keys among all of them."""
+    stream = random_.choice(list(scenario.streams))
+    at, partitions = random_.randrange(len(scenario.steps)), scenario.partitions + random_.randint(1, 2)
+    later = tuple(
+        replace(step, partition=partition_of(step.records[0][0], partitions))
+        if isinstance(step, Produce) and step.stream == stream and step.records[0][0] is not None
+        else step
+        for step in scenario.steps[at:]
+    )
+    # A service that has never started would refuse a topic that is keyed otherwise.
+    return replace(scenario, steps=(*scenario.steps[:at], Settle(), Grow(stream, partitions), *later))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from samovar.changelog.errors import LogUnavailable
 from samovar.tasks.clock import SetClock
 from samovar.tasks.container import CALM_S, TROUBLE_S, Container
-from tests.simulation.scenario import START_MS, Cycle, Produce, Scenario
+from tests.simulation.scenario import START_MS, Cycle, Pass, Produce, Recover, Scenario, Settle
 from tests.simulation.world import World, simulate
 
 LEFT_AND_RIGHT = {
@@ -42,9 +43,28 @@ suppress: 2s
 """
 
 
-def record(stream: str, type_: str, ms: int, **fields: Any) -> Produce:
+HALF = """
+rule: half
+match: |
+  window by u every 5s, size=5s
+    [b where true]
+    [a where true] as some
+    having count(some) * 2 >= count()
+suppress: 5s
+"""
+BY_V = """
+rule: by-v
+match: |
+  sequence by v with maxspan=12s
+    ![any where true] with for=2s
+    [a where seen(n, 1m)] as one
+    [a where n != one.n] with runs=2 as two
+"""
+
+
+def record(stream: str, type_: str, ms: int, *, partition: int = 0, **fields: Any) -> Produce:
     event = {"type": type_, "ts": START_MS + ms, "u": "u0", "n": 1, **fields}
-    return Produce(stream, 0, ((b"u0", json.dumps(event).encode()),))
+    return Produce(stream, partition, ((event["u"].encode(), json.dumps(event).encode()),))
 
 
 def scenario(rule: str, *steps: Any, user_task: bool = False, **tunables: int) -> Scenario:
@@ -67,6 +87,38 @@ def test_two_stages_do_not_wait_for_each_others_inputs() -> None:
     left = [[record("left", kind, ms, u=key, v="u0", f="q") for kind, ms, key in part] for part in (more, last)]
     steps = [*begin, Cycle(0), Cycle(0), Cycle(0), *left[0], *ahead, *left[1]]
     simulate(scenario(SINGLE, *steps, user_task=True, pending_bytes=530, step_bytes=1_445))
+
+
+def test_a_stage_that_holds_much_does_not_pause_the_source_that_it_waits_for() -> None:
+    """What it had not taken kept all sources paused, and one of them it waited for: what is paused is never idle."""
+    first = record("right", "a", 14_300, u="k9", v="k7")
+    ahead = [record("left", "a", 15_400, partition=1, u="k0", v="k5"), record("left", "a", 15_800, u="k7", v="k4")]
+    steps = [Settle(), first, *ahead, Cycle(0), record("left", "x", 15_900, u="k8")]
+    streams = {name: {**each, "slack": "0ms", "partitions": 2} for name, each in LEFT_AND_RIGHT.items()}
+    simulate(replace(scenario(BY_V, *steps, pending_bytes=210), partitions=2, streams=streams))
+
+
+def test_a_restore_from_the_source_takes_no_timer_over_that_is_due() -> None:
+    """A window that the changelog had lost the end of was equal to none, since it was over. So it was kept, and raised
+    its alert again.
+    """
+    first = [record("left", "a", 2_000, u="k5"), Cycle(0), Recover("rewind", 1_000, 450507695)]
+    second = [record("left", "b", 6_200, u="k8"), *[Cycle(0)] * 4, Pass(1_000), Cycle(0)]
+    third = [record("right", "b", -36_500, u="k4"), record("right", "a", 23_100, partition=1, u="k0")]
+    fourth = [
+        record("left", "b", 23_500, u="k8"),
+        Cycle(0),
+        Pass(1_000),
+        record("right", "a", 62_800, u="k9"),
+        Cycle(0),
+    ]
+    streams = {
+        name: {**each, "slack": "3s", "idle": idle, "partitions": 2}
+        for (name, each), idle in zip(LEFT_AND_RIGHT.items(), ("5s", "500ms"), strict=True)
+    }
+    steps = [*first, *second, *third, *fourth, Recover("source", 0, 587649056)]
+    made = replace(scenario(HALF, *steps), partitions=2, streams=streams, on_rocksdb=True)
+    simulate(replace(made, settings={"cache": "1B", "snapshots": {"every": "1ms"}}))
 
 
 def test_a_disarmed_aggregate_lets_an_idle_service_rest() -> None:

@@ -19,13 +19,13 @@ from typing import Any
 
 from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.journal import Entry
-from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.record import POSITION, ROW, row_parts
 from samovar.changelog.rules_topic import topic_of
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
-from samovar.service import publishing
+from samovar.service import lists, publishing
 from samovar.service.plans import plans_of
 from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.restoring import restore_all
@@ -61,9 +61,11 @@ from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_storage import Disk
 from tests.simulation.scenario import (
     START_MS,
+    ChangeList,
     Cycle,
     FailCall,
     Failure,
+    Grow,
     Kill,
     Loss,
     Maintain,
@@ -71,6 +73,7 @@ from tests.simulation.scenario import (
     Produce,
     Publish,
     Recover,
+    Recreate,
     Scenario,
     Settle,
     Step,
@@ -87,6 +90,7 @@ AUTHOR = "simulation"
 LIMITS = ("max_events", "max_partials", "max_matches")
 # Nothing was ever processed, or a compaction or retention took what would be needed.
 MAY_REFUSE = frozenset({"nothing-processed", "journal-empty", "as-of-future", "input-expired"})
+RECREATED = frozenset({"changelog-recreated", "topic-recreated", "input-replaced", "log-truncated", "state-lost"})
 FAULTS = {
     Failure.TIMEOUT_BEFORE: Fault.TIMEOUT_BEFORE,
     Failure.TIMEOUT_AFTER: Fault.TIMEOUT_AFTER,
@@ -108,6 +112,7 @@ class Node:
     fails: list[FailCall] = field(default_factory=list)
     called: Counter[str] = field(default_factory=Counter)  # since the first of them was said
     disk: Disk = field(default_factory=Disk)
+    has_given_up: bool = False  # since faults stopped
 
 
 class World:
@@ -129,7 +134,7 @@ class World:
             rule = load_text(text).rule
             assert rule is not None, text
             self.steady[name] = rule
-        self.was_rewound = self.has_changed = self.is_calm = self.is_pausing = False
+        self.was_rewound = self.has_changed = self.is_calm = self.is_pausing = self.is_over = False
         self.watermarks: dict[tuple[str, int], int] = {}
         self._planned: tuple[int, list[Plan]] | None = None
         ensure(self.client, self.settings)
@@ -141,7 +146,8 @@ class World:
             for number, step in enumerate(self.scenario.steps):
                 self.say(f"{number:3} {step}")
                 self.take(step)
-            self.finish()
+            if not self.is_over:
+                self.finish()
 
     def take(self, step: Step) -> None:
         match step:
@@ -169,6 +175,12 @@ class World:
                 self.broker.retain()
             case Publish():
                 self.publish(step)
+            case ChangeList():
+                self.change_list(step)
+            case Grow(stream, partitions):
+                self.broker.add_partitions(self.settings.streams[stream].topic, partitions)
+            case Recreate():
+                self.recreate(step)
             case Recover():
                 self.recover(step)
             case Settle():
@@ -190,26 +202,28 @@ class World:
             if node.container is None:
                 self.start(node)
             assert node.container is not None
-            if node.container.renewal is not None:
-                self.look_at_rules(node)
+            self.look_around(node)
             node.container.step()
         except Killed:
             self.end(node)
         except (LogUnavailable, Refused) as error:
-            if self.is_calm or (isinstance(error, Refused) and error.code != "log-unusable"):
+            is_usual = isinstance(error, LogUnavailable) or error.code == "log-unusable"
+            if not is_usual or (self.is_calm and node.has_given_up):
                 raise
             self.say(f"container {node.number} ends: {error}")  # a supervisor starts it again
             self.end(node)
+            node.has_given_up = self.is_calm  # for troubles of before; once
         finally:
             self.active = None
 
-    def look_at_rules(self, node: Node) -> None:
-        """As the thread next to a container does."""
+    def look_around(self, node: Node) -> None:
+        """As the threads next to a container do."""
         assert node.container is not None
         try:
             node.container.renewal.look()
+            node.container.watch.look_if_due()
         except (LogUnavailable, Refused) as error:
-            self.say(f"container {node.number} cannot look at the rules: {error}")
+            self.say(f"container {node.number} cannot look at rules and topics: {error}")
 
     def start(self, node: Node) -> None:
         node.log = MemoryLog(self.broker, self.settings.tunables, lambda call: self.fault(node, call))
@@ -217,7 +231,10 @@ class World:
         settings = self.settings.model_copy(update={"state": self.folder_of(node)})
         node.container = container_of(settings, node.log, node.number, say, self.clock)
         storage = None if self.scenario.on_rocksdb else node.disk.storage_of(node.log)
-        node.container.upkeep = replace(node.container.upkeep, has_threads=False, storage=storage)
+        upkeep = node.container.upkeep
+        work = upkeep.budget.event_work if self.scenario.event_work is None else self.scenario.event_work
+        budget = replace(upkeep.budget, event_work=work)
+        node.container.upkeep = replace(upkeep, has_threads=False, storage=storage, budget=budget)
 
     def folder_of(self, node: Node) -> Path:
         """Each container has a state folder of its own."""
@@ -316,8 +333,10 @@ class World:
         try:
             if step.act == "disable":
                 plan = publishing.plan_disable(settings, self.client, step.name, drain=step.drain)
+            elif step.act == "enable":
+                plan = publishing.plan_enable(settings, self.client, step.name, shadow=step.shadow)
             else:
-                plan = publishing.plan_publish(settings, self.client, step.text, drain=step.drain)
+                plan = publishing.plan_publish(settings, self.client, step.text, drain=step.drain, shadow=step.shadow)
             publishing.commit(settings, self.client, plan, AUTHOR, "")
         except Refused as refused:
             self.say(f"not published: {refused.code}")
@@ -327,6 +346,55 @@ class World:
         self.drained.pop(step.name, None)
         if before is not None and step.drain:
             self.drained[step.name] = before
+
+    def change_list(self, step: ChangeList) -> None:
+        change = {"remove" if step.goes else "add": step.items}
+        try:
+            plan = lists.plan_lists(self.settings, self.client, step.name, **change)
+            publishing.commit(self.settings, self.client, plan, AUTHOR, "")
+        except Refused as refused:
+            self.say(f"list not changed: {refused.code}")
+            return
+        self.has_changed = True
+        for name in [name for name, rule in self.steady.items() if step.name in rule.lists]:
+            del self.steady[name]
+        for name in [name for name, rule in self.drained.items() if step.name in rule.lists]:
+            del self.drained[name]
+
+    def recreate(self, step: Recreate) -> None:
+        """Every container that runs ends with a refusal within a few looks, and so does one that is started then; from
+        then on nothing is written (P4).
+        """
+        self.settle()
+        plans = self.plans()
+        plan = plans[step.stage % len(plans)]
+        inputs = [spec.topic for each in plans for spec in each.inputs]
+        names = {"changelog": plan.topics.changelog, "journal": plan.topics.journal}
+        name = names.get(step.what) or inputs[step.stage % len(inputs)]
+        topic = self.broker.topic(name).topic
+        self.say(f"{name} is deleted and made again")
+        self.broker.delete(name)
+        self.broker.create(TopicSpec(name, topic.partitions, topic.settings, topic.replication))
+        self.is_calm = self.is_over = True
+        for node in self.nodes:
+            require(self.refuses(node), f"{step.what} made again: container {node.number} refuses while it runs")
+        written = self.broker.written()
+        for node in self.nodes:
+            require(self.refuses(node), f"{step.what} made again: container {node.number} refuses at a start")
+        require(self.broker.written() == written, "after a refusal nothing is written")
+
+    def refuses(self, node: Node) -> bool:
+        """Whether a container ends, for a reason that a person can act on, within a bounded number of cycles."""
+        for _ in range(ROUNDS):
+            try:
+                self.cycle(node)
+            except Refused as refused:
+                self.end(node)
+                require(refused.code in RECREATED, "a topic made again is told by its name", refused)
+                return True
+            self.clock.pass_ms(QUIET_MS)
+            self.broker.expire()
+        return False
 
     def recover(self, step: Recover) -> None:
         """As an operator does: all containers leave, then the command runs on the only one's disk."""
@@ -387,7 +455,7 @@ class World:
         """Faults stop, and within a bounded number of rounds all input is processed and committed by the group (P7)."""
         self.is_calm = True
         for node in self.nodes:
-            node.kill, node.fails = None, []
+            node.kill, node.fails, node.has_given_up = None, [], False
         try:
             for _ in range(ROUNDS):
                 for node in self.nodes:
@@ -430,7 +498,7 @@ class World:
         # Nobody is missed while the clock takes large steps.
         self.broker.session_ms = self.broker.break_ms = 2 * PASS_MS
         ends: list[int] = []
-        while len(ends) < QUIET_PASSES or len(set(ends[-QUIET_PASSES:])) > 1:
+        while len(ends) < QUIET_PASSES or len(set(ends[-QUIET_PASSES:])) > 1 or self.has_waiting():
             require(len(ends) < MOST_PASSES, "a service without input comes to rest", ends)
             self.clock.pass_ms(PASS_MS)
             self.broker.expire()
@@ -441,6 +509,12 @@ class World:
             self.stop(node, leaves=True)
         require(self.broker.open_transactions() == 0, "after a stop no transaction is open")
         require(not self.client.members(SERVICE), "after a stop nobody is in the group")
+
+    def has_waiting(self) -> bool:
+        """Whether events wait for event time."""
+        containers = [node.container for node in self.nodes if node.container is not None]
+        tasks = [task for each in containers for task in each.tasks.values() if task.life is Life.RUNNING]
+        return any(len(task.core.intake.buffer.pending) for task in tasks)
 
     # ------------------------------------------------------------ checks
 
@@ -475,6 +549,7 @@ class World:
             InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms, record.key)
             for name, stream in settings.streams.items()
             for record in sorted(broker.committed_records(stream.topic), key=lambda each: (each.partition, each.offset))
+            if record.partition < self.scenario.partitions  # others are not read
         ]
         journals: dict[tuple[str, int], list[bytes | None]] = {}
         changelogs: dict[tuple[str, int], dict[bytes, bytes]] = {}
@@ -518,6 +593,7 @@ class World:
                 for record in broker.committed_records(topic)
             ],
             {(at.topic, at.partition): looks for at, looks in broker.heard.items()},
+            None if settings.storm is None else (settings.storm.alerts, settings.storm.per_ms),
         )
 
     def counts(self) -> list[dict[str, Any]]:

@@ -396,7 +396,9 @@ def check_published(seen: Observed, *, is_end: bool) -> None:
             versions.setdefault((version.text.id, version.text.version), []).append(version)
     for (name, number), parts in versions.items():
         rule = rule_of(parts[0].text)
-        if not all(each.is_comparable for each in parts) or history_ms(rule):
+        # `distinct` of a session or window holds no more values than max_events, which the oracle does not know.
+        is_limited = "max_events" in seen.limits and "distinct(" in parts[0].text.text
+        if is_limited or history_ms(rule) or not all(each.is_comparable for each in parts):
             continue
         found = found_at.get((name, number), Counter())
         expected = [match for each in parts for match in matches_of(seen, rule, each)]

@@ -6,10 +6,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+from samovar.tasks import switching
 from samovar.tasks.core import Core
 from samovar.tasks.forwarding import Forwarding
 from samovar.tasks.intake import Intake
+from samovar.tasks.muting import Muting
+from samovar.tasks.storm import Guard
 from samovar.tasks.task import Task
+from samovar.tasks.topic_watch import TopicWatch
 
 Patching = AbstractContextManager[object]
 
@@ -44,10 +48,32 @@ def a_switch_keeps_the_processor() -> Patching:
     return patch.object(Task, "end_switch", lambda _: None)
 
 
+def rules_in_shadow_alert() -> Patching:
+    return patch.object(Muting, "left", lambda _, matches: list(matches))
+
+
+def a_version_drains_too_briefly() -> Patching:
+    """It is gone before all that it began has ended."""
+    return patch.object(switching, "lasting_ms", lambda _: 500)
+
+
+def alerts_of_a_storm_are_not_counted_on() -> Patching:
+    """After a restart a rule may raise as many alerts again."""
+    return patch.object(Guard, "changes", lambda _: [])
+
+
+def topics_made_again_go_unnoticed() -> Patching:
+    return patch.object(TopicWatch, "look", lambda _: None)
+
+
 FAULTS = (
     rule_changes_are_not_journaled,
     idle_partitions_hold_other_stages_back,
     late_events_are_not_written,
     misplaced_records_are_taken,
     a_switch_keeps_the_processor,
+    rules_in_shadow_alert,
+    a_version_drains_too_briefly,
+    alerts_of_a_storm_are_not_counted_on,
+    topics_made_again_go_unnoticed,
 )

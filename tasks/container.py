@@ -530,7 +530,7 @@ class Container:
 
     def _close_task(self, task: Task) -> None:
         if task.life is Life.RUNNING:
-            self._gone = added(self._gone, task.core.counts)
+            self._gone = added(self._gone, task.counts)
         task.close()
         self._tell_notes(task)
 

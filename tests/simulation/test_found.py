@@ -12,7 +12,7 @@ import pytest
 from samovar.changelog.errors import LogUnavailable
 from samovar.tasks.clock import SetClock
 from samovar.tasks.container import CALM_S, TROUBLE_S, Container
-from tests.simulation.scenario import START_MS, Cycle, Pass, Produce, Recover, Scenario, Settle
+from tests.simulation.scenario import START_MS, Cycle, FailCall, Failure, Pass, Produce, Recover, Scenario, Settle
 from tests.simulation.world import World, simulate
 
 LEFT_AND_RIGHT = {
@@ -119,6 +119,15 @@ def test_a_restore_from_the_source_takes_no_timer_over_that_is_due() -> None:
     steps = [*first, *second, *third, *fourth, Recover("source", 0, 587649056)]
     made = replace(scenario(HALF, *steps), partitions=2, streams=streams, on_rocksdb=True)
     simulate(replace(made, settings={"cache": "1B", "snapshots": {"every": "1ms"}}))
+
+
+def test_a_step_is_abandoned_while_the_log_does_not_answer() -> None:
+    """The task stood there without a processor, and closing it ended the process."""
+    events = [record("left", "c", ms, u=f"u{ms}") for ms in (0, 5_000)]
+    fails = FailCall(0, "bounds", 2, Failure.TIMEOUT_BEFORE)
+    streams = {"left": {**LEFT_AND_RIGHT["left"], "slack": "0ms"}}
+    steps = [*events, Cycle(0), fails, Cycle(0)]
+    simulate(replace(scenario(SINGLE, *steps, step_bytes=1), streams=streams))
 
 
 def test_a_disarmed_aggregate_lets_an_idle_service_rest() -> None:

@@ -40,7 +40,7 @@ from samovar.patterns.syntax import (
     walk,
 )
 from samovar.patterns.syntax import Sequence as SequenceForm
-from samovar.patterns.version import version_of
+from samovar.patterns.version import plain, text_of, version_of
 
 CONST, FIELD, TIME, TYPE, HISTORY, LAST, AGG, LASTEVENT = (
     OPS[name] for name in "CONST FIELD TIME TYPE HISTORY LAST AGG LASTEVENT".split()
@@ -328,7 +328,7 @@ class _RuleCompiler:
         type_id, keyspec = self.bracket
         value = -1 if expr.value is None else self.column(expr.value)
         where = -1 if expr.where is None else self.column(expr.where)
-        identity = repr((expr.function, expr.value, expr.span_ms, expr.where, self.by, self.bracket_type))
+        identity = text_of([plain(expr), plain(self.by), self.bracket_type])
         store = "history/" + hashlib.sha256(identity.encode()).hexdigest()[:16]
         self.tables.history_names[store] = (self.bracket_type, expr)
         name = self.tables.constant(store)

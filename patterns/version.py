@@ -1,17 +1,108 @@
-"""A rule's version: a hash of all that affects its matches and their records."""
+"""A rule's version: a hash of all that affects its matches and their records.
+
+What is hashed has names of its own, which stand in `WIRE`: a class or field that is renamed, or a field that is added
+with a default, changes no version. tests/fixtures/rule_versions.json holds that.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from samovar.patterns import syntax
 from samovar.patterns.syntax import Literal, Rule
 
 # Part of the hash: raised when the same rule text comes to mean something else.
 MEANING = 1
+
+_ALWAYS = object()  # a field that is never left out
+_BY, _BRACKETS, _HAVING = ("by", "by", ()), ("brackets", "brackets", ()), ("having", "having", None)
+
+# By class: its name, and of each field the attribute, the name and the value at which it is left out.
+WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
+    syntax.Literal: ("value", (("value", "is", _ALWAYS),)),
+    syntax.Name: ("name", (("path", "path", _ALWAYS),)),
+    syntax.Param: ("param", (("name", "name", _ALWAYS),)),
+    syntax.Field: ("field", (("path", "path", _ALWAYS),)),
+    syntax.OfStep: ("of-step", (("step", "step", _ALWAYS), ("value", "value", _ALWAYS))),
+    syntax.Aggregate: (
+        "aggregate-call",
+        (("function", "function", _ALWAYS), ("target", "target", None), ("value", "value", None)),
+    ),
+    syntax.History: (
+        "history-call",
+        (
+            ("function", "function", _ALWAYS),
+            ("value", "value", None),
+            ("span_ms", "span_ms", _ALWAYS),
+            ("where", "where", None),
+        ),
+    ),
+    syntax.Unary: ("unary", (("op", "op", _ALWAYS), ("operand", "operand", _ALWAYS))),
+    syntax.Binary: ("binary", (("op", "op", _ALWAYS), ("left", "left", _ALWAYS), ("right", "right", _ALWAYS))),
+    syntax.In: (
+        "in",
+        (
+            ("operand", "operand", _ALWAYS),
+            ("items", "items", _ALWAYS),
+            ("negated", "negated", False),
+            ("ignore_case", "ignore_case", False),
+        ),
+    ),
+    syntax.TextMatch: (
+        "text-match",
+        (
+            ("kind", "kind", _ALWAYS),
+            ("operand", "operand", _ALWAYS),
+            ("patterns", "patterns", _ALWAYS),
+            ("ignore_case", "ignore_case", False),
+        ),
+    ),
+    syntax.Call: ("call", (("function", "function", _ALWAYS), ("args", "args", ()), ("where", "where", None))),
+    syntax.Key: ("key", (("name", "name", _ALWAYS), ("value", "value", _ALWAYS))),
+    syntax.Bracket: (
+        "bracket",
+        (("type", "type", _ALWAYS), ("condition", "condition", _ALWAYS), ("name", "name", None), ("by", "by", None)),
+    ),
+    syntax.Step: (
+        "step",
+        (
+            ("kind", "kind", _ALWAYS),
+            _BRACKETS,
+            ("name", "name", None),
+            ("optional", "optional", False),
+            ("next", "next", False),
+            ("runs_min", "runs_min", 1),
+            ("runs_max", "runs_max", 1),
+            ("within_ms", "within_ms", None),
+            ("after_ms", "after_ms", None),
+            ("for_ms", "for_ms", None),
+        ),
+    ),
+    syntax.Sequence: (
+        "sequence",
+        (
+            _BY,
+            ("maxspan_ms", "maxspan_ms", _ALWAYS),
+            ("overlap", "overlap", _ALWAYS),
+            ("skip", "skip", _ALWAYS),
+            ("steps", "steps", ()),
+            ("until", "until", None),
+            _HAVING,
+        ),
+    ),
+    syntax.AggregateForm: (
+        "aggregate",
+        (_BY, ("over_ms", "over_ms", _ALWAYS), ("repeat_ms", "repeat_ms", None), _BRACKETS, _HAVING),
+    ),
+    syntax.Session: ("session", (_BY, ("gap_ms", "gap_ms", _ALWAYS), ("max_ms", "max_ms", None), _BRACKETS, _HAVING)),
+    syntax.Window: (
+        "window",
+        (_BY, ("every_ms", "every_ms", _ALWAYS), ("size_ms", "size_ms", _ALWAYS), _BRACKETS, _HAVING),
+    ),
+}
 
 
 def version_of(rule: Rule) -> str:
@@ -19,24 +110,29 @@ def version_of(rule: Rule) -> str:
 
     White space, comments, the title, severity, tags, message and tests do not count.
     """
-    content = [MEANING, _plain(rule.form), _plain(rule.emit), rule.suppress_ms]
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
+    content = [MEANING, plain(rule.form), plain(rule.emit), rule.suppress_ms]
+    return hashlib.sha256(text_of(content).encode("ascii")).hexdigest()[:16]
 
 
-def _plain(node: Any) -> Any:
-    """Data for JSON: a dataclass as its class and fields, without positions."""
+def text_of(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def plain(node: Any) -> Any:
+    """Data for JSON: a part of a rule as its name and fields, without positions."""
     if type(node) is Literal:  # as below, and quicker: a list may have very many
-        return ["Literal", _plain(node.value)]
+        return ["value", {"is": plain(node.value)}]
     if isinstance(node, Enum):
         return node.value
     if isinstance(node, str):
         return node
-    if is_dataclass(node):
-        names = [item.name for item in fields(node) if item.compare]
-        return [type(node).__name__, *(_plain(getattr(node, name)) for name in names)]
     if isinstance(node, tuple):
-        return [_plain(item) for item in node]
+        return [plain(item) for item in node]
+    known = WIRE.get(type(node))
+    if known is not None:
+        name, fields = known
+        values = ((wire, getattr(node, attribute), usual) for attribute, wire, usual in fields)
+        return [name, {wire: plain(value) for wire, value, usual in values if usual is _ALWAYS or value != usual}]
     # 1 and 1.0 compare alike everywhere in the language, true and 1 do not.
     if isinstance(node, float) and node.is_integer() and abs(node) < 2**53:
         return int(node)

@@ -1,4 +1,4 @@
-"""The journal: what a task did that its input does not tell, so that a replay can do the same. Format 4.
+"""The journal: what a task did that its input does not tell, so that a replay can do the same. Format 1.
 
 A record's key is the task's partition as text, its value JSON: `v` first, then `kind`, `number` (the task's entries
 counted from 1), `inputs` (stream to the offset that was next when it happened), `watermark` before it, and:
@@ -22,10 +22,8 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
               until, time_ms       entries of the numbers in `void` (first and last of each stretch) count no more. Up
                                    to `until` (stream to offset) it had been; `alerts` is skip or again
 
-An entry is written as format 1 but for `anew`, `schema` and `rewind` (2), for published rules and limits (3) and for
-rules of which one is in quarantine (4), which a version that does not know them must not pass over. Numbers are never
-used again, so that a snapshot's number says whether a rewind came after it. What `standing` leaves is a journal as if
-what was set back had never been.
+Numbers are never used again, so that a snapshot's number says whether a rewind came after it. What `standing` leaves is
+a journal as if what was set back had never been.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ from typing import Any
 
 from samovar.changelog.record import newer
 
-FORMAT = 4
-BOOK_FORMAT = 3
-REWIND_FORMAT = 2
-LEAST_FORMAT = 1
+FORMAT = 1
 ANEW = "anew"
 REWIND = "rewind"
 SCHEMA = "schema"
@@ -58,12 +53,7 @@ class Entry:
 
 
 def pack_entry(entry: Entry) -> bytes:
-    version = REWIND_FORMAT if entry.kind in (ANEW, REWIND, SCHEMA) else LEAST_FORMAT
-    if "book" in entry.facts or "storm" in entry.facts:
-        version = BOOK_FORMAT
-    if any("quarantined" in rule for rule in entry.facts.get("rules", ())):
-        version = FORMAT
-    head = {"v": version, "kind": entry.kind, "number": entry.number}
+    head = {"v": FORMAT, "kind": entry.kind, "number": entry.number}
     data = {**head, "inputs": dict(entry.inputs), "watermark": entry.watermark, **entry.facts}
     return json.dumps(data, separators=(",", ":")).encode()
 

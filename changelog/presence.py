@@ -1,26 +1,28 @@
 """What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 3.
 
-A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence` (format 1 has
-no `rules`, `at_work` and `rules_refused`, format 2 no `unread`). A container that leaves deletes its record; one that
-was killed leaves it behind, and is known by that it is in no group any more. The log's time of a record is the broker's
-(LogAppendTime on Kafka), `time_ms` the container's own: the difference shows a wrong clock.
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A
+container that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group
+any more. The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the
+difference shows a wrong clock.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from samovar.changelog.cursors import Cursor, read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.common.wire import from_wire, stored, to_wire
 
-FORMAT = 3
+FORMAT = 1
 SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": "3600000"}
 
 
+@stored("stream topic partition next end behind_s")
 @dataclass(frozen=True)
 class InputReport:
     """Where a task stands in one input. `end` is the log's, as of the last look; `behind_s` is the lag in seconds."""
@@ -38,6 +40,7 @@ class InputReport:
         return None if self.end is None else max(self.end - self.next, 0)
 
 
+@stored("done todo per_s")
 @dataclass(frozen=True)
 class RestoreReport:
     """How far a restore is, in offsets of the changelog."""
@@ -51,6 +54,7 @@ class RestoreReport:
         return (self.todo - self.done) / self.per_s if self.per_s else None
 
 
+@stored("stage partition life watermark held_by inputs restore state_bytes waiting")
 @dataclass(frozen=True)
 class TaskReport:
     """One task. `held_by` is the stream and partition whose events event time waits for; `waiting` is how many events
@@ -68,6 +72,9 @@ class TaskReport:
     waiting: int | None = None
 
 
+@stored(
+    "id matches suppressed dropped_partials dropped_events dropped_matches no_key seconds live_partials muted throttled"
+)
 @dataclass(frozen=True)
 class RuleReport:
     """What a rule did in a container, of all its tasks; never less than before. Live partials are of now."""
@@ -85,6 +92,7 @@ class RuleReport:
     throttled: int = 0  # alerts kept back in a storm
 
 
+@stored("rule version number status kept_back")
 @dataclass(frozen=True)
 class RuleAtWork:
     """A rule at work. `status` is live, shadow, cold (in shadow while it has too little history) or draining; in a
@@ -98,6 +106,7 @@ class RuleAtWork:
     kept_back: int = 0
 
 
+@stored("slot host pid since_ms version time_ms tasks counts caught_up address rules at_work rules_refused unread")
 @dataclass(frozen=True)
 class Presence:
     """One container. `address` is where questions about its keys are answered, if anywhere."""
@@ -144,7 +153,7 @@ def spec_of(service: str, replication: int = 1) -> TopicSpec:
 
 
 def pack_presence(presence: Presence) -> bytes:
-    return json.dumps({"v": FORMAT, **asdict(presence)}, separators=(",", ":")).encode()
+    return json.dumps({"v": FORMAT, **to_wire(presence)}, separators=(",", ":")).encode()
 
 
 def unpack_presence(data: bytes) -> Presence:
@@ -155,17 +164,7 @@ def unpack_presence(data: bytes) -> Presence:
             "a container of a newer version of Samovar runs, and this one cannot read what it tells",
             "Use the version that the containers run, or a newer one.",
         )
-    rules = tuple(RuleReport(**each) for each in raw.pop("rules", ()))
-    at_work = tuple(RuleAtWork(**each) for each in raw.pop("at_work", ()))
-    tasks = tuple(_task(each) for each in raw.pop("tasks"))
-    return Presence(**raw, tasks=tasks, rules=rules, at_work=at_work)
-
-
-def _task(raw: dict[str, Any]) -> TaskReport:
-    inputs = tuple(InputReport(**each) for each in raw["inputs"])
-    restore = None if raw["restore"] is None else RestoreReport(**raw["restore"])
-    held_by = None if raw["held_by"] is None else (raw["held_by"][0], raw["held_by"][1])
-    return TaskReport(**{**raw, "inputs": inputs, "restore": restore, "held_by": held_by})
+    return from_wire(Presence, raw)
 
 
 # ---------------------------------------------------------------- in the log

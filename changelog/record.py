@@ -18,9 +18,7 @@ Rows that are local to a store and never logged:
                        row that it does not have yet; a small store has no index
     b"x" + ...         indexes of a user's stores and timers; b"x" alone: a hash of the position that they fit
 
-A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed. A
-position of format 2 also has `forwards`, or `parts`, `joins` or `unknown` of an input, one of format 3 `book`, one of
-format 4 `changelog`, or `placing` of an input, one of format 5 is `rewinding`; without them it is written as format 1.
+A value of None deletes the row. JSON begins with "v", its format. A format above ours is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -28,23 +26,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from samovar.changelog.errors import Refused
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.digest import varint
 from samovar.state.store import Change
 
-FORMAT = 5
-CHANGELOG_FORMAT = 4
-BOOK_FORMAT = 3
-FORWARDS_FORMAT = 2
+FORMAT = 1
 ROW_FORMAT = 1  # of patterns/kernel/rows.cpp
-LEAST_FORMAT = 1  # of what needs nothing newer, so that an older version can read it
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 STORM, BOOK = b"v", b"w"
-# Than format 1, or left out where empty.
-NEWER = ("parts", "joins", "unknown", "forwards", "book", "placing", "changelog", "service", "journal_id", "rewinding")
 UNKNOWN_SINCE = -1
+FORMATS = {"row": ROW_FORMAT, "position": FORMAT}  # as a snapshot's manifest says of its rows
+T = TypeVar("T")
 NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
 
@@ -77,6 +72,7 @@ class Told(NamedTuple):
     silent: bool
 
 
+@stored("topic topic_id next safe largest raises silent parts joins unknown placing")
 @dataclass(frozen=True, slots=True)
 class Input:
     """Where a task stands in one input partition.
@@ -103,6 +99,7 @@ class Input:
     placing: tuple[int, ...] = ()
 
 
+@stored("watermark inputs streams rules journal forwards book changelog service journal_id rewinding")
 @dataclass(frozen=True, slots=True)
 class Position:
     """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
@@ -125,6 +122,7 @@ class Position:
     rewinding: bool = False  # a rewind has changed some of the rows, and stands for this until it is done
 
 
+@stored("topic topic_id partition partitions next time_ms")
 @dataclass(frozen=True, slots=True)
 class Following:
     """Which changelog a store follows. `next` is the offset after the last record that is in it."""
@@ -138,41 +136,18 @@ class Following:
 
 
 def pack_position(position: Position) -> bytes:
-    return _json({"v": format_of(position), **_named(position)})
-
-
-def format_of(position: Position) -> int:
-    """The least that a reader must know."""
-    if position.rewinding:
-        return FORMAT
-    if position.changelog or any(each.placing for each in position.inputs.values()):
-        return CHANGELOG_FORMAT
-    if position.book:
-        return BOOK_FORMAT
-    is_newer = position.forwards or any(each.parts or each.unknown for each in position.inputs.values())
-    return FORWARDS_FORMAT if is_newer else LEAST_FORMAT
-
-
-def formats_of(position: Position) -> dict[str, int]:
-    """What a snapshot's manifest says about its rows."""
-    return {"row": ROW_FORMAT, "position": format_of(position)}
+    return _json(position)
 
 
 def refuse_newer(formats: Mapping[str, int], what: str) -> None:
     """Formats as a manifest names them, against those that are known here."""
-    known = {"row": ROW_FORMAT, "position": FORMAT}
     for name, version in formats.items():
-        if version > known.get(name, 0):
-            raise newer(f"{what} ({name})", version, known.get(name, 0))
+        if version > FORMATS.get(name, 0):
+            raise newer(f"{what} ({name})", version, FORMATS.get(name, 0))
 
 
 def unpack_position(data: bytes) -> Position:
-    raw = _fields(data, "a task's position")
-    inputs = {name: _input(each) for name, each in raw["inputs"].items()}
-    forwards = {topic: Told(*each) for topic, each in raw.get("forwards", {}).items()}
-    head = raw["watermark"], inputs, tuple(raw["streams"]), raw["rules"], raw["journal"]
-    ids = raw.get("changelog", ""), raw.get("service", ""), raw.get("journal_id", "")
-    return Position(*head, forwards, raw.get("book", 0), *ids, raw.get("rewinding", False))
+    return _read(Position, data, "a task's position")
 
 
 def refuse_others(position: Position | None, service: str, where: str) -> None:
@@ -186,46 +161,29 @@ def refuse_others(position: Position | None, service: str, where: str) -> None:
         )
 
 
-def _input(raw: dict[str, Any]) -> Input:
-    raises = tuple((offset, largest) for offset, largest in raw["raises"])
-    parts = tuple(Part(*each) for each in raw.get("parts", ()))
-    joins = tuple((offset, partition, largest) for offset, partition, largest in raw.get("joins", ()))
-    unknown = tuple(Unknown(*each) for each in raw.get("unknown", ()))
-    more = {"parts": parts, "joins": joins, "unknown": unknown, "placing": tuple(raw.get("placing", ()))}
-    return Input(**{**raw, "raises": raises, **more})
-
-
 def pack_following(following: Following) -> bytes:
-    return _json({"v": LEAST_FORMAT, **_named(following)})
+    return _json(following)
 
 
 def unpack_following(data: bytes) -> Following:
-    raw = _fields(data, "the store's own position")
-    raw.pop("v")
-    return Following(**raw)
+    return _read(Following, data, "the store's own position")
 
 
-def _named(record: Position | Input | Following) -> dict[str, Any]:
-    """Its fields by name, as they are: `asdict` copies them all, and this is done for every commit of every task."""
-    found = {name: getattr(record, name) for name in record.__slots__}
-    return {name: value for name, value in found.items() if name not in NEWER or value}
+def _json(record: Position | Following) -> bytes:
+    return json.dumps({"v": FORMAT, **to_wire(record)}, separators=(",", ":")).encode()
 
 
-def _json(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":"), default=_named).encode()
-
-
-def _fields(data: bytes, what: str) -> dict[str, Any]:
+def _read(kind: type[T], data: bytes, what: str) -> T:
     try:
         raw: dict[str, Any] = json.loads(data)
-        version = int(raw["v"])
+        version = int(raw.pop("v"))
+        if version <= FORMAT:
+            return from_wire(kind, raw)
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
             "state-damaged", f"{what} cannot be read", "Run `samovar restore` to rebuild the store.", str(error)
         ) from error
-    if version > FORMAT:
-        raise newer(what, version, FORMAT)
-    return raw
+    raise newer(what, version, FORMAT)
 
 
 def newer(what: str, version: int, known: int) -> Refused:

@@ -22,13 +22,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.record import newer
+from samovar.common.wire import from_wire, stored, to_wire
 
 FORMAT = 1
 MAX_BYTES = 4 * 1_048_576  # of a change: many rules, or a long list
@@ -38,6 +39,7 @@ LIVE, SHADOW, DISABLED, QUARANTINED = "live", "shadow", "disabled", "quarantined
 AT_WORK = (LIVE, SHADOW)
 
 
+@stored("name number version text status state warm_from_ms")
 @dataclass(frozen=True)
 class RuleRecord:
     """A rule as one change leaves it."""
@@ -51,6 +53,7 @@ class RuleRecord:
     warm_from_ms: int | None = None
 
 
+@stored("items added removed")
 @dataclass(frozen=True)
 class ListRecord:
     """A shared list as one change leaves it, and what that change did."""
@@ -60,6 +63,7 @@ class ListRecord:
     removed: Sequence[Any] = ()
 
 
+@stored("number act author at_ms note rules lists fields")
 @dataclass(frozen=True)
 class Change:
     """One change."""
@@ -83,7 +87,7 @@ def spec_of(service: str, replication: int = 1) -> TopicSpec:
 
 
 def pack_change(change: Change) -> bytes:
-    return json.dumps({"v": FORMAT, **asdict(change)}, separators=(",", ":")).encode()
+    return json.dumps({"v": FORMAT, **to_wire(change)}, separators=(",", ":")).encode()
 
 
 def unpack_change(data: bytes) -> Change:
@@ -91,9 +95,7 @@ def unpack_change(data: bytes) -> Change:
     version = raw.pop("v")
     if version > FORMAT:
         raise newer("the rules topic", version, FORMAT)
-    rules = tuple(RuleRecord(**each) for each in raw.pop("rules"))
-    lists = {name: ListRecord(**each) for name, each in raw.pop("lists").items()}
-    return Change(**raw, rules=rules, lists=lists)
+    return from_wire(Change, raw)
 
 
 def standing(changes: Iterable[Change]) -> list[Change]:

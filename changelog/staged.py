@@ -29,13 +29,14 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import Following, refuse_newer
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.folders import PART, make_private, remove, reveal, sync, write_file
 
 FORMAT = 1
@@ -44,6 +45,10 @@ MAIN_NAME = "main"  # of the stage that has no name
 _CHUNK = 1 << 20
 
 
+@stored(
+    "service stage partition source topic topic_id partitions offset time_ms moment_ms position records rows "
+    "digest formats created_ms files"
+)
 @dataclass(frozen=True)
 class Manifest:
     """What staged tables stand for."""
@@ -102,7 +107,7 @@ def finish(folder: Path, place: Path, manifest: Manifest, files: Sequence[Path])
     for file in files:
         sync(file)
     told = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
-    body = {"format": FORMAT, **asdict(manifest), "files": told}
+    body = {"format": FORMAT, **to_wire(manifest), "files": told}
     write_file(folder / NAME, json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode())
     remove(place)
     try:
@@ -123,7 +128,7 @@ def look(place: Path) -> Staged:
             raise _unusable(place, "it is of a newer version of Samovar")
         if checksum != _checksum({"format": FORMAT, **body}):
             raise _unusable(place, "its manifest was changed")
-        manifest = Manifest(**body)
+        manifest = from_wire(Manifest, body)
     except FileNotFoundError:
         raise Refused(
             "staging-missing",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from samovar.patterns.syntax import AggregateForm, Expr, History, Rule, Sequence, Session, Window, walk
 
+OPEN_SESSION_MS = 86_400_000  # that a session without an end of its own drains
 LONG_SPAN_MS = 3_600_000  # from here on a rule that begins with nothing says too little, or too much, for long
 
 
@@ -20,6 +21,15 @@ def lasting_ms(rule: Rule) -> int:
             return form.size_ms
         case AggregateForm() as form:
             return form.over_ms + (form.repeat_ms or 0)
+
+
+def draining_ms(rule: Rule) -> int:
+    """For how long a version goes on with what it began. A session that has no `max` may go on as long as events come:
+    after a day it is given up.
+    """
+    form = rule.form
+    is_open = isinstance(form, Session) and form.max_ms is None
+    return max(lasting_ms(rule), OPEN_SESSION_MS) if is_open else lasting_ms(rule)
 
 
 def history_ms(rule: Rule) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from samovar.changelog.errors import Refused
+from samovar.common.wire import from_wire
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Rule, Session
@@ -46,7 +47,7 @@ def _journaled(site: Site) -> list[RuleText]:
         entries = journal_of(site.log, site.plan, 0)
     except Refused:
         return []  # its beginning is gone: today's rules are what is known
-    return [RuleText(**facts) for entry in entries if entry.kind == "rules" for facts in entry.facts["rules"]]
+    return [from_wire(RuleText, facts) for entry in entries if entry.kind == "rules" for facts in entry.facts["rules"]]
 
 
 def _known(text: RuleText, schema: Schema | None) -> Known | None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.service.side_topics import labels_topic
 
 FORMAT = 1
@@ -25,6 +26,7 @@ LABELS = ("open", "confirmed", "false_alarm")
 MAX_NOTE = 2_000  # characters
 
 
+@stored("alert rule key label by at note")
 @dataclass(frozen=True)
 class Label:
     """What somebody said of an alert."""
@@ -48,7 +50,7 @@ def put(log: Log, service: str, label: Label) -> None:
 
 
 def pack(label: Label) -> bytes:
-    return json.dumps({"v": FORMAT, **asdict(label)}, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps({"v": FORMAT, **to_wire(label)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def unpack(data: bytes) -> Label:
@@ -59,7 +61,7 @@ def unpack(data: bytes) -> Label:
             "a label was written by a newer version of Samovar",
             "Use the version that wrote it, or a newer one.",
         )
-    return Label(**raw)
+    return from_wire(Label, raw)
 
 
 def all_labels(log: Log, service: str) -> dict[str, Label]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from samovar.changelog.errors import Refused
 from samovar.changelog.fed import Feed, Range, fed_log
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import POSITION, formats_of
+from samovar.changelog.record import FORMATS, POSITION
 from samovar.changelog.restore import Restore, following_of
 from samovar.changelog.spark import Session
 from samovar.changelog.spark_progress import Ticker
@@ -170,6 +170,6 @@ def _manifest(site: Site, planned: Planned, store: RocksStore, tables: TableStor
         records,
         tables.rows,
         digest_of(plan_for(site, planned.partition, position), store),
-        {} if position is None else formats_of(position),
+        {} if position is None else FORMATS,
         int(time.time() * 1000),
     )

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from samovar.common.wire import stored
 from samovar.service import generate, synth_fraud, synth_plants, synth_sessions
 from samovar.service.synth_world import DAY, HOUR, MINUTE, Clock
 
@@ -36,6 +37,7 @@ class Arrival(NamedTuple):
     line: str
 
 
+@stored("kind start_ms rate keys seed first_block")
 @dataclass(frozen=True)
 class Recipe:
     """All that the events depend on. `start_ms` is the time of the first one; what was before `first_block` was made

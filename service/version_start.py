@@ -12,6 +12,7 @@ from samovar.changelog.journal import Entry, standing, unpack_entry
 from samovar.changelog.keytexts import key_text
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.partition import partition_of
+from samovar.common.wire import from_wire
 from samovar.patterns.syntax import Rule
 from samovar.service.http_rows import containing
 from samovar.service.stages import stage_of
@@ -63,7 +64,7 @@ def rule_that_ran(site: Site, rule: str, version: str) -> Rule | None:
                 for each in entry.facts["rules"]:
                     if (each["id"], each["version"]) == (rule, version):
                         with suppress(Refused):  # it means something else by now
-                            return rule_of(RuleText(**each))
+                            return rule_of(from_wire(RuleText, each))
     return None
 
 

@@ -17,13 +17,14 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import newer
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state import folders
 from samovar.state.points import passing
 
@@ -32,6 +33,7 @@ MANIFEST = "_view.json"  # Spark passes over names that begin with an underscore
 CATALOG = "catalog.parquet"
 
 
+@stored("view version digest made_ms kind rows sources rules columns partitioning base written title lineage")
 @dataclass(frozen=True)
 class Manifest:
     """What a version stands for. `sources` have, by `topic/partition`, the first offset and the one after the last."""
@@ -50,21 +52,16 @@ class Manifest:
     written: tuple[str, ...] = ()  # partitions that were made anew
     title: str = ""
     lineage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column: reads, plain; not known: none
-    format: int = field(default=FORMAT)
 
     def packed(self) -> bytes:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False).encode()
+        return json.dumps({"format": FORMAT, **to_wire(self)}, indent=1, ensure_ascii=False).encode()
 
     @staticmethod
     def unpacked(data: bytes) -> Manifest:
         raw: dict[str, Any] = json.loads(data)
-        if raw["format"] > FORMAT:
-            raise newer("a view", raw["format"], FORMAT)
-        sources = {
-            name: {at: (start, end) for at, (start, end) in each.items()} for name, each in raw["sources"].items()
-        }
-        lists = {name: tuple(raw[name]) for name in ("partitioning", "written")}
-        return Manifest(**{**raw, "sources": sources, **lists})
+        if (version := raw.pop("format")) > FORMAT:
+            raise newer("a view", version, FORMAT)
+        return from_wire(Manifest, raw)
 
 
 class ViewStore:

@@ -26,10 +26,11 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
 from samovar.state.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
 from samovar.state.points import passing
@@ -39,6 +40,7 @@ FORMAT = 1
 _NAME = "manifest.json"
 
 
+@stored("topic topic_id partition partitions offset time_ms")
 @dataclass(frozen=True)
 class Changelog:
     """Where in the changelog a snapshot is."""
@@ -51,6 +53,7 @@ class Changelog:
     time_ms: int
 
 
+@stored("changelog inputs watermark_ms journal formats digest created_ms")
 @dataclass(frozen=True)
 class Manifest:
     """What a snapshot stands for."""
@@ -64,6 +67,7 @@ class Manifest:
     created_ms: int
 
 
+@stored("bytes sha256")
 @dataclass(frozen=True)
 class FileSum:
     """What a file must be."""
@@ -169,7 +173,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _text(manifest: Manifest, files: Mapping[str, FileSum]) -> bytes:
-    fields = {"format": FORMAT, **asdict(manifest), "files": {name: asdict(file) for name, file in files.items()}}
+    fields = {"format": FORMAT, **to_wire(manifest), "files": to_wire(files)}
     return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
 
 
@@ -215,8 +219,8 @@ def read(folder: Path) -> Snapshot:
     if fields.pop("checksum", None) != _checksum(fields):
         raise BadSnapshot(f"{_NAME} is damaged: its checksum is another one")
     del fields["format"]
-    files = {name: FileSum(**file) for name, file in fields.pop("files").items()}
-    return Snapshot(folder, replace(Manifest(**fields), changelog=Changelog(**fields["changelog"])), files)
+    files = {name: from_wire(FileSum, file) for name, file in fields.pop("files").items()}
+    return Snapshot(folder, from_wire(Manifest, fields), files)
 
 
 def verify(snapshot: Snapshot) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from samovar.common.tunables import DEFAULTS, Tunables
+from samovar.common.wire import stored
 from samovar.patterns.compile import Program
 from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.patterns.native import Decoder
@@ -83,6 +84,7 @@ class OutputTopics:
     journal: str
 
 
+@stored("id version text params lists number shadow alerts_from_ms began_by_ms drains_until_ms quarantined")
 @dataclass(frozen=True)
 class RuleText:
     """A rule as it was loaded, for the journal: a replay compiles it again.
@@ -113,15 +115,6 @@ class RuleText:
     def name(self) -> str:
         """By which a position knows it; a version that drains stands beside the one that took its place."""
         return f"{self.id}@{self.version}" if self.drains else self.id
-
-    def facts(self) -> dict[str, object]:
-        """For the journal; what is as always is left out, so that an older version can read it."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        usual = {each.name: each.default for each in fields(self)}
-        return {name: value for name, value in found.items() if name in ALWAYS or value != usual[name]}
-
-
-ALWAYS = ("id", "version", "text", "params", "lists")
 
 
 @dataclass(frozen=True)

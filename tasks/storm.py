@@ -18,11 +18,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from samovar.changelog.log import Pair
 from samovar.changelog.record import STORM, newer
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.patterns.matcher import MatchHeader
 from samovar.patterns.words import counted, duration_words
 from samovar.state.store import Change, Readable
@@ -34,6 +35,7 @@ STORM_END = bytes([STORM[0] + 1])
 Limits: TypeAlias = Mapping[str, tuple[int, int]]  # rule to alerts and ms
 
 
+@stored("window_ms last_ms earlier all since_ms kept_back quiet")
 @dataclass
 class Count:
     """The alerts of one rule: `earlier` are those before `last_ms` in the window that begins at `window_ms`. A storm
@@ -69,7 +71,7 @@ class Guard:
         self._changed: set[str] = set()
         for row, value in store.range(STORM, STORM_END) if limits else ():
             if row != STORM:
-                self.counts[row[1:].decode()] = Count(**_fields(value))
+                self.counts[row[1:].decode()] = from_wire(Count, _fields(value))
 
     @property
     def is_idle(self) -> bool:
@@ -124,7 +126,7 @@ class Guard:
     def changes(self) -> list[Change]:
         """Rows that changed since the last commit."""
         changed, self._changed = sorted(self._changed), set()
-        return [(STORM + rule.encode(), _packed(asdict(self.counts[rule]))) for rule in changed]
+        return [(STORM + rule.encode(), _packed(to_wire(self.counts[rule]))) for rule in changed]
 
 
 def alarm(alert: MatchHeader, kind: str, since_ms: int, text: str, limit: tuple[int, int], kept_back: int) -> Alarm:

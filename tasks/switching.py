@@ -20,10 +20,11 @@ from typing import Any
 
 from samovar.changelog.errors import Refused
 from samovar.changelog.record import BOOK, ROW, newer, renamed_row, row_parts
+from samovar.common.wire import from_wire, to_wire
 from samovar.patterns.compile import compile_rules, state_shape
 from samovar.patterns.matcher import RuleFailure
 from samovar.patterns.rulefile import load_text
-from samovar.patterns.spans import lasting_ms
+from samovar.patterns.spans import draining_ms
 from samovar.patterns.syntax import Rule
 from samovar.state.store import Change, Readable
 from samovar.tasks.plan import MAIN, Book, Coming, Plan, RuleText
@@ -58,7 +59,7 @@ def rules_facts(plan: Plan) -> dict[str, Any]:
     """What the journal, and the row of the store, say about the rules at work."""
     book = {} if plan.book is None else {"book": plan.book.change}
     storm = {} if not plan.storm else {"storm": limits_facts(plan.storm)}
-    return {"rules": [rule.facts() for rule in plan.rules], **book, **storm}
+    return {"rules": to_wire(plan.rules), **book, **storm}
 
 
 # ---------------------------------------------------------------- what is at work
@@ -145,7 +146,7 @@ def _still(until_ms: int | None, watermark: int | None) -> int | None:
 
 
 def _drained(standing: Plan, old: RuleText, watermark: int) -> dict[str, RuleText]:
-    until_ms = watermark + lasting_ms(_rule(standing, old))
+    until_ms = watermark + draining_ms(_rule(standing, old))
     # What was in the folder is number 1 of the rulebook.
     found = replace(old, number=old.number or 1, began_by_ms=watermark, drains_until_ms=until_ms)
     return {found.name: found}
@@ -202,7 +203,7 @@ def rule_of(text: RuleText) -> Rule:
 
 def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] | None = None) -> Plan:
     """The plan with the rules that the journal, or the row of a store, tells; of a stage, with the streams it had."""
-    texts = [RuleText(**each) for each in facts["rules"]]
+    texts = [from_wire(RuleText, each) for each in facts["rules"]]
     inputs = plan.inputs
     if plan.stage != MAIN and streams is not None:
         had = set(streams)

@@ -23,13 +23,13 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.record import (
     FOLLOWING,
+    FORMATS,
     INDEXED,
     POSITION,
     ROW,
     Following,
     Position,
     deadline_rows,
-    formats_of,
     pack_following,
     refuse_newer,
     refuse_others,
@@ -613,7 +613,7 @@ class Task:
             following.time_ms,
         )
         inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
-        formats, now_ms = formats_of(position), self.clock.wall_ms()
+        formats, now_ms = FORMATS, self.clock.wall_ms()
         return snapshots.Manifest(changelog, inputs, position.watermark, position.journal, formats, None, now_ms)
 
     # ------------------------------------------------------------ the end

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.errors import Refused
-from samovar.changelog.record import LEAST_FORMAT, Position, pack_position, unpack_position
 from tests.oncall import Service, make, many, restored, run, wipe
 
 SHARED = "changelog: s-changelog\njournal: s-journal\nstate: other\n"
@@ -68,11 +67,3 @@ def test_a_service_goes_on_with_its_own(tmp_path: Path) -> None:
     shutil.rmtree(service.state)
     service.process([])
     assert service.digests() == before
-
-
-def test_a_position_of_an_early_version_is_anyones() -> None:
-    early = Position(None, {}, (), {})
-    assert b"service" not in pack_position(early)
-    ours = Position(None, {}, (), {}, service="s")
-    assert unpack_position(pack_position(ours)) == ours
-    assert pack_position(ours).startswith(b'{"v":%d,' % LEAST_FORMAT)

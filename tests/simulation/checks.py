@@ -16,6 +16,7 @@ from samovar.changelog.journal import Entry, unpack_entry
 from samovar.changelog.keytexts import key_text
 from samovar.changelog.partition import partition_of
 from samovar.changelog.record import POSITION, Position, unpack_position
+from samovar.common.wire import from_wire
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.spans import history_ms
 from samovar.patterns.syntax import Rule
@@ -417,7 +418,7 @@ def versions_of(seen: Observed, partition: int) -> list[Version]:
         if entry.kind != "rules":
             continue
         now_ms = NO_TIME if entry.watermark is None else entry.watermark
-        texts = [RuleText(**each) for each in entry.facts["rules"]]
+        texts = [from_wire(RuleText, each) for each in entry.facts["rules"]]
         taken_over = {*entry.facts.get("moves", {}).values()}
         draining = {(each.id, each.version) for each in texts if each.drains}
         for text in texts:

@@ -12,7 +12,18 @@ import pytest
 from samovar.changelog.errors import LogUnavailable
 from samovar.tasks.clock import SetClock
 from samovar.tasks.container import CALM_S, TROUBLE_S, Container
-from tests.simulation.scenario import START_MS, Cycle, FailCall, Failure, Pass, Produce, Recover, Scenario, Settle
+from tests.simulation.scenario import (
+    START_MS,
+    Cycle,
+    FailCall,
+    Failure,
+    Pass,
+    Produce,
+    Publish,
+    Recover,
+    Scenario,
+    Settle,
+)
 from tests.simulation.world import World, simulate
 
 LEFT_AND_RIGHT = {
@@ -43,6 +54,12 @@ suppress: 2s
 """
 
 
+VISIT = """
+rule: visit
+match: |
+  session by u with gap=1s
+    [c where true]
+"""
 HALF = """
 rule: half
 match: |
@@ -128,6 +145,15 @@ def test_a_step_is_abandoned_while_the_log_does_not_answer() -> None:
     streams = {"left": {**LEFT_AND_RIGHT["left"], "slack": "0ms"}}
     steps = [*events, Cycle(0), fails, Cycle(0)]
     simulate(replace(scenario(SINGLE, *steps, step_bytes=1), streams=streams))
+
+
+def test_a_session_drains_for_as_long_as_it_goes_on() -> None:
+    """It was given up one gap after the change, though an event had come since then."""
+    events = [record("left", "c", ms) for ms in (0, 1_000)]
+    later = record("left", "d", 2_400)
+    streams = {"left": {**LEFT_AND_RIGHT["left"], "slack": "400ms"}}
+    steps = [*events, *[Cycle(0)] * 3, later, Publish("disable", "visit", drain=True)]
+    simulate(replace(scenario(VISIT, *steps), streams=streams))
 
 
 def test_a_disarmed_aggregate_lets_an_idle_service_rest() -> None:

@@ -54,7 +54,7 @@ def rules_in_shadow_alert() -> Patching:
 
 def a_version_drains_too_briefly() -> Patching:
     """It is gone before all that it began has ended."""
-    return patch.object(switching, "lasting_ms", lambda _: 500)
+    return patch.object(switching, "draining_ms", lambda _: 500)
 
 
 def alerts_of_a_storm_are_not_counted_on() -> Patching:

@@ -32,6 +32,7 @@ HEAVY += ("rocksdict", "testcontainers.core.container", "typer", "xdist.schedule
 STALLED_S = 40  # of CPU time for one test or one seed: a mutant that takes more hangs
 MOST_S = 900  # of the clock, for one that hangs and computes nothing
 MEMORY_BYTES = 8 << 30
+SEEDS_OF_TESTS = "14 1 2 3 4 5 6"  # of those that draw: the first for all, the others where a test takes several
 SURVIVED, TIMEOUT, CRASH, TESTS, SIMULATOR = "survived", "timeout", "crash", "tests", "simulator"
 
 
@@ -129,7 +130,7 @@ def _run_in_child(mutant: Mutant | None, tests: Sequence[str], seeds: int, sende
 
 def _separate(folder: str) -> None:
     """Files, output and limits of its own; the same examples for every mutant."""
-    os.environ |= {"TMPDIR": folder, "SAMOVAR_SEED": "14", "SAMOVAR_EXAMPLES": "25"}
+    os.environ |= {"TMPDIR": folder, "SAMOVAR_SEED": SEEDS_OF_TESTS, "SAMOVAR_EXAMPLES": "25"}
     tempfile.tempdir = folder
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 # Whole containers in the test's own process, with a clock that the test sets.
 CONTAINERS = (
     "tests/simulation/test_container.py", "tests/simulation/test_found.py", "tests/tasks/test_timers.py",
-    "tests/tasks/test_shared_inputs.py", "tests/service/test_status.py",
+    "tests/tasks/test_steps.py", "tests/tasks/test_shared_inputs.py", "tests/service/test_status.py",
 )  # fmt: skip
 STAGES = ("tests/tasks/test_receiving.py", "tests/tasks/test_repartition.py", "tests/tasks/test_unknown_schemas.py")
 TIMES = ("tests/tasks/test_event_time.py", "tests/tasks/test_placing.py", "tests/tasks/test_schedules.py")
@@ -45,8 +45,8 @@ TARGETS = (
     Target("tasks/user_intake", "the same for user-defined tasks", USER_TASKS),
     Target("tasks/received", "which forwarded records are new", STAGES),
     Target("tasks/receiving", "event time of forwarded events", (*STAGES, *TIMES)),
-    Target("tasks/forwarding", "events and watermarks to other stages", (*STAGES, *TIMES)),
-    Target("tasks/pausing", "inputs ahead of the watermark wait", CONTAINERS),
+    Target("tasks/forwarding", "events and watermarks to other stages", ("tests/tasks/test_forwarding.py", *STAGES)),
+    Target("tasks/pausing", "inputs ahead of the watermark wait", ("tests/tasks/test_pausing.py", *CONTAINERS)),
     # timers
     Target("tasks/residence", "timers of states that are not in memory", (*CONTAINERS, *TIMES)),
     Target("tasks/deadline_index", "the timer index", ("tests/tasks/test_deadline_index.py", *CONTAINERS, *TIMES)),

@@ -18,7 +18,7 @@ GOAL_PERCENT = 95.0
 
 
 def run_one(mutant: Mutant, seeds: int) -> Verdict:
-    return run_mutant(mutant, target_of(mutant.module).tests, seeds)
+    return run_mutant(mutant, target_of(mutant.module).steps(seeds))
 
 
 def run_all(mutants: Sequence[Mutant], results: Results, *, seeds: int, workers: int) -> None:
@@ -43,8 +43,9 @@ def show_progress(done: int, whole: int, survived: int, seconds: float) -> None:
 
 def check_real_code(modules: Sequence[str], seeds: int) -> str | None:
     """Where the real code fails its own tests, a mutant that fails them shows nothing."""
-    tests = list(dict.fromkeys(test for module in modules for test in target_of(module).tests))
-    verdict = run_mutant(None, tests, seeds)
+    targets = [target_of(module) for module in modules]
+    tests = dict.fromkeys(test for target in targets for test in (*target.tests, *target.more))
+    verdict = run_mutant(None, [tuple(tests), range(1, seeds + 1)])
     return None if verdict.how == SURVIVED else f"the real code fails: {verdict.how} {verdict.by}"
 
 

@@ -19,7 +19,7 @@ from importlib.util import spec_from_file_location
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import Phase, settings
@@ -33,6 +33,7 @@ STALLED_S = 40  # of CPU time for one test or one seed: a mutant that takes more
 MOST_S = 900  # of the clock, for one that hangs and computes nothing
 MEMORY_BYTES = 8 << 30
 SEEDS_OF_TESTS = "14 1 2 3 4 5 6"  # of those that draw: the first for all, the others where a test takes several
+Step: TypeAlias = tuple[str, ...] | range  # files of tests, or seeds of the simulator
 SURVIVED, TIMEOUT, CRASH, TESTS, SIMULATOR = "survived", "timeout", "crash", "tests", "simulator"
 
 
@@ -77,12 +78,12 @@ def load_heavy() -> None:
             importlib.import_module(name)
 
 
-def run_mutant(mutant: Mutant | None, tests: Sequence[str], seeds: int) -> Verdict:
-    """Run tests, then seeds, in a child process until one fails. Without a mutant it is the real code."""
+def run_mutant(mutant: Mutant | None, steps: Sequence[Step]) -> Verdict:
+    """Run tests and seeds in a child process until one fails. Without a mutant it is the real code."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     folder = tempfile.mkdtemp(prefix="mutant-")
-    child = context.Process(target=_run_in_child, args=(mutant, tests, seeds, sender, folder))
+    child = context.Process(target=_run_in_child, args=(mutant, steps, sender, folder))
     child.start()
     sender.close()
     try:
@@ -115,14 +116,15 @@ def _end(child: Any) -> None:
 # ---------------------------------------------------------------- in the child
 
 
-def _run_in_child(mutant: Mutant | None, tests: Sequence[str], seeds: int, sender: Connection, folder: str) -> None:
+def _run_in_child(mutant: Mutant | None, steps: Sequence[Step], sender: Connection, folder: str) -> None:
     os.setpgrp()
     _separate(folder)
     if mutant is not None:
         sys.meta_path.insert(0, MutantFinder(mutant.import_name, mutant.source()))
-    verdict = _run_tests(tests) or _run_seeds(seeds) or Verdict(SURVIVED)
-    if mutant is not None and mutant.import_name not in sys.modules:
-        verdict = Verdict(CRASH, "the module was never imported: it needs other tests")
+    verdicts = (_run_seeds(step) if isinstance(step, range) else _run_tests(step) for step in steps)
+    verdict = next((each for each in verdicts if each is not None), Verdict(SURVIVED))
+    if mutant is not None and verdict.how == SURVIVED and mutant.import_name not in sys.modules:
+        verdict = Verdict(SURVIVED, "no test imports the module")
     sender.send((verdict.how, verdict.by))
     sender.close()
     os._exit(0)  # a mutant's threads may never end
@@ -183,8 +185,8 @@ def _run_tests(tests: Sequence[str]) -> Verdict | None:
     return None if code == pytest.ExitCode.OK else Verdict(TESTS, watcher.failed or f"pytest ended with {code}")
 
 
-def _run_seeds(seeds: int) -> Verdict | None:
-    for seed in range(1, seeds + 1):
+def _run_seeds(seeds: range) -> Verdict | None:
+    for seed in seeds:
         _give_time()
         try:
             from tests.simulation.histories import run_seed  # noqa: PLC0415 - not before the mutant is in place

@@ -87,5 +87,5 @@ def percent_killed(row: Counter[str]) -> float:
 def survivors(mutants: Iterable[Mutant], results: Results) -> list[Mutant]:
     """Those that survived and are not known to be equivalent."""
     known = equivalents()
-    survived = Verdict(SURVIVED)
-    return [each for each in mutants if results.verdict(each) == survived and not is_equivalent(each, known)]
+    survived = [each for each in mutants if (found := results.verdict(each)) and found.how == SURVIVED]
+    return [each for each in survived if not is_equivalent(each, known)]

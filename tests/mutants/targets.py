@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.mutants.killing import Step
+
+FIRST_SEEDS = 20  # they notice most of it, and take less time than tests of whole services
+
 # Whole containers in the test's own process, with a clock that the test sets.
 CONTAINERS = (
-    "tests/simulation/test_container.py", "tests/simulation/test_found.py", "tests/tasks/test_timers.py",
-    "tests/tasks/test_steps.py", "tests/tasks/test_shared_inputs.py", "tests/service/test_status.py",
+    "tests/tasks/test_steps.py", "tests/simulation/test_container.py", "tests/simulation/test_found.py",
+    "tests/tasks/test_timers.py", "tests/tasks/test_shared_inputs.py", "tests/service/test_status.py",
 )  # fmt: skip
 STAGES = ("tests/tasks/test_receiving.py", "tests/tasks/test_repartition.py", "tests/tasks/test_unknown_schemas.py")
 TIMES = ("tests/tasks/test_event_time.py", "tests/tasks/test_placing.py", "tests/tasks/test_schedules.py")
 USER_TASKS = (
-    "tests/tasks/test_user_tasks.py", "tests/tasks/test_user_schedules.py", "tests/tasks/test_scattered_tasks.py",
-    "tests/tasks/test_user_service.py",
+    "tests/tasks/test_user_schedules.py", "tests/tasks/test_scattered_tasks.py", "tests/tasks/test_user_service.py",
 )  # fmt: skip
 RESTORES = ("tests/service/test_restore.py", "tests/service/test_restore_past.py", "tests/service/test_restore_source.py")
 REWINDS = ("tests/service/test_rewind.py",)
@@ -23,58 +26,68 @@ STORES = ("tests/state/test_wrappers.py", "tests/state/test_contract.py")
 
 @dataclass(frozen=True)
 class Target:
-    """One module under mutation. Its tests run in this order, the ones most likely to notice first."""
+    """One module under mutation: `tests` are its own, `more` those of whole services around it."""
 
     module: str
     why: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    def steps(self, seeds: int) -> list[Step]:
+        """What is tried, the quickest first."""
+        first = min(FIRST_SEEDS, seeds)
+        steps: tuple[Step, ...] = (self.tests, range(1, first + 1), self.more, range(first + 1, seeds + 1))
+        return [step for step in steps if len(step)]
+
+
+def tests_in(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
 TARGETS = (
     # commit
-    Target("tasks/container", "one transaction per commit; what is forgotten after a fence", CONTAINERS),
-    Target("tasks/task", "the store follows its commit; what a task begins from", (*CONTAINERS, *RESTORES)),
-    Target("tasks/core", "what one commit writes", (*CONTAINERS, *TIMES, "tests/test_batches.py")),
-    Target("tasks/heart", "what a stage leaves to the main one", STAGES),
-    Target("tasks/user_heart", "what one commit of a user-defined task writes", USER_TASKS),
-    Target("tasks/user_calls", "calls, and what a failed one takes back", USER_TASKS),
-    Target("tasks/in_flight", "what later stages have not taken yet", ("tests/tasks/test_in_flight.py", *CONTAINERS)),
+    Target("tasks/container", "one transaction per commit; what is forgotten after a fence", more=CONTAINERS),
+    Target("tasks/task", "the store follows its commit; what a task begins from", more=(*CONTAINERS, *RESTORES)),
+    Target("tasks/core", "what one commit writes", more=(*TIMES, *CONTAINERS)),
+    Target("tasks/user_heart", "the same for user-defined tasks", tests_in("tasks", "user_tasks"), USER_TASKS),
+    Target("tasks/user_calls", "what a failed call takes back", tests_in("tasks", "user_tasks"), USER_TASKS),
+    Target("tasks/in_flight", "what later stages have not taken", tests_in("tasks", "in_flight"), CONTAINERS),
     # order
-    Target("patterns/order", "events in event-time order, and who is late", (*TIMES, "tests/test_order_property.py")),
-    Target("tasks/intake", "event time, idleness, where a restart reads on", (*TIMES, *CONTAINERS, *STAGES)),
-    Target("tasks/user_intake", "the same for user-defined tasks", USER_TASKS),
-    Target("tasks/received", "which forwarded records are new", STAGES),
-    Target("tasks/receiving", "event time of forwarded events", (*STAGES, *TIMES)),
-    Target("tasks/forwarding", "events and watermarks to other stages", ("tests/tasks/test_forwarding.py", *STAGES)),
-    Target("tasks/pausing", "inputs ahead of the watermark wait", ("tests/tasks/test_pausing.py", *CONTAINERS)),
+    Target("patterns/order", "event-time order, and who is late", ("tests/test_order_property.py",), TIMES),
+    Target("tasks/intake", "event time, idleness, where a restart reads on", more=(*TIMES, *CONTAINERS, *STAGES)),
+    Target("tasks/user_intake", "the same for user-defined tasks", tests_in("tasks", "user_tasks"), USER_TASKS),
+    Target("tasks/received", "which forwarded records are new", tests_in("tasks", "receiving"), STAGES),
+    Target("tasks/receiving", "event time of forwarded events", tests_in("tasks", "receiving"), (*STAGES, *TIMES)),
+    Target("tasks/forwarding", "events and watermarks to later stages", tests_in("tasks", "forwarding"), STAGES),
+    Target("tasks/pausing", "inputs ahead of the watermark wait", tests_in("tasks", "pausing"), CONTAINERS),
     # timers
-    Target("tasks/residence", "timers of states that are not in memory", (*CONTAINERS, *TIMES)),
-    Target("tasks/deadline_index", "the timer index", ("tests/tasks/test_deadline_index.py", *CONTAINERS, *TIMES)),
-    Target("tasks/user_timers", "timers of user-defined tasks", USER_TASKS),
+    Target("tasks/residence", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
+    Target("tasks/deadline_index", "the timer index", tests_in("tasks", "deadline_index"), (*CONTAINERS, *TIMES)),
+    Target("tasks/user_timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks"), USER_TASKS),
     # restore
-    Target("tasks/opening", "what a store must agree with before it is used", ("tests/tasks/test_opening.py", *CONTAINERS)),
-    Target("tasks/rebuild", "state from its source", (*RESTORES, *REWINDS)),
-    Target("tasks/crossing", "which advances a point in time lies behind", ("tests/tasks/test_crossing.py", *REWINDS)),
-    Target("tasks/moment", "state of a point in time", ("tests/service/test_restore_past.py", *REWINDS)),
-    Target("tasks/restoring", "a changelog that agrees with a rebuilt store", ("tests/tasks/test_restoring.py", *RESTORES)),
-    Target("tasks/rewinding", "a task set back as one", REWINDS),
-    Target("tasks/skipping", "what a rewind must not write twice", REWINDS),
-    Target("changelog/restore", "where a store goes on in its changelog", ("tests/changelog/test_restore.py", *RESTORES)),
-    Target("changelog/ahead", "a changelog read part by part", ("tests/changelog/test_restore.py", *RESTORES)),
-    Target("changelog/newest", "the newest value of each key", ("tests/changelog/test_newest.py", *RESTORES)),
-    Target("changelog/asof", "a changelog at a point in time", ("tests/changelog/test_asof.py", *RESTORES)),
-    Target("changelog/cursors", "reading up to an exact offset", ("tests/changelog/test_cursors.py", *RESTORES)),
-    Target("changelog/journal", "which entries count after a rewind", REWINDS),
-    Target("changelog/record", "rows, positions and deadlines as bytes", (*CONTAINERS, *USER_TASKS)),
+    Target("tasks/opening", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS),
+    Target("tasks/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
+    Target("tasks/crossing", "when event time passes a point in time", tests_in("tasks", "crossing"), REWINDS),
+    Target("tasks/moment", "state of a point in time", tests_in("service", "restore_past"), REWINDS),
+    Target("tasks/restoring", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
+    Target("tasks/rewinding", "a task set back as one", more=REWINDS),
+    Target("tasks/skipping", "what a rewind must not write twice", more=REWINDS),
+    Target("changelog/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)),
+    Target("changelog/ahead", "a changelog read part by part", tests_in("changelog", "restore"), RESTORES),
+    Target("changelog/newest", "the newest value of each key", tests_in("changelog", "newest"), RESTORES),
+    Target("changelog/asof", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES),
+    Target("changelog/cursors", "reading up to an exact offset", tests_in("changelog", "cursors"), RESTORES),
+    Target("changelog/journal", "which entries count after a rewind", more=REWINDS),
+    Target("changelog/record", "rows, positions and deadlines as bytes", more=(*CONTAINERS, *USER_TASKS)),
     # the stores' write path
-    Target("state/task_storage", "store, snapshots and their folder", ("tests/state/test_task_storage.py", *CONTAINERS)),
-    Target("state/snapshots", "a snapshot is whole or not there", ("tests/state/test_snapshots.py",)),
-    Target("state/stack", "all stores of a user-defined task change as one", (*STORES, *USER_TASKS)),
-    Target("state/overlay", "changes that are not committed", (*STORES, *USER_TASKS)),
-    Target("state/cached", "what is read through memory", (*STORES, *USER_TASKS)),
-    Target("state/ttl", "rows that expire by event time", (*STORES, *USER_TASKS)),
-    Target("state/prefixed", "stores within a store", (*STORES, *USER_TASKS)),
-)  # fmt: skip
+    Target("state/task_storage", "a store and its snapshots", tests_in("state", "task_storage"), CONTAINERS),
+    Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),
+    Target("state/stack", "all stores of a task change as one", STORES, USER_TASKS),
+    Target("state/overlay", "changes that are not committed", STORES, USER_TASKS),
+    Target("state/cached", "what is read through memory", STORES, USER_TASKS),
+    Target("state/ttl", "rows that expire by event time", STORES, USER_TASKS),
+    Target("state/prefixed", "stores within a store", STORES, USER_TASKS),
+)
 
 
 def target_of(module: str) -> Target:
@@ -83,4 +96,4 @@ def target_of(module: str) -> Target:
 
 def all_tests() -> Iterator[str]:
     """Each file once."""
-    yield from dict.fromkeys(test for target in TARGETS for test in target.tests)
+    yield from dict.fromkeys(test for target in TARGETS for test in (*target.tests, *target.more))

@@ -72,11 +72,11 @@ import json, sys
 from tests.mutants import killing
 from tests.mutants.mutation import mutants_of
 killing.STALLED_S = 20
-for module, id_, tests, seeds in json.loads(sys.argv[1]):
+for module, id_, test, seeds in json.loads(sys.argv[1]):
     (mutant,) = [each for each in mutants_of(module) if each.id == id_]
-    print(killing.run_mutant(mutant, tests, seeds).how)
+    print(killing.run_mutant(mutant, [(test,) if test else range(1, seeds + 1)]).how)
 """
-WRAPPERS = ["tests/state/test_wrappers.py"]
+WRAPPERS = "tests/state/test_wrappers.py"
 
 
 def the_one(module: str, before: str, after: str) -> Mutant:
@@ -84,9 +84,9 @@ def the_one(module: str, before: str, after: str) -> Mutant:
     return found
 
 
-def run(root: Path, *wanted: tuple[Mutant, list[str], int]) -> list[str]:
+def run(root: Path, *wanted: tuple[Mutant, str, int]) -> list[str]:
     """In a process that has not loaded what is to be mutated, as pytest's own has."""
-    asked = json.dumps([(mutant.module, mutant.id, tests, seeds) for mutant, tests, seeds in wanted])
+    asked = json.dumps([(mutant.module, mutant.id, test, seeds) for mutant, test, seeds in wanted])
     done = subprocess.run([sys.executable, "-c", RUN, asked], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -96,4 +96,4 @@ def test_a_fault_is_noticed_by_a_test_or_by_a_seed_and_what_is_none_survives(roo
     same = the_one("state/overlay", "if new > _ONE_BY_ONE:", "if (new >= _ONE_BY_ONE):")  # two ways to one order
     fault = the_one("state/overlay", "self._placed = len(self._changes)", "pass")
     lost = the_one("tasks/residence", "self.index.committed()", "pass")
-    assert run(root, (same, WRAPPERS, 0), (fault, WRAPPERS, 0), (lost, [], 5)) == ["survived", "tests", "simulator"]
+    assert run(root, (same, WRAPPERS, 0), (fault, WRAPPERS, 0), (lost, "", 5)) == ["survived", "tests", "simulator"]

@@ -83,17 +83,17 @@ def restored(store: MemoryStore, log: MemoryLog, start: int = 0, to: int | None 
     return restore
 
 
-PAIRS: list[Pair] = [(b"ra", b"1"), (b"rb", b"1"), (b"ra", None), (b"rc", b"1"), (b"rb", b"2"), (b"rd", b"9")]
+PAIRS: list[Pair] = [(b"ua", b"1"), (b"ub", b"1"), (b"ua", None), (b"uc", b"1"), (b"ub", b"2"), (b"ud", b"9")]
 
 
 @pytest.mark.parametrize(
     ("to", "rows"),
     [
         (0, {}),
-        (1, {b"ra": b"1"}),
-        (3, {b"rb": b"1"}),
-        (5, {b"rb": b"2", b"rc": b"1"}),
-        (None, {b"rb": b"2", b"rc": b"1", b"rd": b"9"}),
+        (1, {b"ua": b"1"}),
+        (3, {b"ub": b"1"}),
+        (5, {b"ub": b"2", b"uc": b"1"}),
+        (None, {b"ub": b"2", b"uc": b"1", b"ud": b"9"}),
     ],
 )
 def test_a_store_gets_the_newest_value_of_each_key_up_to_an_offset(to: int | None, rows: dict[bytes, bytes]) -> None:
@@ -114,7 +114,7 @@ def test_a_store_that_is_behind_gets_the_rest_and_deletes_too() -> None:
     following = following_of(store)
     assert following is not None
     restore = restored(store, log, following.next)
-    assert rows_of(store) == {b"rb": b"2", b"rc": b"1", b"rd": b"9"}
+    assert rows_of(store) == {b"ub": b"2", b"uc": b"1", b"ud": b"9"}
     assert restore.records == 4
 
 
@@ -122,7 +122,7 @@ def test_a_store_that_is_behind_gets_the_rest_and_deletes_too() -> None:
 def test_a_large_state_gets_its_timer_index_with_its_rows(count: int, is_indexed: bool) -> None:
     """A small one is kept in memory and has none."""
     tunables = replace(SMALL, restore_records=10, restore_rows=10)
-    log, _ = log_of(*[(b"r%d" % number, b"1") for number in range(count)], tunables=tunables)
+    log, _ = log_of(*[(b"u%d" % number, b"1") for number in range(count)], tunables=tunables)
     store = MemoryStore()
     restored(store, log)
     assert store.get(INDEXED) == (b"" if is_indexed else None)
@@ -130,7 +130,7 @@ def test_a_large_state_gets_its_timer_index_with_its_rows(count: int, is_indexed
 
 def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written() -> None:
     position = pack_position(Position(None, {}, (), {}, service="other"))
-    log, _ = log_of((POSITION, position), (b"ra", b"1"))
+    log, _ = log_of((POSITION, position), (b"ua", b"1"))
     store = MemoryStore()
     restore = Restore(store, log, Changelog.look(log, AT, 1_000, "mine"), 0, in_thread=False)
     with pytest.raises(Refused) as refused:

@@ -32,7 +32,9 @@ HEAVY += ("rocksdict", "testcontainers.core.container", "typer", "xdist.schedule
 STALLED_S = 40  # of CPU time for one test or one seed: a mutant that takes more hangs
 MOST_S = 900  # of the clock, for one that hangs and computes nothing
 MEMORY_BYTES = 8 << 30
-SEEDS_OF_TESTS = "14 1 2 3 4 5 6"  # of those that draw: the first for all, the others where a test takes several
+QUIETLY = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # what was loaded before the fork: only texts differ
+IN_MEMORY = Path("/dev/shm")  # nobody cuts the power here, and a sync of a disk takes longer than most tests
+SEEDS_OF_TESTS = "14 1"  # of those that draw: the first for all, the others where a test takes several
 Step: TypeAlias = tuple[str, ...] | range  # files of tests, or seeds of the simulator
 SURVIVED, TIMEOUT, CRASH, TESTS, SIMULATOR = "survived", "timeout", "crash", "tests", "simulator"
 
@@ -82,7 +84,7 @@ def run_mutant(mutant: Mutant | None, steps: Sequence[Step]) -> Verdict:
     """Run tests and seeds in a child process until one fails. Without a mutant it is the real code."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    folder = tempfile.mkdtemp(prefix="mutant-")
+    folder = tempfile.mkdtemp(prefix="mutant-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None)
     child = context.Process(target=_run_in_child, args=(mutant, steps, sender, folder))
     child.start()
     sender.close()
@@ -177,7 +179,7 @@ def _run_tests(tests: Sequence[str]) -> Verdict | None:
     if not tests:
         return None
     watcher = _Watcher()
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", *QUIETLY]
     try:
         code = pytest.main([*options, *tests], plugins=[watcher])
     except BaseException as error:  # noqa: BLE001 - whatever a mutant raises

@@ -9,17 +9,24 @@ from tests.mutants.killing import Step
 
 FIRST_SEEDS = 20  # they notice most of it, and take less time than tests of whole services
 
-# Whole containers in the test's own process, with a clock that the test sets.
+# Whole containers in the test's own process, with a clock that the test sets. Nothing that takes many seconds: each
+# mutant runs all of it before the last seeds.
 CONTAINERS = (
-    "tests/tasks/test_steps.py", "tests/simulation/test_container.py", "tests/simulation/test_found.py",
-    "tests/tasks/test_timers.py", "tests/tasks/test_shared_inputs.py", "tests/service/test_status.py",
+    "tests/tasks/test_steps.py", "tests/simulation/test_found.py", "tests/tasks/test_shared_inputs.py",
+    "tests/simulation/test_container.py", "tests/tasks/test_timers.py",
 )  # fmt: skip
-STAGES = ("tests/tasks/test_receiving.py", "tests/tasks/test_repartition.py", "tests/tasks/test_unknown_schemas.py")
-TIMES = ("tests/tasks/test_event_time.py", "tests/tasks/test_placing.py", "tests/tasks/test_schedules.py")
-USER_TASKS = (
-    "tests/tasks/test_user_schedules.py", "tests/tasks/test_scattered_tasks.py", "tests/tasks/test_user_service.py",
+STAGES = ("tests/tasks/test_receiving.py", "tests/tasks/test_unknown_schemas.py")
+TIMES = ("tests/tasks/test_placing.py", "tests/tasks/test_event_time.py")
+RESTORES = ("tests/service/test_restore_past.py",)
+REWINDS = tuple(
+    f"tests/service/test_rewind.py::test_{name}"
+    for name in (
+        "a_journal_as_if_what_was_set_back_had_never_been", "which_snapshots_a_rewind_took_back",
+        "a_version_that_does_not_know_rewinds_refuses_them", "an_earlier_rewind_counts_for_how_far_it_had_been",
+        "a_rewind_of_a_rewind",
+    )
 )  # fmt: skip
-RESTORES = ("tests/service/test_restore.py", "tests/service/test_restore_past.py", "tests/service/test_restore_source.py")
+STORES = ("tests/service/test_restore.py", "tests/service/test_restore_past.py", "tests/service/test_restore_source.py")
 REWINDS = ("tests/service/test_rewind.py",)
 STORES = ("tests/state/test_wrappers.py", "tests/state/test_contract.py")
 
@@ -49,13 +56,13 @@ TARGETS = (
     Target("tasks/container", "one transaction per commit; what is forgotten after a fence", more=CONTAINERS),
     Target("tasks/task", "the store follows its commit; what a task begins from", more=(*CONTAINERS, *RESTORES)),
     Target("tasks/core", "what one commit writes", more=(*TIMES, *CONTAINERS)),
-    Target("tasks/user_heart", "the same for user-defined tasks", tests_in("tasks", "user_tasks"), USER_TASKS),
-    Target("tasks/user_calls", "what a failed call takes back", tests_in("tasks", "user_tasks"), USER_TASKS),
+    Target("tasks/user_heart", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target("tasks/user_calls", "what a failed call takes back", tests_in("tasks", "user_tasks")),
     Target("tasks/in_flight", "what later stages have not taken", tests_in("tasks", "in_flight"), CONTAINERS),
     # order
     Target("patterns/order", "event-time order, and who is late", ("tests/test_order_property.py",), TIMES),
     Target("tasks/intake", "event time, idleness, where a restart reads on", more=(*TIMES, *CONTAINERS, *STAGES)),
-    Target("tasks/user_intake", "the same for user-defined tasks", tests_in("tasks", "user_tasks"), USER_TASKS),
+    Target("tasks/user_intake", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
     Target("tasks/received", "which forwarded records are new", tests_in("tasks", "receiving"), STAGES),
     Target("tasks/receiving", "event time of forwarded events", tests_in("tasks", "receiving"), (*STAGES, *TIMES)),
     Target("tasks/forwarding", "events and watermarks to later stages", tests_in("tasks", "forwarding"), STAGES),
@@ -63,7 +70,7 @@ TARGETS = (
     # timers
     Target("tasks/residence", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
     Target("tasks/deadline_index", "the timer index", tests_in("tasks", "deadline_index"), (*CONTAINERS, *TIMES)),
-    Target("tasks/user_timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks"), USER_TASKS),
+    Target("tasks/user_timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks")),
     # restore
     Target("tasks/opening", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS),
     Target("tasks/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
@@ -78,15 +85,15 @@ TARGETS = (
     Target("changelog/asof", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES),
     Target("changelog/cursors", "reading up to an exact offset", tests_in("changelog", "cursors"), RESTORES),
     Target("changelog/journal", "which entries count after a rewind", more=REWINDS),
-    Target("changelog/record", "rows, positions and deadlines as bytes", more=(*CONTAINERS, *USER_TASKS)),
+    Target("changelog/record", "rows, positions and deadlines as bytes", more=CONTAINERS),
     # the stores' write path
     Target("state/task_storage", "a store and its snapshots", tests_in("state", "task_storage"), CONTAINERS),
     Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),
-    Target("state/stack", "all stores of a task change as one", STORES, USER_TASKS),
-    Target("state/overlay", "changes that are not committed", STORES, USER_TASKS),
-    Target("state/cached", "what is read through memory", STORES, USER_TASKS),
-    Target("state/ttl", "rows that expire by event time", STORES, USER_TASKS),
-    Target("state/prefixed", "stores within a store", STORES, USER_TASKS),
+    Target("state/stack", "all stores of a task change as one", STORES),
+    Target("state/overlay", "changes that are not committed", STORES),
+    Target("state/cached", "what is read through memory", STORES),
+    Target("state/ttl", "rows that expire by event time", STORES),
+    Target("state/prefixed", "stores within a store", STORES),
 )
 
 

@@ -11,6 +11,7 @@ from samovar.common.tunables import Tunables
 from samovar.tasks.clock import SetClock
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
+from tests.simulation.test_broker import IN, OUT, Cluster, out
 
 AT = TopicPartition("t", 0)
 
@@ -77,9 +78,21 @@ def test_records_in_pieces_are_the_records(rows: int, parts: list[int]) -> None:
     assert [len(piece) for piece in pieces] == parts
     assert [offset for piece in pieces for offset in piece.offsets.tolist()] == list(range(7))
     assert [piece.next for piece in pieces] == [int(piece.offsets[-1]) + 1 for piece in pieces]
-    assert sum((list(piece.pairs()) for piece in pieces), []) == whole.pairs()
+    assert [pair for piece in pieces for pair in piece.pairs()] == whole.pairs()
 
 
 def test_all_of_a_partition_is_read() -> None:
     assert [offsets(each) for each in read_all(log_of(10), AT)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert read_all(log_of(0), AT) == []
+
+
+def test_a_gap_up_to_the_offset_gives_nothing() -> None:
+    """Not records of which there are none: whoever looks at the first of them would fail."""
+    cluster = Cluster()
+    seat = cluster.seat()
+    seat.member.transact(out(b"1", b"2"), {IN: 1})  # 0 1, marker 2
+    seat.member.transact(out(b"3"), {IN: 2})  # 3, marker 4
+    cursor = Cursor(cluster.log, OUT, 2)
+    assert (cursor.take(3), cursor.next) == (None, 3)
+    assert offsets(cursor.take(5)) == [3]
+    cursor.close()

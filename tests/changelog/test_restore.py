@@ -130,12 +130,13 @@ def test_a_large_state_gets_its_timer_index_with_its_rows(count: int, is_indexed
 
 def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written() -> None:
     position = pack_position(Position(None, {}, (), {}, service="other"))
-    log, _ = log_of((POSITION, position), (b"ua", b"1"))
+    tunables = replace(SMALL, restore_records=1)
+    log, _ = log_of((POSITION, position), (b"ua", b"1"), tunables=tunables)
     store = MemoryStore()
     restore = Restore(store, log, Changelog.look(log, AT, 1_000, "mine"), 0, in_thread=False)
+    assert not restore.advance(0.0)
     with pytest.raises(Refused) as refused:
-        while not restore.advance(0.0):
-            pass
+        restore.advance(0.0)
     assert refused.value.code == "changelog-foreign"
     assert list(store.range()) == []
 

@@ -37,8 +37,9 @@ def run_all(mutants: Sequence[Mutant], results: Results, *, seeds: int, workers:
 
 def show_progress(done: int, whole: int, survived: int, seconds: float) -> None:
     rate = done / seconds
-    text = f"\r{done} of {whole} mutants, {survived} survived, {60 * rate:.1f} per minute, {(whole - done) / rate:.0f} s left "
-    print(text, end="", flush=True, file=sys.stderr)
+    left_s = (whole - done) / rate
+    text = f"{done} of {whole} mutants, {survived} survived, {60 * rate:.1f} per minute, {left_s:.0f} s left"
+    print(f"\r{text} ", end="", flush=True, file=sys.stderr)
 
 
 def check_real_code(modules: Sequence[str], seeds: int) -> str | None:

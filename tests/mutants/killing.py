@@ -53,7 +53,9 @@ class MutantFinder(MetaPathFinder):
     def __init__(self, name: str, source: bytes) -> None:
         self._name, self._source = name, source
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
         file = str(ROOT / "samovar" / Path(*fullname.split(".")[1:])) + ".py"
@@ -104,7 +106,9 @@ def _verdict(child: Any, receiver: Connection) -> Verdict:
     except EOFError:
         child.join()
         is_timeout = child.exitcode == -signal.SIGXCPU
-        return Verdict(TIMEOUT, f"{STALLED_S} s of CPU") if is_timeout else Verdict(CRASH, f"exit code {child.exitcode}")
+        return (
+            Verdict(TIMEOUT, f"{STALLED_S} s of CPU") if is_timeout else Verdict(CRASH, f"exit code {child.exitcode}")
+        )
     return Verdict(how, by)
 
 
@@ -182,7 +186,7 @@ def _run_tests(tests: Sequence[str]) -> Verdict | None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", *QUIETLY]
     try:
         code = pytest.main([*options, *tests], plugins=[watcher])
-    except BaseException as error:  # noqa: BLE001 - whatever a mutant raises
+    except BaseException as error:  # whatever a mutant raises
         return Verdict(TESTS, f"{type(error).__name__}: {error}"[:200])
     return None if code == pytest.ExitCode.OK else Verdict(TESTS, watcher.failed or f"pytest ended with {code}")
 
@@ -194,7 +198,7 @@ def _run_seeds(seeds: range) -> Verdict | None:
             from tests.simulation.histories import run_seed  # noqa: PLC0415 - not before the mutant is in place
 
             _, failure = run_seed(seed)
-        except BaseException as error:  # noqa: BLE001 - whatever a mutant raises
+        except BaseException as error:  # whatever a mutant raises
             failure = f"{type(error).__name__}: {error}"
         if failure is not None:
             return Verdict(SIMULATOR, f"seed {seed}: {failure}".splitlines()[0][:200])

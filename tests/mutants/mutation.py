@@ -1,4 +1,4 @@
-"""Mutants of one module: small edits of its text, found by its syntax tree. The same text always gives the same ones."""
+"""Mutants of one module: small edits of its text, found by its syntax tree. One text always gives the same ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from typing import TypeAlias
 ROOT = Path(__file__).resolve().parents[2]
 
 # Statements that people see and no state depends on: log events, counts for the metrics, times of commits.
-QUIET = re.compile(r"\btell\(|\bnotes\b|_tell_notes|Note\(|_since\b|[^_]counts\b|_counts?_?on\b|commit_times|on_progress")
-BOUNDARIES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+QUIET = re.compile(
+    r"\bsince\.|\btell\(|\bnotes\b|_tell_notes|Note\(|_since\b|[^_]counts\b|_counts?_?on\b|commit_times|on_progress"
+)
+BOUNDARIES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
 OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
@@ -133,7 +140,9 @@ def _is_quiet(statement: ast.stmt) -> bool:
     """Whether nothing but messages and counts would change."""
     blocks = [block for block in _blocks(statement) if block]
     if blocks:
-        return not isinstance(statement, UNTOUCHED | ast.Try) and all(_is_quiet(each) for part in blocks for each in part)
+        return not isinstance(statement, UNTOUCHED | ast.Try) and all(
+            _is_quiet(each) for part in blocks for each in part
+        )
     return QUIET.search(ast.unparse(statement)) is not None
 
 
@@ -247,7 +256,9 @@ def _compared(node: ast.Compare) -> Iterator[Edit]:
 
 def _called(node: ast.Call) -> Iterator[Edit]:
     function = node.func
-    name = function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    name = (
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    )
     if name in OTHER_CALLS:
         said = ast.unparse(function)
         yield "other", function, said[: -len(name)] + OTHER_CALLS[name]

@@ -85,7 +85,7 @@ TARGETS = (
     Target("changelog/asof", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES),
     Target("changelog/cursors", "reading up to an exact offset", tests_in("changelog", "cursors"), RESTORES),
     Target("changelog/journal", "which entries count after a rewind", more=REWINDS),
-    Target("changelog/record", "rows, positions and deadlines as bytes", more=CONTAINERS),
+    Target("changelog/record", "rows, positions and deadlines as bytes", tests_in("changelog", "record"), CONTAINERS),
     # the stores' write path
     Target("state/task_storage", "a store and its snapshots", tests_in("state", "task_storage"), CONTAINERS),
     Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),

@@ -34,7 +34,9 @@ def look(found: Forwarding, now_ms: int) -> State | None:
         assert found.appends() == []
         return None
     appends = found.appends()
-    assert [(each.topic, each.partition, len(each.records)) for each in appends] == [("s-use-by-u", at, 1) for at in range(3)]
+    assert [(each.topic, each.partition, len(each.records)) for each in appends] == [
+        ("s-use-by-u", at, 1) for at in range(3)
+    ]
     return found.outlets[0].told
 
 

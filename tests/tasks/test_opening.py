@@ -73,7 +73,13 @@ def test_a_state_belongs_to_the_changelog_that_it_was_begun_in(
 
 @pytest.mark.parametrize(
     ("numbers", "code"),
-    [({1, 2}, None), ({1, 2, 3}, None), ({1}, "topic-recreated"), ({2}, "topic-recreated"), ({0, 2}, "topic-recreated")],
+    [
+        ({1, 2}, None),
+        ({1, 2, 3}, None),
+        ({1}, "topic-recreated"),
+        ({2}, "topic-recreated"),
+        ({0, 2}, "topic-recreated"),
+    ],
 )
 def test_a_journal_that_was_put_back_has_every_entry(numbers: set[int], code: str | None) -> None:
     with refused_as(code):

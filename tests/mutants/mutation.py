@@ -214,7 +214,7 @@ def _of_expression(whole: ast.expr) -> Iterator[Edit]:
     for child in ast.iter_child_nodes(whole):
         if isinstance(child, ast.expr):
             yield from _of_expression(child)
-        elif isinstance(child, ast.keyword):
+        elif isinstance(child, ast.keyword) and child.arg != "strict":  # `zip(strict=True)` asserts
             yield from _of_expression(child.value)
         elif isinstance(child, ast.comprehension):
             yield from _of_expression(child.iter)

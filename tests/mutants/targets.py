@@ -26,8 +26,6 @@ REWINDS = tuple(
         "a_rewind_of_a_rewind",
     )
 )  # fmt: skip
-STORES = ("tests/service/test_restore.py", "tests/service/test_restore_past.py", "tests/service/test_restore_source.py")
-REWINDS = ("tests/service/test_rewind.py",)
 STORES = ("tests/state/test_wrappers.py", "tests/state/test_contract.py")
 
 

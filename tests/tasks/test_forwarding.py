@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from samovar.changelog.forwarded import heads_of
+from samovar.changelog.packed import Packed
 from samovar.changelog.record import Told
+from samovar.patterns.native import joined
 from samovar.patterns.order import NO_TIME
-from samovar.tasks.forwarding import TELL_EVERY_MS, TELL_PART, Forwarding, State
+from samovar.tasks.forwarding import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State
 from samovar.tasks.intake import Intake
 from samovar.tasks.plan import Forward, InputSpec
 
@@ -85,3 +90,41 @@ def test_what_was_told_before_a_restart_counts(before: int) -> None:
     assert look(found, IDLE + TELL_EVERY_MS - 1) is None
     assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + before + TELL_EVERY_MS, False)
     assert found.told() == {"s-use-by-u": Told(0, T0 + before + TELL_EVERY_MS, False)}
+
+
+# ---------------------------------------------------------------- events
+
+
+def records(*events: tuple[int, str | None]) -> Packed:
+    """Of times and users, one a card."""
+    values = [
+        json.dumps({"card": "c", "ts": T0 + ms, **({} if user is None else {"u": user})}).encode()
+        for ms, user in events
+    ]
+    offsets, no = np.arange(len(values), dtype=np.int64), np.zeros(len(values), bool)
+    return Packed("t", 0, offsets, offsets, len(values), joined([b"c"] * len(values)), joined(values), no, no)
+
+
+def forwarded(forward: Forward, given: Packed, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:
+    """Keys and offsets of what goes out; and how many events have no key there."""
+    intake = Intake([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
+    told = {forward.topic: Told(0, None, False)}
+    found = Forwarding([forward], intake, 0, told, lambda *_: before)
+    unkeyed = found.take("use", given, intake.feed(given))
+    pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
+    return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed
+
+
+GIVEN = records((0, "x"), (10, None), (2_000, "y"), (100, "late"), (2_001, "x"))
+
+
+def test_events_go_out_in_order_under_the_field_of_the_stage() -> None:
+    """None that came too late, and none without a key."""
+    assert forwarded(FORWARD, GIVEN) == ([(b"x", 0), (b"y", 2), (b"x", 4)], 1)
+    everything = [(ONE_KEY, 0), (ONE_KEY, 1), (ONE_KEY, 2), (ONE_KEY, 4)]
+    assert forwarded(replace(FORWARD, field=None), GIVEN) == (everything, 0)
+
+
+@pytest.mark.parametrize(("before", "offsets"), [(0, [0, 2, 4]), (1, [2, 4]), (3, [4]), (4, [4]), (5, [])])
+def test_what_was_forwarded_before_a_rewind_is_not_forwarded_again(before: int, offsets: list[int]) -> None:
+    assert [offset for _, offset in forwarded(FORWARD, GIVEN, before)[0]] == offsets

@@ -27,7 +27,15 @@ from hypothesis import Phase, settings
 from tests.mutants.mutation import ROOT, Mutant
 
 # Loaded once, before the fork. Nothing of samovar: it would hold the modules that a child mutates.
-HEAVY = ("confluent_kafka.admin", "docker", "lark", "numpy", "prometheus_client", "pyarrow.parquet", "pydantic")
+HEAVY: tuple[str, ...] = (
+    "confluent_kafka.admin",
+    "docker",
+    "lark",
+    "numpy",
+    "prometheus_client",
+    "pyarrow.parquet",
+    "pydantic",
+)
 HEAVY += ("rocksdict", "testcontainers.core.container", "typer", "xdist.scheduler", "yaml")
 STALLED_S = 40  # of CPU time for one test or one seed: a mutant that takes more hangs
 MOST_S = 900  # of the clock, for one that hangs and computes nothing

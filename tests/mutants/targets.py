@@ -23,7 +23,7 @@ REWINDS = tuple(
     for name in (
         "a_journal_as_if_what_was_set_back_had_never_been", "which_snapshots_a_rewind_took_back",
         "a_version_that_does_not_know_rewinds_refuses_them", "an_earlier_rewind_counts_for_how_far_it_had_been",
-        "a_rewind_of_a_rewind",
+        "ids_go_one_by_one_and_then_all", "a_rewind_of_a_rewind",
     )
 )  # fmt: skip
 STORES = ("tests/state/test_wrappers.py", "tests/state/test_contract.py")

@@ -104,11 +104,11 @@ def test_a_last_step_that_is_full_is_not_taken_for_the_end() -> None:
     store.write([(ROW + b"%d" % number, b"%d" % number) for number in range(6)])
     index = DeadlineIndex(store)
     index.begin()
-    index.build_some(3, deadlines_of)
-    index.build_some(3, deadlines_of)
-    assert index.status is Index.BUILDING
-    index.build_some(3, deadlines_of)
-    assert index.status is Index.READY
+    statuses = []
+    for _ in range(3):
+        index.build_some(3, deadlines_of)
+        statuses.append(index.status)
+    assert statuses == [Index.BUILDING, Index.BUILDING, Index.READY]
     assert len(stored(store)) == 6
 
 

@@ -60,7 +60,7 @@ def test_a_silent_one_that_a_custom_task_reads_tells_its_time_the_more_rarely_th
     found = forwarding(replace(FORWARD, endless=True))
     assert look(found, 0) == State(T0, False)
     assert look(found, IDLE + END) == State(T0 + END, True)
-    told, ms, steps = T0 + END, END, []
+    told, ms, steps = T0 + END, END, list[int]()
     while len(steps) < 20:
         ms += 100
         state = look(found, IDLE + ms)

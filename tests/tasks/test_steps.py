@@ -13,8 +13,6 @@ from samovar.tasks.task import Task
 from tests.simulation.test_found import SINGLE, record, scenario
 from tests.simulation.world import World
 
-SNAPSHOT_EVERY = 30 * 60_000
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -35,6 +33,15 @@ def task_of(world: World) -> Task:
     return task
 
 
+def sizes_until_whole(task: Task) -> list[int]:
+    """How many records it takes at once, commit after commit, until that is as many as there are."""
+    found = []
+    while task.piece_rows is not None:
+        found.append(task.piece_rows)
+        task._take_more()
+    return found
+
+
 def test_after_a_step_that_found_too_much_half_as_much_is_taken_and_then_more_again(world: World) -> None:
     task = task_of(world)
     piece_records = task.plan.tunables.piece_records
@@ -53,10 +60,7 @@ def test_after_a_step_that_found_too_much_half_as_much_is_taken_and_then_more_ag
     assert [piece.next for piece in found] == [4, 8, 10]
     task.piece_rows = 10
     assert [len(piece) for piece in task.pieces(records)] == [10]
-    sizes = []
-    while task.piece_rows is not None:
-        sizes.append(task.piece_rows)
-        task._take_more()
+    sizes = sizes_until_whole(task)
     assert sizes[:3] == [10, 20, 40]
     assert sizes[-2] < piece_records <= sizes[-1]
 

@@ -24,6 +24,7 @@ REWINDS = tuple(
         "a_journal_as_if_what_was_set_back_had_never_been", "which_snapshots_a_rewind_took_back",
         "a_version_that_does_not_know_rewinds_refuses_them", "an_earlier_rewind_counts_for_how_far_it_had_been",
         "ids_go_one_by_one_and_then_all", "a_rewind_of_a_rewind",
+        "half_a_changelog_is_refused_until_it_was_run_again",
     )
 )  # fmt: skip
 STORES = ("tests/state/test_wrappers.py", "tests/state/test_contract.py")
@@ -76,7 +77,7 @@ TARGETS = (
     Target("tasks/moment", "state of a point in time", tests_in("service", "restore_past"), REWINDS),
     Target("tasks/restoring", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
     Target("tasks/rewinding", "a task set back as one", more=REWINDS),
-    Target("tasks/skipping", "what a rewind must not write twice", more=REWINDS),
+    Target("tasks/skipping", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),
     Target("changelog/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)),
     Target("changelog/ahead", "a changelog read part by part", tests_in("changelog", "restore"), RESTORES),
     Target("changelog/newest", "the newest value of each key", tests_in("changelog", "newest"), RESTORES),

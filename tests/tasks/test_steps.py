@@ -8,7 +8,7 @@ import pytest
 
 from samovar.changelog.log import TopicPartition
 from samovar.state.errors import StoreHeld
-from samovar.tasks.container import HELD_MS, Container
+from samovar.tasks.container import ASK_EVERY, HELD_MS, Container
 from samovar.tasks.task import Task
 from tests.simulation.test_found import SINGLE, record, scenario
 from tests.simulation.world import World
@@ -145,3 +145,13 @@ def test_a_store_that_another_process_has_is_waited_for(world: World, monkeypatc
     for task in container.tasks.values():
         container._open(task)
     assert container._held == {}
+
+
+def test_a_container_that_is_done_asks_now_and_then_whether_the_others_are(world: World) -> None:
+    container = container_of(world)
+    assert container._all_caught_up()
+    world.take(record("left", "c", 100))
+    assert not any(container._all_caught_up() for _ in range(ASK_EVERY))
+    for _ in range(3):
+        container.step()
+    assert [container._all_caught_up() for _ in range(ASK_EVERY)] == [False] * (ASK_EVERY - 1) + [True]

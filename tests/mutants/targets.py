@@ -76,7 +76,7 @@ TARGETS = (
     Target("tasks/crossing", "when event time passes a point in time", tests_in("tasks", "crossing"), REWINDS),
     Target("tasks/moment", "state of a point in time", tests_in("service", "restore_past"), REWINDS),
     Target("tasks/restoring", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
-    Target("tasks/rewinding", "a task set back as one", more=REWINDS),
+    Target("tasks/rewinding", "a task set back as one", tests_in("tasks", "restoring"), REWINDS),
     Target("tasks/skipping", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),
     Target("changelog/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)),
     Target("changelog/ahead", "a changelog read part by part", tests_in("changelog", "restore"), RESTORES),

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from samovar.changelog.log import TopicPartition, TopicSpec
-from samovar.changelog.record import BOOK, FOLLOWING, POSITION, STORM, USER, Input, Position, store_prefix
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
+from samovar.changelog.record import (
+    BOOK,
+    FOLLOWING,
+    POSITION,
+    STORM,
+    USER,
+    Input,
+    Position,
+    pack_position,
+    store_prefix,
+)
 from samovar.state.memory import MemoryStore
+from samovar.state.store import Change
 from samovar.tasks.clock import SetClock
-from samovar.tasks.restoring import changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.plan import OutputTopics
+from samovar.tasks.restoring import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.rewinding import Rewound, write_back
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
@@ -76,3 +90,56 @@ def test_the_offset_of_a_shared_input_is_never_raised(committed: int | None, off
     place = replace(PLACE, inputs={**PLACE.inputs, "own": Input("own", "id", 4, 4)})
     found = mended_offsets(log, "g", place, 0, {"t"})
     assert found == ({own: 4} if offset is None else {own: 4, at: offset})
+
+
+# ---------------------------------------------------------------- more than one transaction
+
+
+class Writes:
+    """A member of a group that keeps what it is given to write."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[list[Change], Mapping[TopicPartition, int]]] = []
+
+    def transact(
+        self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        self.written.append(([(key or b"", value) for key, value in appends[0].records], offsets))
+        return {TopicPartition("c", 0): 9}
+
+
+def mender() -> tuple[Mender, Writes]:
+    """One that writes two rows in a transaction."""
+    found, member = Mender.__new__(Mender), Writes()
+    found._member, found._at_once = member, 2  # type: ignore[assignment]
+    return found, member
+
+
+CHANGES: list[Change] = [(row, b"1") for row in ROWS]
+
+
+def test_half_a_changelog_has_no_position_while_it_is_mended() -> None:
+    found, member = mender()
+    offsets = {TopicPartition("t", 0): 3}
+    assert found.mend(Mending(TopicPartition("c", 0), [*CHANGES, (POSITION, b"old")], b"new", offsets)) == 10
+    a, b, c = CHANGES
+    assert member.written == [([(POSITION, None), a, b], offsets), ([c, (POSITION, b"new")], offsets)]
+    found, member = mender()
+    found.mend(Mending(TopicPartition("c", 0), CHANGES[:2], b"new", offsets))
+    assert member.written == [([a, b, (POSITION, b"new")], offsets)]
+
+
+def test_half_a_rewind_says_so_and_leaves_the_offsets_to_the_last_transaction() -> None:
+    before, after = {TopicPartition("t", 0): 10}, {TopicPartition("t", 0): 3}
+    rewound = Rewound(replace(PLACE, watermark=1), [], 0)
+    topics = OutputTopics("alerts", "late", "dead", "c", "journal")
+    a, b, c = CHANGES
+    last = (POSITION, pack_position(rewound.position))
+    half = (POSITION, pack_position(replace(PLACE, rewinding=True)))
+    for was, mark in ((PLACE, half), (None, (POSITION, None))):
+        found, member = mender()
+        assert write_back(found, topics, 0, CHANGES, was, rewound, (before, after)) == 10
+        assert member.written == [([mark, a, b], before), ([c, last], after)]
+    found, member = mender()
+    write_back(found, topics, 0, CHANGES[:2], PLACE, rewound, (before, after))
+    assert member.written == [([a, b, last], after)]

@@ -49,6 +49,7 @@ class Mutant:
     end: int
     text: str
     number: int = 1  # among those of its kind on its line
+    twin: int = 1  # among those that read the same, on other lines
 
     @property
     def id(self) -> str:
@@ -85,6 +86,7 @@ def mutants_in(module: str, source: bytes) -> list[Mutant]:
     found: list[Mutant] = []
     known: set[tuple[int, int, str]] = set()
     names: Counter[tuple[int, str]] = Counter()
+    twins: Counter[tuple[int, str, str]] = Counter()
     for kind, node, text in sorted(_edits(ast.parse(source)), key=_place):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
@@ -98,7 +100,8 @@ def mutants_in(module: str, source: bytes) -> list[Mutant]:
         after = (source[first:start] + text.encode() + source[end:last]).decode()
         number = names[node.lineno, kind]
         shown = _without_indent(before), _without_indent(after)
-        found.append(Mutant(module, node.lineno, kind, *shown, start, end, text, number))
+        twins[number, *shown] += 1
+        found.append(Mutant(module, node.lineno, kind, *shown, start, end, text, number, twins[number, *shown]))
     return found
 
 

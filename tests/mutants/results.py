@@ -20,7 +20,8 @@ COLUMNS = (TESTS, SIMULATOR, TIMEOUT, CRASH, SURVIVED)
 
 def name_of(mutant: Mutant) -> str:
     """What stays the same when lines are added above it."""
-    return f"{mutant.module} {mutant.number} {mutant.before} => {mutant.after}"
+    twin = f" #{mutant.twin}" if mutant.twin > 1 else ""
+    return f"{mutant.module} {mutant.number} {mutant.before} => {mutant.after}{twin}"
 
 
 def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:

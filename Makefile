@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos simulate fuzz fuzz-http fuzz-kernel sanitize clean lock kernel spark pages
+.PHONY: help demo test lint format bench bench-spark chaos simulate mutants fuzz fuzz-http fuzz-kernel sanitize clean lock kernel spark pages
 .PHONY: browser promtool clang
 MAKEFLAGS += --no-print-directory
 
@@ -50,6 +50,10 @@ chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBA
 simulate: kernel ## histories from seeds (SEEDS=300), going on where it was stopped; SEED=n TRACE=1 shows one step by step
 	@$(BIN)/python -m tests.simulation --workers $(WORKERS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),300) --resume) \
 	  $(if $(FIRST),--first $(FIRST)) $(if $(TRACE),--trace) $(if $(SHRINK),--shrink) $(if $(PLANTED),--planted $(PLANTED))
+
+mutants: kernel ## small faults put into the code (SAMPLE=200 of them, or MODULE=tasks/intake), which tests or SEEDS=150 must notice
+	@$(BIN)/python -m tests.mutants --workers $(WORKERS) --sample $(or $(SAMPLE),200) --seeds $(or $(SEEDS),150) \
+	  $(if $(MODULE),--module $(MODULE)) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again) $(if $(LIST),--list)
 
 fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_FUZZ_REQUESTS=n for another number
 	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q --timeout 0 tests/service/test_http_fuzz.py

@@ -452,7 +452,7 @@ class Intake:
         return release(self.buffer)
 
     def _join(self, source: Source) -> None:
-        largest = max(self.watermark, NO_TIME) + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
+        largest = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
         if largest > NO_TIME:
             self._note("joined", stream=source.spec.stream, largest=largest)
             self._raise(source, largest)

@@ -90,6 +90,12 @@ def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> N
     assert raised_to(intake, 720 * S) == 5 * S
 
 
+def test_before_the_first_event_no_time_is_stored() -> None:
+    intake = Intake([InputSpec("use", "use", "card")], ("card",), 0)
+    intake.note_rules({})
+    assert (intake.inputs()["use"].largest, intake.entries[-1].watermark) == (None, None)
+
+
 def test_an_idle_input_lets_event_time_pass_as_the_clock_does() -> None:
     driver = driven(FORGOTTEN)
     driver.send("use", login(0))

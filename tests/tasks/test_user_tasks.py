@@ -12,6 +12,7 @@ import pytest
 
 from samovar import ClosableTask, Context, Event, InitableTask, Task, TimerTask, WindowableTask
 from samovar.changelog.errors import Refused
+from samovar.tasks.skipping import skip_rows
 from samovar.tasks.user_state import rows_of_stores
 from samovar.testing import Advance, Crash, Driver, Emitted, same_after_crashes
 
@@ -402,3 +403,17 @@ def test_an_event_of_avro_is_whole_too(tmp_path: Path) -> None:
     driver = Driver.of_task(Seen, streams, emits=["seen"]).run(messages[0], Crash.LOST, messages[1])
     assert driver.dead == []
     assert [each.value[7] for each in driver.emitted("seen")] == [event]
+
+
+# ---------------------------------------------------------------- after a rewind
+
+
+def test_what_was_emitted_before_a_rewind_is_not_emitted_again() -> None:
+    """Up to the event time at which the task had been: events and windows of that very time were called, timers not."""
+    driver = teller(window=f"{10 * S}ms")
+    driver._bench.store.write(skip_rows((), {"use": 100}, 20 * S, ["told"]))
+    driver.crash()
+    driver.run(use(5 * S, timers={"before": 19 * S, "at": 20 * S}), use(20 * S), use(20 * S + 1), use(31 * S))
+    assert told(driver) == [
+        (20 * S, "timer at"), (20 * S + 1, f"event {20 * S + 1}"), (30 * S, "window"), (31 * S, f"event {31 * S}"),
+    ]  # fmt: skip

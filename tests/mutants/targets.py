@@ -1,0 +1,105 @@
+"""Which modules are mutated, why, and which tests belong to each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.mutants.killing import Step
+
+FIRST_SEEDS = 20  # they notice most of it, and take less time than tests of whole services
+
+# Whole containers in the test's own process, with a clock that the test sets. Nothing that takes many seconds: each
+# mutant runs all of it before the last seeds.
+CONTAINERS = (
+    "tests/tasks/test_steps.py", "tests/simulation/test_found.py", "tests/tasks/test_shared_inputs.py",
+    "tests/simulation/test_container.py", "tests/tasks/test_timers.py",
+)  # fmt: skip
+STAGES = ("tests/tasks/test_receiving.py", "tests/tasks/test_unknown_schemas.py")
+TIMES = ("tests/tasks/test_placing.py", "tests/tasks/test_event_time.py")
+RESTORES = ("tests/service/test_restore_past.py",)
+REWINDS = tuple(
+    f"tests/service/test_rewind.py::test_{name}"
+    for name in (
+        "a_journal_as_if_what_was_set_back_had_never_been", "which_snapshots_a_rewind_took_back",
+        "a_version_that_does_not_know_rewinds_refuses_them", "an_earlier_rewind_counts_for_how_far_it_had_been",
+        "ids_go_one_by_one_and_then_all", "a_rewind_of_a_rewind",
+        "half_a_changelog_is_refused_until_it_was_run_again",
+    )
+)  # fmt: skip
+STORES = ("tests/state/test_wrappers.py", "tests/state/test_contract.py")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One module under mutation: `tests` are its own, `more` those of whole services around it."""
+
+    module: str
+    why: str
+    tests: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    def steps(self, seeds: int) -> list[Step]:
+        """What is tried, the quickest first."""
+        first = min(FIRST_SEEDS, seeds)
+        steps: tuple[Step, ...] = (self.tests, range(1, first + 1), self.more, range(first + 1, seeds + 1))
+        return [step for step in steps if len(step)]
+
+
+def tests_in(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
+TARGETS = (
+    # commit
+    Target("tasks/container", "one transaction per commit; what is forgotten after a fence", more=CONTAINERS),
+    Target("tasks/task", "the store follows its commit; what a task begins from", more=(*CONTAINERS, *RESTORES)),
+    Target("tasks/core", "what one commit writes", more=(*TIMES, *CONTAINERS)),
+    Target("tasks/user_heart", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target("tasks/user_calls", "what a failed call takes back", tests_in("tasks", "user_tasks")),
+    Target("tasks/in_flight", "what later stages have not taken", tests_in("tasks", "in_flight"), CONTAINERS),
+    # order
+    Target("patterns/order", "event-time order, and who is late", ("tests/test_order_property.py",), TIMES),
+    Target("tasks/intake", "event time, idleness, where a restart reads on", more=(*TIMES, *CONTAINERS, *STAGES)),
+    Target("tasks/user_intake", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target("tasks/received", "which forwarded records are new", tests_in("tasks", "receiving"), STAGES),
+    Target("tasks/receiving", "event time of forwarded events", tests_in("tasks", "receiving"), (*STAGES, *TIMES)),
+    Target("tasks/forwarding", "events and watermarks to later stages", tests_in("tasks", "forwarding"), STAGES),
+    Target("tasks/pausing", "inputs ahead of the watermark wait", tests_in("tasks", "pausing"), CONTAINERS),
+    # timers
+    Target("tasks/residence", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
+    Target("tasks/deadline_index", "the timer index", tests_in("tasks", "deadline_index"), (*CONTAINERS, *TIMES)),
+    Target("tasks/user_timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks")),
+    # restore
+    Target("tasks/opening", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS),
+    Target("tasks/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
+    Target("tasks/crossing", "when event time passes a point in time", tests_in("tasks", "crossing"), REWINDS),
+    Target("tasks/moment", "state of a point in time", tests_in("service", "restore_past"), REWINDS),
+    Target("tasks/restoring", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
+    Target("tasks/rewinding", "a task set back as one", tests_in("tasks", "restoring"), REWINDS),
+    Target("tasks/skipping", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),
+    Target("changelog/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)),
+    Target("changelog/ahead", "a changelog read part by part", tests_in("changelog", "restore"), RESTORES),
+    Target("changelog/newest", "the newest value of each key", tests_in("changelog", "newest"), RESTORES),
+    Target("changelog/asof", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES),
+    Target("changelog/cursors", "reading up to an exact offset", tests_in("changelog", "cursors"), RESTORES),
+    Target("changelog/journal", "which entries count after a rewind", more=REWINDS),
+    Target("changelog/record", "rows, positions and deadlines as bytes", tests_in("changelog", "record"), CONTAINERS),
+    # the stores' write path
+    Target("state/task_storage", "a store and its snapshots", tests_in("state", "task_storage"), CONTAINERS),
+    Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),
+    Target("state/stack", "all stores of a task change as one", STORES),
+    Target("state/overlay", "changes that are not committed", STORES),
+    Target("state/cached", "what is read through memory", STORES),
+    Target("state/ttl", "rows that expire by event time", STORES),
+    Target("state/prefixed", "stores within a store", STORES),
+)
+
+
+def target_of(module: str) -> Target:
+    return next(target for target in TARGETS if target.module == module)
+
+
+def all_tests() -> Iterator[str]:
+    """Each file once."""
+    yield from dict.fromkeys(test for target in TARGETS for test in (*target.tests, *target.more))

@@ -1,0 +1,130 @@
+"""What a stream that is idle tells later stages: how often, up to when, and that it is silent then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from samovar.changelog.forwarded import heads_of
+from samovar.changelog.packed import Packed
+from samovar.changelog.record import Told
+from samovar.patterns.native import joined
+from samovar.patterns.order import NO_TIME
+from samovar.tasks.forwarding import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State
+from samovar.tasks.intake import Intake
+from samovar.tasks.plan import Forward, InputSpec
+
+T0 = 1_000_000
+IDLE, SLACK, LASTING = 5_000, 400, 9_000
+FORWARD = Forward("by-u", "use", "u", "s-use-by-u", 3, lasting_ms=LASTING)
+END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
+
+
+def forwarding(forward: Forward = FORWARD, largest: int = T0, told: Told | None = None) -> Forwarding:
+    """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
+    intake = Intake([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
+    intake.buffer.largest[0, 0] = largest
+    found = Forwarding([forward], intake, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
+    intake.stand("use", True, 0)
+    return found
+
+
+def look(found: Forwarding, now_ms: int) -> State | None:
+    """What is told at this time of the clock; None where there is nothing."""
+    found.intake.stand("use", True, now_ms)
+    if not found.look(now_ms):
+        assert found.appends() == []
+        return None
+    appends = found.appends()
+    assert [(each.topic, each.partition, len(each.records)) for each in appends] == [
+        ("s-use-by-u", at, 1) for at in range(3)
+    ]
+    return found.outlets[0].told
+
+
+def test_it_tells_its_time_once_a_second_until_nobody_waits_for_it() -> None:
+    found = forwarding()
+    assert look(found, 0) == State(T0, False)
+    assert look(found, IDLE + TELL_EVERY_MS - 1) is None
+    assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + TELL_EVERY_MS, False)
+    assert look(found, IDLE + 2 * TELL_EVERY_MS - 1) is None
+    assert look(found, IDLE + END - 1) == State(T0 + END - 1, False)
+    assert look(found, IDLE + END) == State(T0 + END, True)
+    assert look(found, IDLE + 2 * END) is None
+
+
+def test_a_silent_one_that_a_custom_task_reads_tells_its_time_the_more_rarely_the_longer_it_is_idle() -> None:
+    found = forwarding(replace(FORWARD, endless=True))
+    assert look(found, 0) == State(T0, False)
+    assert look(found, IDLE + END) == State(T0 + END, True)
+    told, ms, steps = T0 + END, END, list[int]()
+    while len(steps) < 20:
+        ms += 100
+        state = look(found, IDLE + ms)
+        if state is not None:
+            assert state == State(T0 + ms, True)
+            steps.append(state.largest - told)
+            told = state.largest
+    assert steps[:10] == [TELL_EVERY_MS] * 10
+    ms = 6_000_000
+    assert look(found, IDLE + ms) == State(T0 + ms, True)
+    assert look(found, IDLE + ms + ms // TELL_PART - 100) is None
+    assert look(found, IDLE + ms + ms // TELL_PART * 102 // 100) is not None
+
+
+def test_a_stream_that_never_had_an_event_is_silent_once_it_is_idle() -> None:
+    found = forwarding(largest=NO_TIME)
+    assert look(found, IDLE - 1) is None
+    assert look(found, IDLE) == State(NO_TIME, True)
+    assert look(found, 2 * IDLE) is None
+
+
+@pytest.mark.parametrize("before", [0, 2_500])
+def test_what_was_told_before_a_restart_counts(before: int) -> None:
+    """Event time of later stages does not stand still until this process has been idle for as long again."""
+    found = forwarding(told=Told(0, T0 + before, False))
+    assert look(found, 0) is None
+    assert look(found, IDLE + TELL_EVERY_MS - 1) is None
+    assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + before + TELL_EVERY_MS, False)
+    assert found.told() == {"s-use-by-u": Told(0, T0 + before + TELL_EVERY_MS, False)}
+
+
+# ---------------------------------------------------------------- events
+
+
+def records(*events: tuple[int, str | None]) -> Packed:
+    """Of times and users, one a card."""
+    values = [
+        json.dumps({"card": "c", "ts": T0 + ms, **({} if user is None else {"u": user})}).encode()
+        for ms, user in events
+    ]
+    offsets, no = np.arange(len(values), dtype=np.int64), np.zeros(len(values), bool)
+    return Packed("t", 0, offsets, offsets, len(values), joined([b"c"] * len(values)), joined(values), no, no)
+
+
+def forwarded(forward: Forward, given: Packed, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:
+    """Keys and offsets of what goes out; and how many events have no key there."""
+    intake = Intake([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
+    told = {forward.topic: Told(0, None, False)}
+    found = Forwarding([forward], intake, 0, told, lambda *_: before)
+    unkeyed = found.take("use", given, intake.feed(given))
+    pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
+    return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed
+
+
+GIVEN = records((0, "x"), (10, None), (2_000, "y"), (100, "late"), (2_001, "x"))
+
+
+def test_events_go_out_in_order_under_the_field_of_the_stage() -> None:
+    """None that came too late, and none without a key."""
+    assert forwarded(FORWARD, GIVEN) == ([(b"x", 0), (b"y", 2), (b"x", 4)], 1)
+    everything = [(ONE_KEY, 0), (ONE_KEY, 1), (ONE_KEY, 2), (ONE_KEY, 4)]
+    assert forwarded(replace(FORWARD, field=None), GIVEN) == (everything, 0)
+
+
+@pytest.mark.parametrize(("before", "offsets"), [(0, [0, 2, 4]), (1, [2, 4]), (3, [4]), (4, [4]), (5, [])])
+def test_what_was_forwarded_before_a_rewind_is_not_forwarded_again(before: int, offsets: list[int]) -> None:
+    assert [offset for _, offset in forwarded(FORWARD, GIVEN, before)[0]] == offsets

@@ -42,7 +42,7 @@ MOST_S = 900  # of the clock, for one that hangs and computes nothing
 MEMORY_BYTES = 8 << 30
 QUIETLY = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # what was loaded before the fork: only texts differ
 IN_MEMORY = Path("/dev/shm")  # nobody cuts the power here, and a sync of a disk takes longer than most tests
-SEEDS_OF_TESTS = "14 1"  # of those that draw: the first for all, the others where a test takes several
+SEED_OF_TESTS, SEEDS_OF_TESTS = "14", "14 1"  # of those that draw; of those that take several
 Step: TypeAlias = tuple[str, ...] | range  # files of tests, or seeds of the simulator
 SURVIVED, TIMEOUT, CRASH, TESTS, SIMULATOR = "survived", "timeout", "crash", "tests", "simulator"
 
@@ -146,7 +146,12 @@ def _run_in_child(mutant: Mutant | None, steps: Sequence[Step], sender: Connecti
 
 def _separate(folder: str) -> None:
     """Files, output and limits of its own; the same examples for every mutant."""
-    os.environ |= {"TMPDIR": folder, "SAMOVAR_SEED": SEEDS_OF_TESTS, "SAMOVAR_EXAMPLES": "25"}
+    os.environ |= {
+        "TMPDIR": folder,
+        "SAMOVAR_SEED": SEED_OF_TESTS,
+        "SAMOVAR_SEEDS": SEEDS_OF_TESTS,
+        "SAMOVAR_EXAMPLES": "25",
+    }
     tempfile.tempdir = folder
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

@@ -23,7 +23,7 @@ from samovar.patterns.native import joined
 from samovar.tasks.plan import InputSpec
 from samovar.tasks.receiving import Receiver
 
-SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEED", "").split()] or range(30)
+SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "").split()] or range(30)
 PARTITIONS = 3
 SPECS = [
     InputSpec("a", "s-a-by-u", "u", slack_ms=20, source_topic="a", source_partitions=PARTITIONS),
@@ -138,7 +138,7 @@ def batches(found: Sequence[Value], random_: random.Random, most: int) -> list[t
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_however_it_is_cut_and_stored(seed: int) -> None:
-    """SAMOVAR_SEED="7 8 9" tries others."""
+    """SAMOVAR_SEEDS="7 8 9" tries others."""
     random_ = random.Random(seed)
     found = values(random_, 60)
     one_by_one, cut = Run(), Run()

@@ -18,7 +18,7 @@ from tests.faults.harness import Service
 from tests.faults.stage import Stage, Staging, ids
 from tests.stages import digests, of_rules, pass_ms, rebuilt, settle, stage_of, told
 
-SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEED", "1 2").split()]
+SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "1 2").split()]
 T0 = 1_700_000_000_000
 S = 1_000
 STREAMS = {
@@ -121,7 +121,7 @@ def act(stage: Stage, random_: random.Random, now_ms: int) -> int:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_schedule(stage: Staging, seed: int) -> None:
-    """P1, P2, P9. SAMOVAR_SEED="7 8 9" tries others."""
+    """P1, P2, P9. SAMOVAR_SEEDS="7 8 9" tries others."""
     random_ = random.Random(seed)
     here = stage(RULES, {name: {**spec, "partitions": 2} for name, spec in STREAMS.items()})
     now_ms = 0

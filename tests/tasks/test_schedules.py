@@ -13,7 +13,7 @@ import pytest
 from tests.faults.comparing import shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late
 
-SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEED", "1 2 3 4 5 6").split()]
+SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "1 2 3 4 5 6").split()]
 STEPS = 40
 T0 = 1_700_000_000_000
 S = 1_000
@@ -94,7 +94,7 @@ def compared(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_schedule(stage: Staging, seed: int) -> None:
-    """SAMOVAR_SEED="7 8 9" tries others."""
+    """SAMOVAR_SEEDS="7 8 9" tries others."""
     random_ = random.Random(seed)
     here = stage(RULES, STREAMS)
     began_ms = here.clock.now_ms

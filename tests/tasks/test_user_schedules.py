@@ -17,7 +17,7 @@ from tests import stages
 from tests.faults.stage import Stage, Staging
 from tests.faults.task_world import CODE, PARTITIONS, RULES, TASKS, rebuilt_digests, task_digests
 
-SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEED", "1 2").split()]
+SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "1 2").split()]
 STEPS = 30
 T0 = 1_700_000_000_000
 CARDS = [f"c{number}" for number in range(8)]
@@ -70,7 +70,7 @@ def told(stage: Stage) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize("scattered", [False, True], ids=["placed", "scattered"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_schedule(stage: Staging, seed: int, scattered: bool) -> None:
-    """SAMOVAR_SEED="7 8 9" tries others."""
+    """SAMOVAR_SEEDS="7 8 9" tries others."""
     random_ = random.Random(seed)
     here = stage(RULES, {**STREAMS, "use": {**STREAMS["use"], "repartition": scattered}}, tasks=TASKS)
     (here.service.folder / "totals.py").write_text(CODE)

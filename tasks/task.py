@@ -155,6 +155,7 @@ class Task:
         self._storage = upkeep.storage_in(self.folder)
         self._store: LocalStore | None = None
         self._core: Heart | None = None
+        self._counts_before = Counts()  # of the one before it
         self._restore: Restore | None = None
         self._dropped: list[Change] = []
         self._following: Following | None = None
@@ -180,6 +181,11 @@ class Task:
     def core(self) -> Heart:
         assert self._core is not None, self.life
         return self._core
+
+    @property
+    def counts(self) -> Counts:
+        """Also of a task that was to begin again when the log went away: it can only be closed."""
+        return self._counts_before if self._core is None else self._core.counts
 
     @property
     def store(self) -> LocalStore:
@@ -478,10 +484,11 @@ class Task:
         elif failure is None:
             self._takes_all = True
         self._mark.put_away()
-        data, counts, standing = self.store.get(POSITION), self.core.counts, self.core.plan
+        data, standing = self.store.get(POSITION), self.core.plan
+        self._counts_before = self.core.counts
         self._core = None  # its memory goes before there is another
         self._begin(None if data is None else unpack_position(data), standing)
-        self._count_on(counts)
+        self._count_on(self._counts_before)
         self.failure, self.is_abandoned = failure, True
 
     def begin_quarantine(self) -> Outcome | None:

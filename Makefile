@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos simulate mutants fuzz fuzz-http fuzz-kernel sanitize clean lock kernel spark pages
+.PHONY: help demo test lint format bench bench-spark chaos soak simulate mutants fuzz fuzz-http fuzz-kernel sanitize clean lock kernel spark pages
 .PHONY: browser promtool clang
 MAKEFLAGS += --no-print-directory
 
@@ -43,9 +43,14 @@ bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long
 bench-spark: kernel spark ## restore, rebuild and sizes on Spark, beside the local engine; ARGS="--records N --events N --sizes 1,5"
 	@$(BIN)/python -m benchmarks spark $(ARGS)
 
-chaos: kernel spark ## kills (KILLS=500), then containers that come and go (REBALANCE_S=60), on both logs; SAMOVAR_SEED=n repeats
-	@SAMOVAR_KILLS=$(or $(KILLS),500) SAMOVAR_REBALANCE_S=$(or $(REBALANCE_S),60) \
-	  $(BIN)/python -m pytest -q -s --timeout 0 tests/faults/test_kills.py tests/faults/test_rebalances.py $(ARGS)
+chaos: kernel spark ## kills on the embedded log, one broker and three, and rebalances, in rounds; goes on where it was stopped
+	@$(BIN)/python -m tests.faults.chaos --embedded $(or $(KILLS),500) --kafka $(or $(KAFKA_KILLS),150) \
+	  --three-brokers $(or $(CLUSTER_KILLS),50) --network $(or $(NETWORK_FAULTS),60) --rebalances $(or $(REBALANCE_S),60) \
+	  $(if $(SEED),--seed $(SEED))
+
+soak: kernel ## a service at half load for MINUTES=30, or at RATE=n: whether memory, stores or latency grow; PLOT=FILE draws it
+	@$(BIN)/python -m benchmarks soak --minutes $(or $(MINUTES),30) $(if $(RATE),--rate $(RATE)) \
+	  --json build/soak.json --plot $(or $(PLOT),build/soak.svg)
 
 simulate: kernel ## histories from seeds (SEEDS=300), going on where it was stopped; SEED=n TRACE=1 shows one step by step
 	@$(BIN)/python -m tests.simulation --workers $(WORKERS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),300) --resume) \

@@ -7,6 +7,7 @@
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only PART,...] [--plot FILE] [--json]
     python -m benchmarks backtest [--events N] [--json]
     python -m benchmarks failover [--rounds N]
+    python -m benchmarks soak [--minutes N] [--rate N] [--json FILE] [--plot FILE]
     python -m benchmarks all [options that both have]
 
 `matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
@@ -18,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import backtest, http, matcher, scaling, service
+from benchmarks import backtest, http, matcher, scaling, service, soak
 
 
 def _spark(arguments: Sequence[str]) -> int:
@@ -41,6 +42,7 @@ PARTS: dict[str, list[Callable[[Sequence[str]], int]]] = {
     "spark": [_spark],
     "backtest": [backtest.main],
     "failover": [_failover],
+    "soak": [soak.main],
     "all": [matcher.main, service.main],
 }
 

@@ -42,11 +42,11 @@ class Bed:
 
 
 @contextmanager
-def prepared(say: Say) -> Iterator[Bed]:
+def prepared(say: Say, settings: Mapping[str, str] = BROKER) -> Iterator[Bed]:
     """A broker on a free port, in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="samovar-bench-"))
     try:
-        started = broker.start(folder / "kafka", free_port(broker.HOST), say, BROKER)
+        started = broker.start(folder / "kafka", free_port(broker.HOST), say, settings)
         log = KafkaLog({"bootstrap.servers": started.address})
         yield Bed(folder, started.address, log)
         log.close()

@@ -94,6 +94,10 @@ class Watched:
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
         self.process.terminate()
+        self.until_ended()
+
+    def until_ended(self) -> None:
+        """One that was asked to end, and does not, is killed."""
         try:
             self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:

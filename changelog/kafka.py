@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -98,18 +99,24 @@ class KafkaLog:
         while behind := self._settings.recent.among(set(names) - found.keys()):
             time.sleep(AGAIN_S)
             found |= self._described(behind)
-        resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in found]
+        settings = self._configs(found)
+        while behind := self._settings.recent.among(found.keys() - settings.keys()):
+            time.sleep(AGAIN_S)
+            settings |= self._configs(behind)
+        self._settings.recent.lost(set(names) - settings.keys())
+        self._settings.recent.saw(settings.keys())
+        return {name: topic_of(found[name], settings[name]) for name in found if name in settings}
+
+    def _configs(self, names: Collection[str]) -> dict[str, dict[str, str]]:
+        """Of those that the broker knows that is asked: another one than that which described them."""
+        resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in names]
         told = self._ask(
             "describing topics",
             lambda within: self._admin.describe_configs(resources, **within) if resources else {},
             ("topic", "DESCRIBE_CONFIGS"),
             without=MISSING,
-            recent=list(found),
         )
-        settings = {resource.name: checked(entries) for resource, entries in told.items()}
-        self._settings.recent.lost(set(names) - settings.keys())
-        self._settings.recent.saw(settings.keys())
-        return {name: topic_of(found[name], settings[name]) for name in found if name in settings}
+        return {resource.name: checked(entries) for resource, entries in told.items()}
 
     def _described(self, names: Collection[str]) -> dict[str, Any]:
         asked = TopicCollection(list(dict.fromkeys(names)))  # the client takes each once
@@ -192,14 +199,18 @@ class KafkaLog:
         return {TopicPartition(place.topic, place.partition): info.offset for place, info in told.items()}
 
     def _ends_now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Up to where there is something to read, asked once: no answer is an answer too. Of those that were told."""
+        """Up to where there is something to read, asked once: no answer is an answer too. Of those that were told. Who
+        leads the others now is looked for before the next time.
+        """
         asked = dict.fromkeys(places_of(partitions), admin.OffsetSpec.latest())
         level = IsolationLevel.READ_COMMITTED
         told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=LOOK_ANSWER_S)
         found = {}
         for place, future in told.items():
             with suppress(KafkaException):
-                found[TopicPartition(place.topic, place.partition)] = future.result().offset
+                found[TopicPartition(place.topic, place.partition)] = known(future.result()).offset
+        if len(found) < len(asked):
+            self._look_again()
         return found
 
     def _refuse_missing(self, names: Collection[str]) -> None:
@@ -360,7 +371,7 @@ class KafkaLog:
         found, deadline = {}, time.monotonic() + seconds
         for key, future in futures.items():
             try:
-                found[key] = self._answer(future, deadline)
+                found[key] = known(self._answer(future, deadline))
             except KafkaException as error:
                 told = error_of(error)
                 if told.code() not in without:
@@ -454,6 +465,15 @@ def of_one(error: KafkaException, needed: Needed) -> Needed:
 def name_of(asked: Any) -> str:
     """Of what was asked for: itself, or the topic that it is of."""
     return asked if isinstance(asked, str) else str(getattr(asked, "topic", None) or asked.name)
+
+
+def known(answer: Any) -> Any:
+    """An answer that is one. Where the leader of a partition is gone, and others answer, the client (librdkafka 2.16.0)
+    gives the offset that stands for none, without an error; and it asks the same one again until it is told to look.
+    """
+    if getattr(answer, "offset", None) == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the leader of a partition does not answer"))
+    return answer
 
 
 def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:

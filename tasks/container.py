@@ -567,7 +567,7 @@ class Container:
     def status(self) -> Status:
         counts = self._gone
         for task in self._running():
-            counts = added(counts, task.core.counts)
+            counts = added(counts, task.counts)
         restoring: dict[int, tuple[int, int]] = {}
         for task in self.tasks.values():
             if task.life is Life.RESTORING:

@@ -77,10 +77,11 @@ def tiny(random_: Random) -> Tunables:
     return replace(DEFAULTS, **drawn)
 
 
-def tiny_section(random_: Random) -> dict[str, Any]:
-    """The same as the service file has it, `cache` too; without what needs a clock that goes on."""
+def tiny_section(random_: Random, *, clock_goes_on: bool = False) -> dict[str, Any]:
+    """The same as the service file has it, `cache` too; what needs a clock that goes on only where it does."""
     drawn = asdict(tiny(random_))
-    wanted = {name: value for name, value in drawn.items() if name not in (*ELSEWHERE, *PAUSING)}
+    left_out = ELSEWHERE if clock_goes_on else (*ELSEWHERE, *PAUSING)
+    wanted = {name: value for name, value in drawn.items() if name not in left_out}
     section = {name: f"{value}B" if name.endswith("_bytes") else value for name, value in wanted.items()}
     return {"tunables": section, "cache": f"{drawn['cache_bytes']}B"}
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
@@ -20,7 +22,7 @@ from samovar.changelog.broker_process import free_port
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka import KafkaLog
 from samovar.changelog.kafka_settings import Settings
-from samovar.changelog.log import Append, Log, Reader, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Bounds, Log, Reader, TopicPartition, TopicSpec
 from samovar.state import points
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
@@ -231,6 +233,45 @@ def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, m
     other.delete([name])
     monkeypatch.setattr(kafka_recent, "LAG_S", 0.0)
     assert log.topics([name]) == {}
+
+
+def first_answer(log: KafkaLog, monkeypatch: pytest.MonkeyPatch, question: str, answer: Any) -> None:
+    """The first time that this is asked, all answers are this one, or fail with it."""
+    ask, asked = getattr(log._admin, question), list[Any]()
+
+    def answers(names: Collection[Any], **more: Any) -> Any:
+        asked.append(names)
+        if len(asked) > 1:
+            return ask(names, **more)
+        futures = {name: Future[Any]() for name in names}
+        for future in futures.values():
+            (future.set_exception if isinstance(answer, Exception) else future.set_result)(answer)
+        return futures
+
+    monkeypatch.setattr(log._admin, question, answers)
+
+
+def test_a_topic_just_made_is_there_though_the_broker_that_has_its_settings_does_not_know_it_yet(
+    new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log()
+    assert isinstance(log, KafkaLog)
+    name = made(log).topic
+    first_answer(log, monkeypatch, "describe_configs", KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+    assert set(log.topics([name])) == {name}
+
+
+def test_an_offset_that_stands_for_none_is_no_answer(new_log: NewLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7: the client gives it for a partition whose leader is gone. A restore up to there would restore nothing."""
+    log = new_log()
+    assert isinstance(log, KafkaLog)
+    at = made(log)
+    log.append([Append(at.topic, [(b"k", b"v")], at.partition)])
+    first_answer(log, monkeypatch, "list_offsets", SimpleNamespace(offset=OFFSET_INVALID))
+    assert log.bounds([at])[at] == Bounds(0, 1)
+    first_answer(log, monkeypatch, "list_offsets", SimpleNamespace(offset=OFFSET_INVALID))
+    assert log._ends_now([at]) == {}
+    assert log._ends_now([at]) == {at: 1}
 
 
 def test_a_topic_may_be_asked_for_twice_at_once(log: Log) -> None:

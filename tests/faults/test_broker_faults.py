@@ -1,25 +1,30 @@
-"""What a broker and the network to it can do to a service: lost replies, open transactions of the dead, restarts."""
+"""What a broker and the network to it can do to a service: lost replies, delays, half-open connections, open
+transactions of the dead, restarts.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from samovar.changelog import broker, kafka_ends
-from samovar.changelog.errors import Refused
-from samovar.changelog.log import Pair
+from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.kafka import KafkaLog
+from samovar.changelog.log import Append, Pair
 from tests.contracts.log_driving import unique
 from tests.faults import world
 from tests.faults.ending import ends_right, open_transactions, processed
 from tests.faults.harness import Service, make_service, wait_until
-from tests.faults.proxy import Proxy, Way
+from tests.faults.network import through
+from tests.faults.proxy import BOTH, Delay, Leg, Proxy, Way
 from tests.faults.stage import staged
 from tests.kafka import low_port, start_one
 
@@ -75,12 +80,102 @@ def test_lost_replies_lose_nothing_and_write_nothing_twice(
     ends_right(service, make_twin)
 
 
-def through(service: Service, proxy: Proxy) -> Path:
-    """The service file, by way of the proxy."""
-    assert service.settings.log.kafka is not None
-    path = service.folder / "through.yml"
-    path.write_text(service.config.read_text().replace(service.settings.log.kafka.bootstrap, proxy.address))
-    return path
+# ---------------------------------------------------------------- a slow network, and connections that are dead
+
+# To the broker, and back. The last is slower than a heartbeat, and a commit there takes seconds.
+DELAYS = [
+    (Delay(0.01, 0.03), Delay(0.01, 0.03)),
+    (Delay(), Delay(0.05, 0.15)),
+    (Delay(0.1, 0.1), Delay(0.0, 0.2)),
+]
+
+
+def test_a_slow_network_loses_nothing_and_writes_nothing_twice(
+    kafka: str, tmp_path: Path, services: list[Service], make_twin: Callable[[Service], Service], proxy: Proxy
+) -> None:
+    """P1, P6: with latency and jitter on each way, and another one for each part of the input; no event is late."""
+    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=SOON)
+    services.append(service)
+    source = world.events(45)
+    running = [service.start("--slot", str(slot), poll=BATCH, config=through(service, proxy)) for slot in (0, 1)]
+    for request, reply in DELAYS:
+        proxy.delay(request, reply)
+        service.append_pairs(world.STREAM, world.take(source, 30))
+        wait_until(lambda: processed(service), f"{request}, {reply}: all is processed")
+    proxy.delay(Delay(), Delay())
+    assert [each.terminate() for each in running] == [0, 0], running[0].text + running[1].text
+    service.nobody_there()
+    ends_right(service, make_twin)
+
+
+# Which connections go dead, and which ways: the one that records are fetched by, that of a producer, that of the
+# transaction's or the group's coordinator, and all at once.
+DEAD: list[tuple[str | None, Sequence[Leg]]] = [
+    ("Fetch", ["request"]),
+    ("Produce", ["reply"]),
+    ("EndTxn", BOTH),
+    ("Heartbeat", ["reply"]),
+    (None, BOTH),
+]
+# After so long a client gives up a connection on which it gets no answer.
+ANSWERED = {"socket.timeout.ms": "1000"}
+
+
+def test_half_open_connections_lose_nothing_and_write_nothing_twice(
+    kafka: str, tmp_path: Path, services: list[Service], make_twin: Callable[[Service], Service], proxy: Proxy
+) -> None:
+    """P1, P5, P7: the other end is gone without a word, for the broker or the container; new connections work."""
+    client = {**SOON, **AGAIN, **ANSWERED}
+    service = make_service(tmp_path / "s", world.RULES, world.STREAMS, bootstrap=kafka, client=client)
+    services.append(service)
+    source = world.events(46)
+    running = service.start("--slot", "0", poll=BATCH, commit_s=COMMIT_S, config=through(service, proxy))
+    for api, legs in DEAD:
+        service.append_pairs(world.STREAM, world.take(source, 12))
+        wait_until(lambda: processed(service), f"before {api}, {legs}: it is at work")
+        swallowed = proxy.half_open(legs, api)
+        service.append_pairs(world.STREAM, world.take(source, 40))
+        wait_until(swallowed.is_set, f"{api}, {legs}: a message is lost")
+        wait_until(lambda: processed(service), f"{api}, {legs}: all is processed")
+    assert running.terminate() == 0, running.text
+    service.nobody_there()
+    ends_right(service, make_twin)
+
+
+def test_a_half_open_connection_makes_no_event_late(
+    kafka: str, tmp_path: Path, services: list[Service], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9: producers write while the container gets nothing. Event time does not go on by the clock: the log can still
+    be asked for its ends, and they are not where the container is.
+    """
+    for name, seconds in {"LOOK_S": 0.05, "FRESH_S": 0.4, "BREAK_S": 0.8}.items():
+        monkeypatch.setattr(kafka_ends, name, seconds)
+    streams = {world.STREAM: {"key": "card", "type": "kind", "idle": "5s", "partitions": 1}}
+    service = make_service(tmp_path / "s", {"forgotten": FORGOTTEN}, streams, bootstrap=proxy.address)
+    services.append(service)
+    beside = KafkaLog({"bootstrap.servers": kafka})
+    with closing(beside), staged(service) as here:
+        here.feed(world.STREAM, use("login", 0))
+        proxy.half_open(BOTH, "Fetch")
+        topic = service.settings.streams[world.STREAM].topic
+        beside.append([Append(topic, [(b"c", json.dumps(use("logout", 20)).encode())], 0)])
+        written_s = time.monotonic()
+        wait_until(lambda: time.monotonic() > written_s + 1, "what the log said before says nothing any more")
+        here.clock.pass_ms(100_000)
+        for _ in range(20):
+            here.container.cycle()
+        proxy.light()
+
+        def go_on() -> None:
+            try:
+                here.container.cycle()
+            except LogUnavailable:  # its connections are gone: it starts again
+                here.crash()
+
+        wait_until(lambda: processed(service), "what was written meanwhile is processed", go_on)
+        assert service.late() == []
+        assert service.alerts() == []
+        assert [entry.kind for entry in service.journal()] == ["rules"]
 
 
 # ---------------------------------------------------------------- open transactions of the dead

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -65,9 +65,11 @@ def test_one_broker_and_then_two_are_killed_under_load(
         goes_on(service, "before")
         one = cluster.active_controller()  # which leads partitions, and coordinates, as the others do
         asking = one_that_asks(cluster, one)
+        before = ends_of(asking, service)
         cluster.kill(one)
         input_topic = service.settings.streams[world.STREAM].topic
         assert set(asking.topics([input_topic])) == {input_topic}, "it asks the one that is gone"
+        assert_ends_are_told(asking, service, before)
         asking.close()
         goes_on(service, f"without broker {one}")
         cluster.start([one])
@@ -96,6 +98,27 @@ def one_that_asks(cluster: Cluster, node: int) -> KafkaLog:
             return log
         log.close()
     pytest.fail(f"no client is told to ask broker {node}")
+
+
+def ends_of(log: KafkaLog, service: Service) -> dict[TopicPartition, int]:
+    """Of all partitions of the service: each broker leads some."""
+    settings = service.settings
+    topics = [settings.streams[world.STREAM].topic, settings.changelog.topic, settings.journal.topic]
+    places = [TopicPartition(topic, partition) for topic in topics for partition in range(service.partitions)]
+    return {at: bounds.end for at, bounds in log.bounds(places).items()}
+
+
+def assert_ends_are_told(log: KafkaLog, service: Service, before: Mapping[TopicPartition, int]) -> None:
+    """As they are, or not at all: whoever took an offset that stands for none would restore nothing."""
+    found: dict[TopicPartition, int] = {}
+
+    def is_told() -> bool:
+        with suppress(LogUnavailable):
+            found.update(ends_of(log, service))
+        return bool(found)
+
+    wait_until(is_told, "the ends are told by those that lead now")
+    assert all(end >= before[at] for at, end in found.items()), found
 
 
 @contextmanager

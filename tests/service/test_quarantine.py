@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from samovar.changelog.errors import LogUnavailable
+from samovar.changelog.record import Position
 from samovar.changelog.rules_topic import read_changes
 from samovar.service import running
 from samovar.tasks.container import Container
 from samovar.tasks.metrics import at_work
-from samovar.tasks.task import LIVE_BUDGET
+from samovar.tasks.plan import Plan
+from samovar.tasks.task import LIVE_BUDGET, Task
 from tests.oncall import ROOT, Service, catch_up, make, run
 from tests.service.test_rule_changes import alerts, equal, journal, published, take
 
@@ -250,6 +253,34 @@ def test_a_batch_that_finds_too_much_is_taken_in_pieces_and_no_rule_is_at_fault(
     equal(service)
 
 
+def test_a_log_that_goes_away_while_a_batch_is_to_be_taken_again_ends_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waited for event time is read again for it. A container that could not starts again, and counts on."""
+    budget(monkeypatch, step_bytes=300_000)
+    begin, gone = Task._begin, list[Task]()
+
+    def begin_later(task: Task, position: Position | None, standing: Plan | None = None) -> None:
+        if standing is not None and task.counts.commits and not gone:
+            gone.append(task)
+            raise LogUnavailable("all brokers are down")
+        begin(task, position, standing)
+
+    monkeypatch.setattr(Task, "_begin", begin_later)
+    with service.container() as container:
+        service.produce(mixed(service, 40))
+        for _ in range(1_000):
+            container.step()
+            if gone:
+                break
+        assert gone, "no batch was taken again"
+        assert container.status().counts.commits
+        settle(service, container, times=9)
+    assert not quarantines(service)
+    assert len(alerts(service)) == 2 * (40 * 39 * 38 // 6 + 40)
+    equal(service)
+
+
 @pytest.mark.parametrize("step_bytes", [1, 5_000])
 def test_one_record_that_finds_too_much_is_taken_all_the_same(
     service: Service, monkeypatch: pytest.MonkeyPatch, step_bytes: int
@@ -327,7 +358,8 @@ import sys
 from dataclasses import replace
 from samovar.service import running
 from samovar.service.cli import main
-from samovar.tasks.task import LIVE_BUDGET
+from samovar.tasks.plan import Plan
+from samovar.tasks.task import LIVE_BUDGET, Task
 name, value = sys.argv.pop().split("=")
 own, limits = running.upkeep_of, {name: int(value)}
 running.upkeep_of = lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))

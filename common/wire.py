@@ -62,7 +62,7 @@ def to_wire(value: Any) -> Any:
     wire: tuple[WireField, ...] | None = getattr(kind, _WIRE, None)
     if wire is not None:
         found = ((name, getattr(value, attribute), usual) for attribute, name, usual in wire)
-        return {name: to_wire(each) for name, each, usual in found if each != usual}
+        return {name: to_wire(each) for name, each, usual in found if each != usual and (each != [] or usual != ())}
     if isinstance(value, Mapping):
         return {key: each if type(each) in _PLAIN else to_wire(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

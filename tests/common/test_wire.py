@@ -47,8 +47,9 @@ LARGE = Whole(
 )
 
 
-def test_what_is_as_usual_is_left_out() -> None:
-    assert to_wire(SMALL) == {"name": "w", "part": {"at": 3}}
+@pytest.mark.parametrize("record", [SMALL, Whole("w", Part(3), parts=[])])
+def test_what_is_as_usual_is_left_out(record: Whole) -> None:
+    assert to_wire(record) == {"name": "w", "part": {"at": 3}}
 
 
 @pytest.mark.parametrize("record", [SMALL, LARGE])

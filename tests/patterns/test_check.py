@@ -314,7 +314,3 @@ def test_a_version_depends_on_all_that_affects_matching(changes: dict[str, str])
 )
 def test_a_version_depends_on_nothing_else(changes: dict[str, str]) -> None:
     assert version(**changes) == version()
-
-
-def test_a_version_is_the_same_tomorrow() -> None:
-    assert version() == "3a250e719a6874d6"

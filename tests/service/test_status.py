@@ -188,13 +188,6 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert task.inputs[0].lag == 2
 
 
-def test_what_format_1_told_is_still_read() -> None:
-    told = json.loads(presence.pack_presence(HERE))
-    del told["rules"], told["at_work"], told["rules_refused"]
-    old = presence.unpack_presence(json.dumps({**told, "v": 1}).encode())
-    assert (old.slot, old.counts, old.rules) == (0, {"events": 3}, ())
-
-
 def test_what_a_newer_version_tells_is_refused_not_guessed() -> None:
     told, newer = b'"v":%d' % presence.FORMAT, b'"v":%d' % (presence.FORMAT + 1)
     data = presence.pack_presence(HERE).replace(told, newer)

@@ -30,7 +30,7 @@ SEEDS: dict[str, int] = {
     "missing-offset-read-as-0": 11,
     "offsets-outside-the-transaction": 14,
     "outages-count-as-idleness": 12,
-    "restore-ends-at-the-stable-offset": 778,
+    "restore-ends-at-the-stable-offset": 1375,
     "restore-forgets-deletes": 3,
     "restore-stops-one-record-early": 3,
     "restored-rows-have-no-timers": 11,

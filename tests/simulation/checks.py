@@ -292,6 +292,20 @@ def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: Entry, w
     require(entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, most)
 
 
+# ---------------------------------------------------------------- rules
+
+
+def check_rules_taken(seen: Observed) -> None:
+    """A service at rest works by the rules that were published last."""
+    for plan in seen.plans:
+        wanted = None if plan.book is None else plan.book.change
+        for partition in range(seen.partitions):
+            taken = [entry for entry in seen.journals[plan.stage, partition] if entry.kind == "rules"]
+            change = taken[-1].facts.get("book") if taken else None
+            is_right = wanted is None or change == wanted or seen.was_rewound
+            require(is_right, f"stage `{plan.stage}` takes the newest rules", partition, change, wanted)
+
+
 # ---------------------------------------------------------------- alerts
 
 

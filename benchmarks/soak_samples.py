@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import bed
-from benchmarks.bed import Bed
+from benchmarks.bed import Bed, partitions_of
 from benchmarks.processes import Watched, command_of, descendants
 from benchmarks.soak_trend import Measure
 from samovar.service.processes import ENDS_WITH_PARENT
 
 MB = 1 << 20
+BLOCK = 512  # the unit of st_blocks
 POLL_S = 0.1
 
 MEASURES = (
@@ -104,13 +105,13 @@ def sample_process(pid: int) -> ProcessSample:
 
 
 def size_mb(folders: Sequence[Path]) -> float:
-    """Of all files; those that go away while it looks do not count."""
+    """What all files take on the disk, where a broker's indexes are mostly holes; those that go away do not count."""
     return sum(_size(path) for folder in folders for path in folder.rglob("*")) / MB
 
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size if path.is_file() else 0
+        return path.stat().st_blocks * BLOCK if path.is_file() else 0
     except OSError:
         return 0
 
@@ -119,9 +120,9 @@ def _size(path: Path) -> int:
 
 
 def lag_of(at: Bed, group: str, topic: str) -> int:
-    ends = bed.ends_of(at.log, topic)
-    committed = at.log.committed(group, list(ends))
-    return sum(end - (committed[place] or 0) for place, end in ends.items())
+    """The ends are asked for last: what comes in between counts, and none is below nothing."""
+    committed = at.log.committed(group, partitions_of(topic))
+    return sum(end - (committed[place] or 0) for place, end in bed.ends_of(at.log, topic).items())
 
 
 def records_ever(at: Bed, topic: str) -> int:

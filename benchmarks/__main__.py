@@ -16,6 +16,7 @@ Kafka Streams on the same machine in the same run. `http` asks the HTTP process 
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -53,5 +54,11 @@ def main(arguments: Sequence[str]) -> int:
     return matcher.main(arguments)
 
 
+def _end(*_: object) -> None:
+    """As Ctrl-C does: what was started is stopped on the way out."""
+    sys.exit(128 + signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main(sys.argv[1:]))

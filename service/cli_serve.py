@@ -62,7 +62,9 @@ def serve(
             end_with_parent()
         from samovar.service.http_serving import serve as run
         from samovar.service.settings import load_service
+        from samovar.state.arenas import few_arenas
 
+        few_arenas()
         settings = load_service(config, flags=set_ or ())
         run(settings, host, port, advertise, sys.stderr, settings.run.slot)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.oncall import make, run
+
 # A hundred threads that each hold a little; a heap of a thread's own is at an address of its own, 64 MB apart.
 HEAPS = """
 import ctypes, sys, threading
@@ -45,3 +47,13 @@ def test_threads_share_few_heaps(root: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="as above")
 def test_who_sets_the_number_has_it(root: Path) -> None:
     assert heaps(root, "few", "not ours", MALLOC_ARENA_MAX="4") in (3, 4, 5)
+
+
+def test_the_http_process_has_few_heaps_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads answer questions and follow topics: each with a heap of its own, it held 930 MB."""
+    called: list[str] = []
+    monkeypatch.setattr("samovar.state.arenas.few_arenas", lambda: called.append("few heaps"))
+    monkeypatch.setattr("samovar.service.http_serving.serve", lambda *_: called.append("served"))
+    service = make(tmp_path / "s")
+    assert run("serve", service.config).exit_code == 0
+    assert called == ["few heaps", "served"]

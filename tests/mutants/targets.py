@@ -74,7 +74,12 @@ TARGETS = (
     Target("tasks/opening", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS),
     Target("tasks/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
     Target("tasks/crossing", "when event time passes a point in time", tests_in("tasks", "crossing"), REWINDS),
-    Target("tasks/moment", "state of a point in time", tests_in("service", "restore_past"), REWINDS),
+    Target(
+        "tasks/moment",
+        "state of a point in time",
+        tests_in("tasks", "moment"),
+        (*tests_in("service", "restore_past"), *REWINDS),
+    ),
     Target("tasks/restoring", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
     Target("tasks/rewinding", "a task set back as one", tests_in("tasks", "restoring"), REWINDS),
     Target("tasks/skipping", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),

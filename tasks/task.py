@@ -637,6 +637,9 @@ class Task:
             self._restore.close()
         if self._store is not None:
             self._store.close()
+        # The processor knows its task, and the container's loop runs without the cycle collector: what is left of a
+        # circle would stay for good.
+        self._core = self._store = self._restore = None
 
 
 def _known(time: int) -> int | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
 from samovar.changelog.errors import LogUnavailable
 from samovar.tasks.clock import SetClock
+from samovar.tasks.collector import collector_off
 from samovar.tasks.container import CALM_S, TROUBLE_S, Container
 from tests.simulation.scenario import (
     START_MS,
@@ -23,6 +26,7 @@ from tests.simulation.scenario import (
     Recover,
     Scenario,
     Settle,
+    Stop,
 )
 from tests.simulation.world import World, simulate
 
@@ -154,6 +158,28 @@ def test_a_session_drains_for_as_long_as_it_goes_on() -> None:
     streams = {"left": {**LEFT_AND_RIGHT["left"], "slack": "400ms"}}
     steps = [*events, *[Cycle(0)] * 3, later, Publish("disable", "visit", drain=True)]
     simulate(replace(scenario(VISIT, *steps), streams=streams))
+
+
+def test_a_task_that_was_closed_is_gone_at_once(tmp_path: Path) -> None:
+    """A soak found it: with every rebalance a container grew by the states of the tasks that it had given up, because
+    its loop runs without the cycle collector.
+    """
+    streams = {"left": {**LEFT_AND_RIGHT["left"], "partitions": 2}}
+    world = World(replace(scenario(SINGLE), partitions=2, containers=2, streams=streams), tmp_path / "service")
+    world.take(record("left", "c", 0))
+    world.take(record("left", "c", 0, partition=1, u="u1"))
+    world.take(Settle())
+    gc.collect()
+    with collector_off():
+        processors = WeakSet[object]()
+        for _ in range(4):
+            world.take(Stop(1, leaves=True))
+            for _ in range(6):
+                world.take(Cycle(0))
+            world.take(Settle())
+            containers = [node.container for node in world.nodes if node.container is not None]
+            processors.update(task.core for each in containers for task in each.tasks.values())
+        assert len(processors) == 2
 
 
 def test_a_disarmed_aggregate_lets_an_idle_service_rest() -> None:

@@ -353,17 +353,20 @@ class KafkaLog:
         and on what: a topic or a group.
         """
         kind, operation = right
-        tries_s = list(TRIES_S)
+        tries_s, deadline = list(TRIES_S), time.monotonic() + ASK_S
 
         def asked() -> dict[Key, Any]:
             within_s = tries_s[0]
             try:
                 return self._answers(ask({"request_timeout": within_s}), without, within_s + GRACE_S)
             except KafkaException as error:
-                if error_of(error).code() in UNREACHED and len(tries_s) > 1:
+                if error_of(error).code() not in UNREACHED:
+                    raise
+                if len(tries_s) > 1:
                     tries_s.pop(0)
-                    raise SomewhereElse from None
-                raise
+                elif time.monotonic() > deadline or not self._look_again():
+                    raise
+                raise SomewhereElse from None  # others answer, and will have found a controller soon
 
         return self._patiently(doing, asked, {kind: (operation, ())}, recent=recent)
 
@@ -429,10 +432,14 @@ class KafkaLog:
     def _passes(self, error: KafkaError, recent: Collection[str]) -> bool:
         return error.code() in PASSING or (error.code() in MISSING and bool(self._settings.recent.among(recent)))
 
-    def _look_again(self) -> None:
-        """After a broker's end the client asks with what it knew before, until it is told to look."""
+    def _look_again(self) -> bool:
+        """After a broker's end the client asks with what it knew before, until it is told to look. Whether any broker
+        answered.
+        """
         with suppress(KafkaException):
             self._admin.list_topics(timeout=LOOK_AGAIN_S)
+            return True
+        return False
 
     def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + VISIBLE_S

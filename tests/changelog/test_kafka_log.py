@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
 from samovar.changelog import broker, kafka_member, kafka_recent
+from samovar.changelog import kafka as kafka_log
 from samovar.changelog.broker_process import free_port
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.kafka import KafkaLog
@@ -235,13 +236,15 @@ def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, m
     assert log.topics([name]) == {}
 
 
-def first_answer(log: KafkaLog, monkeypatch: pytest.MonkeyPatch, question: str, answer: Any) -> None:
-    """The first time that this is asked, all answers are this one, or fail with it."""
+def first_answer(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch, question: str, answer: Any, *, times: int = 1
+) -> None:
+    """The first time that this is asked, or the first times, all answers are this one, or fail with it."""
     ask, asked = getattr(log._admin, question), list[Any]()
 
     def answers(names: Collection[Any], **more: Any) -> Any:
         asked.append(names)
-        if len(asked) > 1:
+        if len(asked) > times:
             return ask(names, **more)
         futures = {name: Future[Any]() for name in names}
         for future in futures.values():
@@ -259,6 +262,21 @@ def test_a_topic_just_made_is_there_though_the_broker_that_has_its_settings_does
     name = made(log).topic
     first_answer(log, monkeypatch, "describe_configs", KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
     assert set(log.topics([name])) == {name}
+
+
+def test_a_controller_that_is_gone_is_waited_for_while_other_brokers_answer(
+    new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that starts in the seconds in which a cluster still names a dead broker would end."""
+    log = new_log()
+    assert isinstance(log, KafkaLog)
+    name, away = made(log).topic, KafkaException(KafkaError(KafkaError._TIMED_OUT, "waiting for controller"))
+    first_answer(log, monkeypatch, "describe_configs", away, times=2 * len(kafka_log.TRIES_S))
+    assert set(log.topics([name])) == {name}
+    monkeypatch.setattr(kafka_log, "ASK_S", 0.0)
+    first_answer(log, monkeypatch, "describe_configs", away, times=len(kafka_log.TRIES_S))
+    with pytest.raises(LogUnavailable, match="waiting for controller"):
+        log.topics([name])
 
 
 def test_an_offset_that_stands_for_none_is_no_answer(new_log: NewLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,8 @@ from samovar.changelog.log import Append
 from samovar.service.logs import opened
 from samovar.service.running import plan_of, upkeep_of
 from samovar.service.settings import load_service
-from samovar.tasks.clock import SystemClock
-from samovar.tasks.task import Task
+from samovar.tasks.model.clock import SystemClock
+from samovar.tasks.runtime.stream_task import Task
 
 ADDED = 400  # events, so that every partition gets some
 LATER_MS = 60_000  # event time has passed since: an idle input lets it

@@ -21,7 +21,10 @@ from samovar.service import running
 from samovar.service.logs import opened
 from samovar.service.settings import load_service
 from samovar.state.rocks import RocksStore
-from samovar.tasks import core, intake, residence, task
+from samovar.tasks.input import source as intake
+from samovar.tasks.rules import processor as core
+from samovar.tasks.rules import state_cache as residence
+from samovar.tasks.runtime import stream_task as task
 
 PARTS: list[tuple[Any, str, str]] = [
     (kafka_member.KafkaMember, "poll", "poll"),

@@ -9,8 +9,8 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
     joined    stream, largest      a silent stream's first records came: events before `largest` are late
     rules     rules, params, lists the rules from here on: id, version and text of each; of a user's task none, but
                                    `task`: its id, class and version. Of published rules also `book` (the number of the
-                                   change), of each what samovar.tasks.plan.RuleText adds, `moves` (stores that go on
-                                   under another name) and `warm` (rules whose history was folded, and from where).
+                                   change), of each what samovar.tasks.model.plan.RuleText adds, `moves` (stores that go
+                                   on under another name) and `warm` (rules whose history was folded, and from where).
                                    Where alerts are limited `storm`: rule to alerts and ms. Where a rule was taken out
                                    because a step went over its budget `quarantine`: the rule, its version, the key and
                                    the reason; from then on it is `quarantined` in `rules`, and not at work

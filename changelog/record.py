@@ -5,10 +5,10 @@ what it is:
 
     b"r" + row key     a row of a rule's or history function's state; value as in patterns/kernel/rows.cpp
     b"p"               the task's position (`Position`), JSON; the last changelog record of every commit
-    b"u" + ...         a row of a user's store, or one of its task's timers: samovar.state.stack, tasks/user_timers.py
-    b"s" + ...         an alert that must not be published twice after a rewind: samovar.tasks.skipping
-    b"v" + rule        how many alerts a rule raised lately, where that is limited: samovar.tasks.storm
-    b"w"               the rules at work, where they were published: samovar.tasks.switching
+    b"u" + ...         a row of a user's store, or one of its task's timers: samovar.state.stack, tasks/user/timers.py
+    b"s" + ...         an alert that must not be published twice after a rewind: samovar.tasks.rules.replay_dedup
+    b"v" + rule        how many alerts a rule raised lately, where that is limited: samovar.tasks.rules.rate_limiter
+    b"w"               the rules at work, where they were published: samovar.tasks.rules.migration
 
 Rows that are local to a store and never logged:
 
@@ -83,7 +83,7 @@ class Input:
     ever came. Of a repartition topic, `parts` are its source partitions before `safe`, and `joins` the later points at
     which a silent one spoke again: (offset, partition, largest). `unknown` are the schemas that nobody knows yet, or
     did not at some place from `safe` on. `placing` are the offsets at which the check of records' partitions was turned
-    on and off, in turn (samovar.tasks.placing).
+    on and off, in turn (samovar.tasks.input.placement).
     """
 
     topic: str

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samovar.patterns.api import BadEvent, Match, Result, RuleError, Rules, check, load_rules
-    from samovar.tasks.user import (
+    from samovar.tasks.model.user_task import (
         ClosableTask,
         Context,
         Event,
@@ -55,7 +55,7 @@ _OF_TASKS = {name for name in __all__ if name.endswith("Task")} | {"Context", "E
 def __getattr__(name: str) -> Any:
     if name in __all__:
         # Only when it is needed, and only what is needed.
-        module = import_module("samovar.tasks.user" if name in _OF_TASKS else "samovar.patterns.api")
+        module = import_module("samovar.tasks.model.user_task" if name in _OF_TASKS else "samovar.patterns.api")
         return getattr(module, name)
     raise AttributeError(f"module 'samovar' has no attribute {name!r}")
 

@@ -36,11 +36,11 @@ from samovar.service.trial import (
     plan_of_task,
 )
 from samovar.state.store import Readable
-from samovar.tasks.bench import Bench, Crash, Written
-from samovar.tasks.clock import SetClock
-from samovar.tasks.plan import InputSpec, Plan
-from samovar.tasks.user import Task
-from samovar.tasks.user_state import StoreView, timers_of
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.user_task import Task
+from samovar.tasks.replay.harness import Bench, Crash, Written
+from samovar.tasks.user.inspect import StoreView, timers_of
 
 __all__ = ["Advance", "BadTestError", "Crash", "Driver", "Emitted", "Letter", "Part", "same_after_crashes"]
 

@@ -9,7 +9,7 @@ from samovar.patterns.avro import Avro, Listed
 from samovar.patterns.avro_schema import Schema
 from samovar.patterns.native import Decoder
 from samovar.service.settings_models import Stream
-from samovar.tasks.plan import Decoding
+from samovar.tasks.model.plan import Decoding
 
 
 def decoding_of(stream: Stream) -> Decoding:

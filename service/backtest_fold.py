@@ -25,9 +25,9 @@ from samovar.service.plans import input_of
 from samovar.service.settings_models import ServiceFile
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
-from samovar.tasks.plan import OutputTopics, Plan
-from samovar.tasks.rebuild import journal_of
-from samovar.tasks.residence import Residence
+from samovar.tasks.model.plan import OutputTopics, Plan
+from samovar.tasks.replay.rebuild import journal_of
+from samovar.tasks.rules.state_cache import Residence
 
 STATE_BYTES = 1 << 30  # of states in memory; beyond it they go to a store on disk
 LOOK_EVERY = 500_000  # events between two looks at that

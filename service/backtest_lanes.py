@@ -17,9 +17,9 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.patterns.matcher import END_OF_TIME
 from samovar.patterns.native import Batch, Int64s
 from samovar.patterns.order import Buffer, release
-from samovar.tasks.intake import Intake
-from samovar.tasks.placing import checked_streams
-from samovar.tasks.plan import Plan
+from samovar.tasks.input.placement import checked_streams
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import Plan
 
 TIME_ENTRIES = ("advance", "silent", "joined")
 

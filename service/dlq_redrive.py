@@ -28,8 +28,8 @@ from samovar.service.plans import input_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.side_topics import redrive_group
 from samovar.service.topics import Role, counted_topics, partitions_of
-from samovar.tasks.placing import MISPLACED, MOVED
-from samovar.tasks.user_heart import TASK_FAILED
+from samovar.tasks.input.placement import MISPLACED, MOVED
+from samovar.tasks.user.processor import TASK_FAILED
 
 JOIN_S = 60.0
 AT_ONCE = 200  # letters a transaction, and

@@ -13,8 +13,8 @@ from samovar.patterns.syntax import Rule, Session
 from samovar.service.frames_emit import emit_of, merged
 from samovar.service.service_rules import schema_of
 from samovar.service.stores import Site
-from samovar.tasks.plan import RuleText
-from samovar.tasks.rebuild import journal_of
+from samovar.tasks.model.plan import RuleText
+from samovar.tasks.replay.rebuild import journal_of
 
 
 @dataclass(frozen=True)

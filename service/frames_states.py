@@ -41,9 +41,9 @@ from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.state.tables import TableStore
 from samovar.state.ttl import UnknownRowVersionError
-from samovar.tasks.plan import Plan
-from samovar.tasks.user_state import user_row
-from samovar.tasks.user_timers import time_of
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.user.inspect import user_row
+from samovar.tasks.user.timers import time_of
 
 USER_END = bytes([USER[0] + 1])
 PARTIAL = pa.struct(

@@ -24,7 +24,7 @@ from samovar.service.state_view import FOREVER, keys_meant, look_up
 from samovar.service.stores import ROWS_END, Site, is_store, plan_for, position_of
 from samovar.service.verifying import rule_name
 from samovar.state.errors import StoreError
-from samovar.tasks.plan import Plan
+from samovar.tasks.model.plan import Plan
 
 if TYPE_CHECKING:
     from samovar.service.http_world import World

@@ -24,7 +24,7 @@ from samovar.service.rulebook import Rulebook, RuleEntry
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import Site, site_of
 from samovar.service.version_start import rule_that_ran
-from samovar.tasks.plan import RuleText
+from samovar.tasks.model.plan import RuleText
 
 LOOK_EVERY_S = 1.0
 OLD_S = 5.0  # a look that is older is waited for

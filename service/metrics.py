@@ -1,7 +1,8 @@
 """Metrics of one container, in Prometheus' form. docs/metrics.md says what each means and which are worth an alarm.
 
 Nothing is counted for them on the way of a batch: what is served is the last look that the container took of itself
-(tasks/metrics.py), at most a second old, with lags by the thread that asks the log for ends (tasks/reporting.py).
+(tasks/runtime/metrics.py), at most a second old, with lags by the thread that asks the log for ends
+(tasks/runtime/heartbeat.py).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.presence import Presence, TaskReport
 from samovar.service.metrics_list import COUNTS, METRICS, Kind
-from samovar.tasks.commit_times import CommitTimes
-from samovar.tasks.metrics import Look
-from samovar.tasks.reporting import Reporter
+from samovar.tasks.runtime.commit_times import CommitTimes
+from samovar.tasks.runtime.heartbeat import Reporter
+from samovar.tasks.runtime.metrics import Look
 
 PREFIX = "samovar_"
 LIVES = ("created", "restoring", "running")

@@ -4,8 +4,8 @@ All streams of a service must place a key in the same partition, or a rule would
 librdkafka place by CRC32 unless told otherwise, and nothing in a topic says who placed its records; so up to SAMPLE of
 the newest are looked at. At the first start, a topic in which over half of them are keyed otherwise is refused: nothing
 has been processed yet, and all would be dead letters. A single record in the wrong partition never stops a service, not
-even where it is the only one: it is a dead letter (samovar.tasks.placing). Streams that only later stages read are not
-looked at: they are placed again.
+even where it is the only one: it is a dead letter (samovar.tasks.input.placement). Streams that only later stages read
+are not looked at: they are placed again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.changelog.partition import partition_of
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import Mismatch
-from samovar.tasks.intake import Intake
-from samovar.tasks.placing import checked_streams
-from samovar.tasks.plan import InputSpec, Plan
+from samovar.tasks.input.placement import checked_streams
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec, Plan
 
 SAMPLE = 1_000  # records of a topic
 SAMPLE_S = 5.0  # until they must have come; what did not is not looked at

@@ -31,7 +31,7 @@ from samovar.service.match import Source, counted, open_events
 from samovar.service.progress import Progress
 from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.topics import ensure_inputs
-from samovar.tasks.collector import collector_off
+from samovar.tasks.runtime.collector import collector_off
 
 FINE, BAD_LINES = 0, 3
 SHOWN_BAD = 10

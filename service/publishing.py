@@ -1,7 +1,7 @@
 """Publish, disable, enable and roll back rules: looked at first (`plan_...`), then written to the rules topic.
 
-What a change will do is found by the very function that a running task does it with (samovar.tasks.switching), over
-the plans of now and those that would be.
+What a change will do is found by the very function that a running task does it with (samovar.tasks.rules.migration),
+over the plans of now and those that would be.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from samovar.service.service_rules import BadRules, lists_of, rules_of, schema_o
 from samovar.service.settings_models import ServiceFile
 from samovar.service.state_counts import Counted, states_here
 from samovar.service.topics import MAX_MESSAGE_BYTES, Role, counted_topics, partitions_of
-from samovar.tasks.plan import Plan, RuleText
-from samovar.tasks.switching import rules_facts, switched
+from samovar.tasks.model.plan import Plan, RuleText
+from samovar.tasks.rules.migration import rules_facts, switched
 
 ITSELF = "samovar"  # the author of what the service does itself
 NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it

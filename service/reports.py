@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from samovar.changelog.log import Log
 from samovar.service.settings_models import ServiceFile
-from samovar.tasks.clock import SystemClock
-from samovar.tasks.container import Container
-from samovar.tasks.metrics import Observer
-from samovar.tasks.reporting import Reporter
+from samovar.tasks.model.clock import SystemClock
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.heartbeat import Reporter
+from samovar.tasks.runtime.metrics import Observer
 
 
 @contextmanager

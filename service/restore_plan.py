@@ -18,10 +18,10 @@ from samovar.patterns.follow import iso_time
 from samovar.service.stores import Site, Standing, look_at
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
-from samovar.tasks.plan import MAIN
-from samovar.tasks.rebuild import Until, journal_of, rebuild
-from samovar.tasks.restoring import source_until
-from samovar.tasks.task import name_of
+from samovar.tasks.model.plan import MAIN
+from samovar.tasks.replay.rebuild import Until, journal_of, rebuild
+from samovar.tasks.replay.repair import source_until
+from samovar.tasks.runtime.stream_task import name_of
 
 SAMPLE_RECORDS = 20_000  # read to know how quick this machine is
 ENOUGH = 1_000  # records that a rate can be told from

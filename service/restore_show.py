@@ -10,7 +10,7 @@ from typing import IO, Any
 from samovar.patterns.follow import iso_time
 from samovar.service.restore_plan import Planned
 from samovar.service.restoring import Restored
-from samovar.tasks.task import name_of
+from samovar.tasks.runtime.stream_task import name_of
 
 EVERY_S = 5.0
 

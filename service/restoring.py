@@ -48,13 +48,13 @@ from samovar.state.hold import holding
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
-from samovar.tasks.deadline_index import overdue_rows
-from samovar.tasks.moment import rebuild_at
-from samovar.tasks.opening import check_against_changelog, check_against_offsets
-from samovar.tasks.plan import MAIN
-from samovar.tasks.rebuild import rebuild
-from samovar.tasks.restoring import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
-from samovar.tasks.skipping import skips_of
+from samovar.tasks.input.startup_checks import check_against_changelog, check_against_offsets
+from samovar.tasks.model.plan import MAIN
+from samovar.tasks.replay.point_in_time import rebuild_at
+from samovar.tasks.replay.rebuild import rebuild
+from samovar.tasks.replay.repair import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.rules.replay_dedup import skips_of
+from samovar.tasks.rules.timer_index import overdue_rows
 
 OnProgress = Callable[[int], None]
 

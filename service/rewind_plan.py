@@ -15,10 +15,10 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import Position
 from samovar.patterns.follow import iso_time
 from samovar.service.stores import Site
-from samovar.tasks.plan import MAIN
-from samovar.tasks.rebuild import Until, journal_of
-from samovar.tasks.restoring import refuse_members, source_until
-from samovar.tasks.task import name_of
+from samovar.tasks.model.plan import MAIN
+from samovar.tasks.replay.rebuild import Until, journal_of
+from samovar.tasks.replay.repair import refuse_members, source_until
+from samovar.tasks.runtime.stream_task import name_of
 
 SKIP_ALERTS, ALERTS_AGAIN = "skip", "again"
 

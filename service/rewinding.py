@@ -2,11 +2,12 @@
 
     STATE/<partition>/rewind.part    the state of the moment, being folded; it takes the store's place at the end
 
-One task after the other, of all stages; each is set back by the transaction that ends it (tasks/rewinding.py), or not
-at all. A kill leaves some of them done: run again with the same moment, it passes over those.
+One task after the other, of all stages; each is set back by the transaction that ends it (tasks/replay/rewind.py), or
+not at all. A kill leaves some of them done: run again with the same moment, it passes over those.
 
 A stage is set back in what it reads, and that is never taken back: what a stage before it forwarded or emitted stays
-where it is, and is not written a second time (tasks/skipping.py). So each stage does again what it did, by itself.
+where it is, and is not written a second time (tasks/rules/replay_dedup.py). So each stage does again what it did, by
+itself.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from samovar.state.folders import PART, make_private
 from samovar.state.hold import holding
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
-from samovar.tasks.plan import Plan
-from samovar.tasks.rebuild import journal_of
-from samovar.tasks.restoring import Mender, changes_between, mended_offsets
-from samovar.tasks.rewinding import Rewound, fold_back, write_back
-from samovar.tasks.skipping import SKIP, SKIP_END, Skips, rows_between, skip_rows
-from samovar.tasks.task import name_of
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay.rebuild import journal_of
+from samovar.tasks.replay.repair import Mender, changes_between, mended_offsets
+from samovar.tasks.replay.rewind import Rewound, fold_back, write_back
+from samovar.tasks.rules.replay_dedup import SKIP, SKIP_END, Skips, rows_between, skip_rows
+from samovar.tasks.runtime.stream_task import name_of
 
 OnProgress = Callable[[int], None]
 

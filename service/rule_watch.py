@@ -20,8 +20,8 @@ from samovar.service.publishing import quarantine
 from samovar.service.rulebook import folded, with_book
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import ensure
-from samovar.tasks.notes import Note
-from samovar.tasks.plan import Plan
+from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.plan import Plan
 
 LOOK_EVERY_S = 0.5
 CLOSE_S = 5.0

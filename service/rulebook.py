@@ -114,7 +114,7 @@ class Effects:
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
 
     def _journal(self, topic: str) -> dict[int, list[Entry]]:
-        from samovar.tasks.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
+        from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
 
         known = self.log.topics([topic]).get(topic)
         places = [TopicPartition(topic, each) for each in range(0 if known is None else known.partitions)]

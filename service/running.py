@@ -22,12 +22,12 @@ from samovar.service.telling import logging_told, teller
 from samovar.service.topics import ensure
 from samovar.state.folders import close_to_others
 from samovar.state.rocks import Memory
-from samovar.tasks.clock import Clock, SystemClock
-from samovar.tasks.container import Container, Status
-from samovar.tasks.core import Counts
-from samovar.tasks.notes import Note
-from samovar.tasks.slot_claim import SlotClaim
-from samovar.tasks.task import LIVE_BUDGET, Upkeep
+from samovar.tasks.model.clock import Clock, SystemClock
+from samovar.tasks.model.log_events import Note
+from samovar.tasks.rules.processor import Counts
+from samovar.tasks.runtime.container import Container, Status
+from samovar.tasks.runtime.slot_claim import SlotClaim
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Upkeep
 
 __all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
 STATUS_EVERY_S = 5.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from samovar.patterns.nearest import did_you_mean
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_tasks import TaskSettings
-from samovar.tasks.user_loading import file_of
+from samovar.tasks.user.loading import file_of
 
 Found = tuple[tuple[str | int, ...], str, str | None, str | None]  # as settings_check.Fault
 

@@ -31,9 +31,9 @@ from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import Site, digest_of, plan_for, position_of
 from samovar.state.rocks import RocksStore
 from samovar.state.tables import TableStore
-from samovar.tasks.moment import rebuild_at
-from samovar.tasks.plan import Plan
-from samovar.tasks.rebuild import journal_of, rebuild
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay.point_in_time import rebuild_at
+from samovar.tasks.replay.rebuild import journal_of, rebuild
 
 
 @dataclass(frozen=True)

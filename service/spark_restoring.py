@@ -30,8 +30,8 @@ from samovar.service.spark_jobs import Part, ranges_of, refuse_away, shipped, st
 from samovar.service.stores import Site, look_at
 from samovar.state.folders import PART, tidy
 from samovar.state.rocks import RocksStore
-from samovar.tasks.rebuild import Until
-from samovar.tasks.restoring import stands_alike
+from samovar.tasks.replay.rebuild import Until
+from samovar.tasks.replay.repair import stands_alike
 
 
 def stage_all(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:

@@ -25,8 +25,8 @@ from samovar.service.stores import ROWS_END, Site, digest_of, is_store, plan_for
 from samovar.service.verifying import canonical, differences, rule_name
 from samovar.state.prefixed import after
 from samovar.state.store import Readable
-from samovar.tasks.plan import Plan
-from samovar.tasks.task import name_of
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.runtime.stream_task import name_of
 
 EVENTS_READ = 5  # of what a rule has bound of a key, the newest; of the others their places are told
 

@@ -15,7 +15,7 @@ from samovar.changelog.record import row_parts
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import reading, rows_of
 from samovar.state.errors import StoreError
-from samovar.tasks.task import task_folder
+from samovar.tasks.runtime.stream_task import task_folder
 
 LOOK_S = 1.0
 COUNTED_AT_ONCE = 5_000

@@ -22,10 +22,10 @@ from samovar.state.memory import MemoryStore
 from samovar.state.stack import ROWS, namespace
 from samovar.state.store import Readable
 from samovar.state.ttl import UnknownRowVersionError
-from samovar.tasks.plan import Plan
-from samovar.tasks.user_state import UserRow, rows_of_stores, timers_of, user_row
-from samovar.tasks.user_timers import OWN, TIMER, time_of
-from samovar.tasks.user_values import key_bytes
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.user.inspect import UserRow, rows_of_stores, timers_of, user_row
+from samovar.tasks.user.stores import key_bytes
+from samovar.tasks.user.timers import OWN, TIMER, time_of
 
 SHOWN_CHARACTERS = 300
 

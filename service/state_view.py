@@ -31,7 +31,7 @@ from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.patterns.unparse import unparse
 from samovar.service.state_rows import UnreadableError, head_of, history_of
 from samovar.state.store import Scanning
-from samovar.tasks.plan import Plan
+from samovar.tasks.model.plan import Plan
 
 SHOWN_EVENTS = 5
 FOREVER = 1 << 61  # event times beyond it stand for never

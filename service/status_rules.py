@@ -13,7 +13,7 @@ from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import counted_topics, partitions_of
-from samovar.tasks.plan import RuleText
+from samovar.tasks.model.plan import RuleText
 
 
 @dataclass(frozen=True)

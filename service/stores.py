@@ -22,10 +22,10 @@ from samovar.state.errors import StoreError, StoreMissing
 from samovar.state.secondary import SecondaryStore
 from samovar.state.soundness import check_sound, holds_rows
 from samovar.state.store import Readable
-from samovar.tasks.plan import MAIN, Plan
-from samovar.tasks.restoring import plan_of_position
-from samovar.tasks.task import task_folder
-from samovar.tasks.user_state import digest_of_task
+from samovar.tasks.model.plan import MAIN, Plan
+from samovar.tasks.replay.repair import plan_of_position
+from samovar.tasks.runtime.stream_task import task_folder
+from samovar.tasks.user.inspect import digest_of_task
 
 ROWS_END = bytes([ROW[0] + 1])
 MAIN_NAME = "main"  # as people name the stage that has no name

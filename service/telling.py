@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, TypeAlias
 
-from samovar.tasks.notes import Note
+from samovar.tasks.model.log_events import Note
 
 FORMS = ("text", "json")
 KAFKA = "samovar.kafka"

@@ -21,7 +21,7 @@ from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.settings_tasks_check import emitted_topics
 from samovar.service.side_topics import access_topic, audit_topic, labels_topic
 from samovar.service.user_tasks import task_forwards
-from samovar.tasks.plan import Forward
+from samovar.tasks.model.plan import Forward
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
 MAX_HEAD_BYTES = 1_024  # what a forwarded event has before it, and its key's growth

@@ -25,7 +25,7 @@ from samovar.service.stages import sources_of
 from samovar.service.synth_live import Arrival, Feed, Recipe, keys_for
 from samovar.service.topics import ensure_inputs
 from samovar.service.traffic_mark import Mark, append_of, read_mark, spec_of, topic_of
-from samovar.tasks.clock import Clock, SystemClock
+from samovar.tasks.model.clock import Clock, SystemClock
 
 TYPES = {
     "fraud": ("purchase", "refund", "login", "transfer", "order", "payment", "cancel"),

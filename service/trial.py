@@ -20,10 +20,10 @@ from samovar.patterns.syntax import Rule
 from samovar.service.plans import input_of, plans_of
 from samovar.service.settings import load_service
 from samovar.service.settings_models import Stream
-from samovar.tasks.bench import Written
-from samovar.tasks.plan import MAIN, InputSpec, OutputTopics, Plan, RuleText
-from samovar.tasks.user import Task
-from samovar.tasks.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.model.plan import MAIN, InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.model.user_task import Task
+from samovar.tasks.replay.harness import Written
 
 Time: TypeAlias = int | str  # ms, or `10s`
 Streams: TypeAlias = Mapping[str, Mapping[str, Any]]  # as in a service file: {"purchase": {"key": "card"}}

@@ -12,9 +12,9 @@ from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.settings_tasks import TaskSettings
 from samovar.service.settings_tasks_check import emit_topics
 from samovar.service.stages import topic_of
-from samovar.tasks.plan import Forward, InputSpec, Plan
-from samovar.tasks.user_loading import load_class, version_of
-from samovar.tasks.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.model.plan import Forward, InputSpec, Plan
+from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.user.loading import load_class, version_of
 
 FOR_TASKS = "for-tasks"  # in the names of repartition topics that all tasks share
 HOLDS_MS = 60_000  # for which an idle partition holds event time back, by a second at most; then by nothing

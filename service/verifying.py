@@ -38,12 +38,12 @@ from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
 from samovar.state.soundness import check_sound
 from samovar.state.store import Readable, TaskStore
-from samovar.tasks.deadline_index import overdue_rows
-from samovar.tasks.plan import MAIN, Plan
-from samovar.tasks.rebuild import Rebuilt, Until, journal_of, rebuild
-from samovar.tasks.restoring import logged_rows
-from samovar.tasks.task import name_of
-from samovar.tasks.user_timers import overdue_timers
+from samovar.tasks.model.plan import MAIN, Plan
+from samovar.tasks.replay.rebuild import Rebuilt, Until, journal_of, rebuild
+from samovar.tasks.replay.repair import logged_rows
+from samovar.tasks.rules.timer_index import overdue_rows
+from samovar.tasks.runtime.stream_task import name_of
+from samovar.tasks.user.timers import overdue_timers
 
 UNREADABLE = b"\x00unreadable"
 OnProgress = Callable[[str, int], None]

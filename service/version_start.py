@@ -17,9 +17,9 @@ from samovar.patterns.syntax import Rule
 from samovar.service.http_rows import containing
 from samovar.service.stages import stage_of
 from samovar.service.stores import Site
-from samovar.tasks.forwarding import ONE_KEY
-from samovar.tasks.plan import MAIN, RuleText
-from samovar.tasks.switching import rule_of
+from samovar.tasks.input.repartition_sink import ONE_KEY
+from samovar.tasks.model.plan import MAIN, RuleText
+from samovar.tasks.rules.migration import rule_of
 
 KINDS = (b'"kind":"rules"', b'"kind":"rewind"')  # of entries that say which rules are at work
 

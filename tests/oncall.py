@@ -27,8 +27,8 @@ from samovar.service.running import container_of
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
 from samovar.state.rocks import RocksStore
-from samovar.tasks.clock import SetClock
-from samovar.tasks.container import Container
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.runtime.container import Container
 
 ROOT = Path(__file__).resolve().parent.parent
 START = 1_767_600_000_000  # event time of the first event

@@ -21,7 +21,7 @@ from samovar.changelog.log import Append
 from samovar.service.access import Role, add_token
 from samovar.service.logs import opened
 from samovar.service.views_store import Manifest, ViewStore
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.http import Served, served
 from tests.oncall import START, Service, catch_up
 from tests.patterns.avro_making import encoded

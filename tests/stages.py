@@ -13,9 +13,9 @@ from samovar.changelog.record import Position
 from samovar.service.plans import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
-from samovar.tasks.plan import Plan
-from samovar.tasks.rebuild import Until, rebuild
-from samovar.tasks.task import task_folder
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.runtime.stream_task import task_folder
 from tests import oracle
 from tests.contracts.log_driving import Row
 from tests.faults.comparing import at_places, event_of, header

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from samovar.changelog import presence
 from samovar.changelog.presence import Presence, RestoreReport, TaskReport
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.browser.conftest import COMMAND, ROOT, RULES, SERVICE, Site, address_in, opened, started
 from tests.browser.waiting import wait_for
 from tests.oncall import Service

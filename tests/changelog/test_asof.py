@@ -9,7 +9,7 @@ from samovar.changelog.log import Append, Pair, TopicPartition, TopicSpec
 from samovar.changelog.record import FOLLOWING, POSITION, Position, pack_position
 from samovar.changelog.restore import Changelog
 from samovar.common.tunables import Tunables
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 

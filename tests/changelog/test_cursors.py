@@ -8,7 +8,7 @@ from samovar.changelog.cursors import POLL_S, STUCK_S, Cursor, in_pieces, read_a
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.common.tunables import Tunables
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.test_broker import IN, OUT, Cluster, out

@@ -236,9 +236,7 @@ def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, m
     assert log.topics([name]) == {}
 
 
-def first_answer(
-    log: KafkaLog, monkeypatch: pytest.MonkeyPatch, question: str, answer: Any, *, times: int = 1
-) -> None:
+def first_answer(log: KafkaLog, monkeypatch: pytest.MonkeyPatch, question: str, answer: Any, *, times: int = 1) -> None:
     """The first time that this is asked, or the first times, all answers are this one, or fail with it."""
     ask, asked = getattr(log._admin, question), list[Any]()
 

@@ -12,7 +12,7 @@ from samovar.changelog.record import FOLLOWING, INDEXED, POSITION, Following, Po
 from samovar.changelog.restore import STUCK_S, Changelog, Restore, following_of, next_step
 from samovar.common.tunables import Tunables
 from samovar.state.memory import MemoryStore
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import pytest
 
 from samovar.changelog.log import Delivery, Headers, Joining, Log, Member, Reader, Records, TopicPartition, TopicSpec
-from samovar.tasks.clock import SystemClock
+from samovar.tasks.model.clock import SystemClock
 
 DEADLINE_S = 30.0
 POLL_S = 0.05

@@ -19,7 +19,7 @@ from pathlib import Path
 from samovar.changelog import kafka_member, restore
 from samovar.service.cli import app
 from samovar.state import points
-from samovar.tasks import container, slot_claim
+from samovar.tasks.runtime import container, slot_claim
 
 LOADED = ["samovar.service.cli", "samovar.service.running", "samovar.service.settings", "samovar.service.logs"]
 LOADED += ["samovar.changelog.embedded", "samovar.changelog.kafka"]

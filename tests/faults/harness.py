@@ -27,10 +27,10 @@ from samovar.service.topics import ensure
 from samovar.service.verifying import overdue_in
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Store
-from samovar.tasks.clock import Clock
-from samovar.tasks.container import Container
-from samovar.tasks.plan import Plan
-from samovar.tasks.task import task_folder
+from samovar.tasks.model.clock import Clock
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.stream_task import task_folder
 from tests.contracts.log_driving import Row, read_to_end, unique
 from tests.faults import child
 from tests.matching import rules_of

@@ -10,10 +10,10 @@ from typing import Any
 
 from samovar.service.running import container_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.clock import SetClock
-from samovar.tasks.container import Container
-from samovar.tasks.rebuild import Until, rebuild
-from samovar.tasks.receiving import Receiver
+from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.runtime.container import Container
 from tests import oracle
 from tests.faults.comparing import at_places, event_of, header
 from tests.faults.harness import Fields, Match, Service, digest_of, position_of, wait_until

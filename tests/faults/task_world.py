@@ -17,10 +17,10 @@ from samovar.changelog.partition import partition_of
 from samovar.service.running import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
-from samovar.tasks.plan import Plan
-from samovar.tasks.rebuild import Until, rebuild
-from samovar.tasks.task import task_folder
-from samovar.tasks.user_state import digest_of_task
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.runtime.stream_task import task_folder
+from samovar.tasks.user.inspect import digest_of_task
 from tests.faults.harness import Service, make_service, position_of
 
 START_MS = 1_700_000_000_000

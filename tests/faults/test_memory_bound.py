@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from samovar.tasks.clock import SetClock
-from samovar.tasks.container import Container
-from samovar.tasks.intake import Intake
-from samovar.tasks.user_intake import WholeIntake
+from samovar.tasks.input.source import Intake
+from samovar.tasks.input.user_source import WholeIntake
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.runtime.container import Container
 from tests.faults.conftest import Making
 from tests.faults.harness import Service, wait_until
 

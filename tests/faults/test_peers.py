@@ -13,7 +13,7 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Pair
 from samovar.changelog.partition import partition_of
 from samovar.service.logs import open_log
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.faults import world
 from tests.faults.conftest import Making
 from tests.faults.ending import ends_right

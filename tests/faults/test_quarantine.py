@@ -13,9 +13,9 @@ import pytest
 
 from samovar.service import running
 from samovar.service.cli import run
-from samovar.tasks.clock import SetClock
-from samovar.tasks.container import Container
-from samovar.tasks.task import LIVE_BUDGET
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET
 from tests.faults import world
 from tests.faults.conftest import Making
 from tests.faults.harness import Match, Service

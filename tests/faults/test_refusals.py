@@ -21,7 +21,7 @@ from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.record import FOLLOWING, Following, pack_following
 from samovar.changelog.restore import following_of
 from samovar.state import snapshots
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.faults import world
 from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.conftest import Making

@@ -17,7 +17,7 @@ from samovar.service.plans import plan_of
 from samovar.service.publishing import plan_publish, publish
 from samovar.service.rulebook import with_rulebook
 from samovar.state.memory import MemoryStore
-from samovar.tasks.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import Until, rebuild
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making

@@ -23,8 +23,8 @@ from samovar.changelog.registry import RegistryUnavailable
 from samovar.patterns.avro import framed
 from samovar.service.running import container_of
 from samovar.service.settings import load_service
-from samovar.tasks import container as containers
-from samovar.tasks.container import Container
+from samovar.tasks.runtime import container as containers
+from samovar.tasks.runtime.container import Container
 from tests.oncall import RULES, START, Service, catch_up, is_equal, many, purchase, restored, run, wipe
 from tests.patterns.avro_making import encoded
 from tests.registry import USER, TestRegistry, running

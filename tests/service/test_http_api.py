@@ -12,9 +12,9 @@ import pytest
 from samovar.changelog.log import Append
 from samovar.service.alerts_index import AlertsIndex
 from samovar.service.alerts_index_follow import Follower
-from samovar.tasks.clock import SystemClock
-from samovar.tasks.metrics import Observer
-from samovar.tasks.reporting import Reporter
+from samovar.tasks.model.clock import SystemClock
+from samovar.tasks.runtime.heartbeat import Reporter
+from samovar.tasks.runtime.metrics import Observer
 from tests.http import Served, listening_to, served, wait_for
 from tests.oncall import RULES, make, many, purchase
 

@@ -18,10 +18,10 @@ from samovar.changelog.errors import LogUnavailable
 from samovar.changelog.record import Position
 from samovar.changelog.rules_topic import read_changes
 from samovar.service import running
-from samovar.tasks.container import Container
-from samovar.tasks.metrics import at_work
-from samovar.tasks.plan import Plan
-from samovar.tasks.task import LIVE_BUDGET, Task
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.metrics import at_work
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Task
 from tests.oncall import ROOT, Service, catch_up, make, run
 from tests.service.test_rule_changes import alerts, equal, journal, published, take
 
@@ -358,8 +358,8 @@ import sys
 from dataclasses import replace
 from samovar.service import running
 from samovar.service.cli import main
-from samovar.tasks.plan import Plan
-from samovar.tasks.task import LIVE_BUDGET, Task
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Task
 name, value = sys.argv.pop().split("=")
 own, limits = running.upkeep_of, {name: int(value)}
 running.upkeep_of = lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))

@@ -12,7 +12,7 @@ from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.record import key_prefix, row_parts
 from samovar.state.rocks import RocksStore
-from samovar.tasks.restoring import Mender
+from samovar.tasks.replay.repair import Mender
 from tests.oncall import (
     Service,
     is_equal,

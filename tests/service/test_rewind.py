@@ -23,10 +23,10 @@ from samovar.changelog.journal import (
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import Input, Position
 from samovar.state.memory import MemoryStore
-from samovar.tasks.rebuild import journal_of
-from samovar.tasks.restoring import Mender
-from samovar.tasks.skipping import Skips, rows_between, skip_rows
-from samovar.tasks.storm import Alarm
+from samovar.tasks.replay.rebuild import journal_of
+from samovar.tasks.replay.repair import Mender
+from samovar.tasks.rules.rate_limiter import Alarm
+from samovar.tasks.rules.replay_dedup import Skips, rows_between, skip_rows
 from tests.oncall import HOUR, START, Service, catch_up, is_equal, make, many, purchase, run, run_apart, wipe
 
 TIMER = """

@@ -28,10 +28,10 @@ from samovar.service.running import container_of
 from samovar.service.state_counts import states_here
 from samovar.service.stores import site_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.container import Container
-from samovar.tasks.metrics import Observer
-from samovar.tasks.rebuild import Until, rebuild
-from samovar.tasks.reporting import Reporter
+from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.heartbeat import Reporter
+from samovar.tasks.runtime.metrics import Observer
 from tests.contracts.log_driving import read_to_end
 from tests.oncall import RULES, Service, catch_up, make, many, purchase, run
 

@@ -42,7 +42,7 @@ from samovar.service.spark_restoring import OnSpark
 from samovar.service.stores import site_of
 from samovar.service.views_sources import Sources, bounds_of, table_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import Until, rebuild
 from tests.oncall import ROOT, RULES, Service, make, many, restored, run, run_apart, wipe
 
 SPREAD = "rule: spread\nmatch: |\n  aggregate by country over 1m [purchase where true] having distinct(card) >= 4\n"

@@ -22,10 +22,10 @@ from samovar.service.http_watch import rates_of
 from samovar.service.running import container_of
 from samovar.service.status import ContainerStatus, ServiceStatus, containers_of
 from samovar.service.status_show import seconds_text
-from samovar.tasks.clock import SetClock, SystemClock
-from samovar.tasks.container import Container
-from samovar.tasks.metrics import Observer
-from samovar.tasks.reporting import Ends, Reporter
+from samovar.tasks.model.clock import SetClock, SystemClock
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.heartbeat import Ends, Reporter
+from samovar.tasks.runtime.metrics import Observer
 from tests.oncall import Service, catch_up, make, many, purchase, run
 
 NOW = 1_800_000_000_000

@@ -18,7 +18,7 @@ from samovar.service.settings_models import ServiceFile
 from samovar.service.synth_live import BACK_MS, DISORDER_MS, Feed, Recipe
 from samovar.service.traffic import Run, Wanted, alone, kind_of
 from samovar.service.traffic_mark import append_of, read_mark, topic_of
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.oncall import run_apart
 
 START = 1_800_000_000_000

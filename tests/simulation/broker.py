@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Bounds, Headers, Pair, Topic, TopicPartition, TopicSpec
 from samovar.changelog.partition import partition_of
-from samovar.tasks.clock import Clock
+from samovar.tasks.model.clock import Clock
 
 SESSION_MS = 6_000
 TRANSACTION_MS = 10_000

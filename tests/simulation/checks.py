@@ -24,12 +24,12 @@ from samovar.service.stores import digest_of
 from samovar.service.verifying import overdue_in
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
-from samovar.tasks.placing import checked_streams
-from samovar.tasks.plan import MAIN, InputSpec, Plan, RuleText
-from samovar.tasks.rebuild import Until, rebuild
-from samovar.tasks.restoring import logged_rows
-from samovar.tasks.skipping import skips_of
-from samovar.tasks.switching import rule_of
+from samovar.tasks.input.placement import checked_streams
+from samovar.tasks.model.plan import MAIN, InputSpec, Plan, RuleText
+from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.repair import logged_rows
+from samovar.tasks.rules.migration import rule_of
+from samovar.tasks.rules.replay_dedup import skips_of
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
 from tests.simulation.counting import TASK, expected_counts, text_of

@@ -12,7 +12,7 @@ import pytest
 from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Delivery, Log, Member, TopicPartition, TopicSpec
 from samovar.state import points
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.contracts.log_driving import Seat, rows_of
 from tests.simulation.broker import SESSION_MS, TRANSACTION_MS, Broker
 from tests.simulation.faults import Fault, Killed

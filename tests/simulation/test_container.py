@@ -20,9 +20,9 @@ from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import ensure
 from samovar.state.rocks import Memory
-from samovar.tasks.clock import SetClock
-from samovar.tasks.container import Container
-from samovar.tasks.task import Upkeep
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.stream_task import Upkeep
 from tests.faults import world
 from tests.simulation.broker import Broker
 from tests.simulation.faults import Fault, Faults, Killed

@@ -12,9 +12,9 @@ from weakref import WeakSet
 import pytest
 
 from samovar.changelog.errors import LogUnavailable
-from samovar.tasks.clock import SetClock
-from samovar.tasks.collector import collector_off
-from samovar.tasks.container import CALM_S, TROUBLE_S, Container
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.runtime.collector import collector_off
+from samovar.tasks.runtime.container import CALM_S, TROUBLE_S, Container
 from tests.simulation.scenario import (
     START_MS,
     Cycle,

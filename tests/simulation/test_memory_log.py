@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from samovar.changelog.log import Log
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog
 from tests.simulation.broker import Broker

@@ -9,7 +9,7 @@ import pytest
 from samovar.state.errors import StoreClosed, StoreHeld
 from samovar.state.snapshots import Changelog, Manifest
 from samovar.state.store import Store
-from samovar.tasks.clock import SetClock
+from samovar.tasks.model.clock import SetClock
 from tests.contracts.store import StoreContract
 from tests.simulation.broker import Broker
 from tests.simulation.faults import Killed

@@ -37,10 +37,10 @@ from samovar.service.stores import Site, site_of
 from samovar.service.topics import ensure
 from samovar.state import points
 from samovar.state.store import Readable
-from samovar.tasks.clock import SetClock
-from samovar.tasks.container import Container
-from samovar.tasks.plan import MAIN, Plan
-from samovar.tasks.task import Life
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.model.plan import MAIN, Plan
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.stream_task import Life
 from tests.simulation.broker import Broker, VisibleRecord
 from tests.simulation.checks import (
     Broken,

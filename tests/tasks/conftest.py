@@ -16,7 +16,7 @@ from tests.faults.stage import Stage, Staging, staged
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging]:
     """Makes a service of its own for each call."""
-    monkeypatch.setattr("samovar.tasks.container.POLL_S", 0.0)
+    monkeypatch.setattr("samovar.tasks.runtime.container.POLL_S", 0.0)
     with ExitStack() as stack:
         made: list[Stage] = []
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from samovar.changelog.record import DEADLINE, INDEXED, ROW
 from samovar.patterns.matcher import NEVER
 from samovar.state.memory import MemoryStore
-from samovar.tasks.deadline_index import DeadlineIndex, Deadlines, Index, time_bytes
+from samovar.tasks.rules.timer_index import DeadlineIndex, Deadlines, Index, time_bytes
 
 
 def deadlines(**times: int) -> Deadlines:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from samovar.tasks.intake import Intake
-from samovar.tasks.plan import InputSpec
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec
 from samovar.testing import Crash, Driver, same_after_crashes
 from tests.faults.comparing import header, shown
 from tests.faults.stage import Stage, Staging, ids, told_without_late

@@ -13,9 +13,9 @@ from samovar.changelog.packed import Packed
 from samovar.changelog.record import Told
 from samovar.patterns.native import joined
 from samovar.patterns.order import NO_TIME
-from samovar.tasks.forwarding import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State
-from samovar.tasks.intake import Intake
-from samovar.tasks.plan import Forward, InputSpec
+from samovar.tasks.input.repartition_sink import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import Forward, InputSpec
 
 T0 = 1_000_000
 IDLE, SLACK, LASTING = 5_000, 400, 9_000

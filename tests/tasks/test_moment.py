@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from samovar.state.memory import MemoryStore
-from samovar.tasks.moment import rebuild_at
-from samovar.tasks.rebuild import Rebuilt, Until
+from samovar.tasks.replay.point_in_time import rebuild_at
+from samovar.tasks.replay.rebuild import Rebuilt, Until
 from tests.simulation.scenario import START_MS, Publish, Settle
 from tests.simulation.test_found import SINGLE, record, scenario
 from tests.simulation.world import World

@@ -11,15 +11,15 @@ import pytest
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Bounds, Delivery, Topic, TopicPartition, TopicSpec
 from samovar.changelog.record import Input, Position
-from samovar.tasks.clock import SetClock
-from samovar.tasks.opening import (
+from samovar.tasks.input.startup_checks import (
     check_against_changelog,
     check_against_inputs,
     check_against_journal,
     check_against_offsets,
     read_between,
 )
-from samovar.tasks.plan import InputSpec
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.model.plan import InputSpec
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 

@@ -12,10 +12,10 @@ import pytest
 from samovar.changelog.log import TopicPartition
 from samovar.common.tunables import Tunables
 from samovar.patterns.native import joined
-from samovar.tasks.intake import Intake
-from samovar.tasks.pausing import Pausing
-from samovar.tasks.plan import InputSpec
-from samovar.tasks.task import Life
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec
+from samovar.tasks.runtime.backpressure import Pausing
+from samovar.tasks.runtime.stream_task import Life
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 

@@ -15,9 +15,9 @@ from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.changelog.partition import partition_of
 from samovar.changelog.record import Input, Position, pack_position, unpack_position
 from samovar.patterns.native import Decoder, joined
-from samovar.tasks.intake import Intake
-from samovar.tasks.placing import is_on, is_on_at, needed_turns
-from samovar.tasks.plan import InputSpec
+from samovar.tasks.input.placement import is_on, is_on_at, needed_turns
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec
 
 T0 = 1_700_000_000_000
 KEYS = st.one_of(

@@ -20,8 +20,8 @@ from samovar.changelog.packed import Packed
 from samovar.changelog.record import Position, pack_position, unpack_position
 from samovar.common.tunables import Tunables
 from samovar.patterns.native import joined
-from samovar.tasks.plan import InputSpec
-from samovar.tasks.receiving import Receiver
+from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.model.plan import InputSpec
 
 SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "").split()] or range(30)
 PARTITIONS = 3

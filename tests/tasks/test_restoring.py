@@ -21,10 +21,10 @@ from samovar.changelog.record import (
 )
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
-from samovar.tasks.clock import SetClock
-from samovar.tasks.plan import OutputTopics
-from samovar.tasks.restoring import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
-from samovar.tasks.rewinding import Rewound, write_back
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.model.plan import OutputTopics
+from samovar.tasks.replay.repair import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.replay.rewind import Rewound, write_back
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 

@@ -17,7 +17,7 @@ from samovar.changelog.log import Append
 from samovar.patterns.native import joined
 from samovar.service.metrics_list import COUNTS
 from samovar.service.publishing import plan_publish, publish
-from samovar.tasks.task import Life
+from samovar.tasks.runtime.stream_task import Life
 from tests.faults.harness import Service, wait_until
 from tests.faults.stage import Stage, Staging
 from tests.faults.task_world import rebuilt_digests, task_digests

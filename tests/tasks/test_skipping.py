@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from samovar.state.memory import MemoryStore
-from samovar.tasks.skipping import Skips, skip_rows, skips_of
-from samovar.tasks.storm import Alarm
+from samovar.tasks.rules.rate_limiter import Alarm
+from samovar.tasks.rules.replay_dedup import Skips, skip_rows, skips_of
 
 
 def skips(topics: tuple[str, ...] = ()) -> Skips:

@@ -13,8 +13,8 @@ from samovar.changelog.embedded import EmbeddedLog
 from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
 from samovar.changelog.presence import Presence, all_seen
-from samovar.tasks import slot_claim
-from samovar.tasks.slot_claim import SlotClaim
+from samovar.tasks.runtime import slot_claim
+from samovar.tasks.runtime.slot_claim import SlotClaim
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from samovar.changelog.log import TopicPartition
 from samovar.state.errors import StoreHeld
-from samovar.tasks.container import ASK_EVERY, HELD_MS, Container
-from samovar.tasks.task import Task
+from samovar.tasks.runtime.container import ASK_EVERY, HELD_MS, Container
+from samovar.tasks.runtime.stream_task import Task
 from tests.simulation.test_found import SINGLE, record, scenario
 from tests.simulation.world import World
 

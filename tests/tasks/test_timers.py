@@ -13,8 +13,8 @@ import pytest
 from samovar.changelog.log import TopicPartition
 from samovar.service.running import plan_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.rebuild import Until, rebuild
-from samovar.tasks.task import Life
+from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.runtime.stream_task import Life
 from tests.faults.harness import Service, wait_until
 from tests.faults.stage import Stage, Staging
 

@@ -17,10 +17,10 @@ from samovar.changelog.record import Input, Position, Unknown, pack_position, un
 from samovar.patterns.avro import Avro, Listed, framed
 from samovar.patterns.avro_schema import parse_schema
 from samovar.patterns.native import joined
-from samovar.tasks.intake import Intake
-from samovar.tasks.plan import InputSpec
-from samovar.tasks.receiving import Receiver
-from samovar.tasks.unknown_schemas import edges_of, needed, turned, unknown_at, unknown_yet
+from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec
 from tests.patterns.avro_making import encoded
 
 EVENT = {"type": "record", "name": "E", "fields": [{"name": "k", "type": "string"}, {"name": "ts", "type": "long"}]}

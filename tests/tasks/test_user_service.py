@@ -16,10 +16,10 @@ from samovar.service.topics_rights import rights
 from samovar.service.user_tasks import spec_of
 from samovar.state.rocks import RocksStore
 from samovar.state.stack import ROWS, namespace
-from samovar.tasks.deadline_index import time_bytes
-from samovar.tasks.task import task_folder
-from samovar.tasks.user_state import rows_of_stores
-from samovar.tasks.user_timers import OWN, TIMER
+from samovar.tasks.rules.timer_index import time_bytes
+from samovar.tasks.runtime.stream_task import task_folder
+from samovar.tasks.user.inspect import rows_of_stores
+from samovar.tasks.user.timers import OWN, TIMER
 from tests import stages
 from tests.faults.comparing import header
 from tests.faults.harness import Service

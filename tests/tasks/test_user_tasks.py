@@ -12,8 +12,8 @@ import pytest
 
 from samovar import ClosableTask, Context, Event, InitableTask, Task, TimerTask, WindowableTask
 from samovar.changelog.errors import Refused
-from samovar.tasks.skipping import skip_rows
-from samovar.tasks.user_state import rows_of_stores
+from samovar.tasks.rules.replay_dedup import skip_rows
+from samovar.tasks.user.inspect import rows_of_stores
 from samovar.testing import Advance, Crash, Driver, Emitted, same_after_crashes
 
 S = 1_000

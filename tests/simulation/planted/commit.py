@@ -11,9 +11,9 @@ from unittest.mock import patch
 from samovar.changelog.errors import CommitUnknown, Fenced
 from samovar.changelog.log import Append, TopicPartition
 from samovar.state.points import passing
-from samovar.tasks.container import Container
-from samovar.tasks.core import Core, Outcome
-from samovar.tasks.task import Task
+from samovar.tasks.rules.processor import Core, Outcome
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.stream_task import Task
 from tests.simulation.memory_member import MemoryMember
 
 Patching = AbstractContextManager[object]

@@ -10,8 +10,8 @@ from unittest.mock import patch
 from samovar.changelog import restore
 from samovar.changelog.log import Bounds, Log, TopicPartition
 from samovar.changelog.restore import Changelog, Restore
-from samovar.tasks import task
-from samovar.tasks.task import Task
+from samovar.tasks.runtime import stream_task as task
+from samovar.tasks.runtime.stream_task import Task
 
 Patching = AbstractContextManager[object]
 

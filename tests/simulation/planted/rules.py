@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from samovar.tasks import switching
-from samovar.tasks.core import Core
-from samovar.tasks.forwarding import Forwarding
-from samovar.tasks.intake import Intake
-from samovar.tasks.muting import Muting
-from samovar.tasks.storm import Guard
-from samovar.tasks.task import Task
-from samovar.tasks.topic_watch import TopicWatch
+from samovar.tasks.input.repartition_sink import Forwarding
+from samovar.tasks.input.source import Intake
+from samovar.tasks.rules import migration as switching
+from samovar.tasks.rules.processor import Core
+from samovar.tasks.rules.rate_limiter import Guard
+from samovar.tasks.rules.shadow_filter import Muting
+from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.runtime.topic_watch import TopicWatch
 
 Patching = AbstractContextManager[object]
 

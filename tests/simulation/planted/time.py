@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.record import Input, Position
-from samovar.tasks.deadline_index import DeadlineIndex, Index
-from samovar.tasks.intake import Intake
-from samovar.tasks.residence import Residence
-from samovar.tasks.task import Task
+from samovar.tasks.input.source import Intake
+from samovar.tasks.rules.state_cache import Residence
+from samovar.tasks.rules.timer_index import DeadlineIndex, Index
+from samovar.tasks.runtime.stream_task import Task
 
 Patching = AbstractContextManager[object]
 

@@ -1,0 +1,418 @@
+"""Intake from repartition topics: events of many source partitions, named by their source, in order.
+
+One repartition topic brings events of all partitions of a stream. `Receiver` keeps a watermark for each of them, and
+event time is the least; where all are silent, the largest that one of them told.
+
+It has no idle rule: that a source partition is idle, or silent, is told by marks (samovar.changelog.forwarded), and
+they take effect where they stand in the topic, so that a replay needs no journal for them. Only where a silent
+partition speaks again does event time depend on what other streams did meanwhile: that it joined, and at which time,
+is a journal entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from samovar.changelog.cursors import Part as RecordsPart
+from samovar.changelog.errors import Refused
+from samovar.changelog.forwarded import (
+    EVENT,
+    FORMAT,
+    HEAD_BYTES,
+    MARK,
+    SILENT,
+    Heads,
+    Mark,
+    Originals,
+    heads_of,
+    marks_of,
+)
+from samovar.changelog.journal import ANEW, SCHEMA, Entry
+from samovar.changelog.letters import Origin
+from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
+from samovar.changelog.record import UNKNOWN_SINCE, Input, Part, Position
+from samovar.common.tunables import DEFAULTS, Tunables
+from samovar.patterns.native import Batch, Int32s, joined
+from samovar.patterns.order import NO_TIME, Ordered, due_at, release
+from samovar.tasks.input.received import (
+    Bookmark,
+    Join,
+    Received,
+    Taken,
+    first_of,
+    is_ours,
+    known_time,
+    messages_at,
+    nothing,
+    together,
+)
+from samovar.tasks.input.schema_history import edges_of, needed, unknown_at, unknown_yet
+from samovar.tasks.input.source import Dead, Fed, Intake, Late, Source, cut_at, wrong_types
+from samovar.tasks.model.plan import InputSpec
+
+
+class Receiver(Intake):
+    """The repartition topics of one task. The source of truth for how far their source partitions are."""
+
+    def __init__(
+        self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int, tunables: Tunables = DEFAULTS
+    ) -> None:
+        super().__init__(inputs, fields, partition, tunables)
+        self.received = {stream: Received() for stream in self.sources}
+        self._looked_at: tuple[Records, Heads] | None = None
+
+    def _places(self, number: int, spec: InputSpec) -> list[tuple[int, int]]:
+        return [(number, each) for each in range(spec.source_partitions)]
+
+    def _partitions(self, records: Records) -> Int32s:
+        assert isinstance(records, Originals), records
+        return records.partitions
+
+    def _faults(self, source: Source, batch: Batch, _times: Int64s) -> dict[int, tuple[str, str]]:
+        return wrong_types(source, batch)  # the rest was looked at before it was forwarded
+
+    def origins(self, records: Records) -> tuple[list[int], list[int]]:
+        heads = self.heads(records)
+        return heads["partition"].tolist(), heads["offset"].tolist()
+
+    def original(self, records: Records, row: int) -> Pair:
+        return records.key(row), (records.value(row) or b"")[HEAD_BYTES:]
+
+    def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
+        spec, value = self.by_topic[records.topic].spec, records.value(row)
+        (head,) = heads_of(joined([value or b""]))
+        if not is_ours(head, spec):
+            return super().letter(records, row)
+        where = Origin.of(spec.origin, int(head["partition"]), spec.stream)
+        return where, int(head["offset"]), (records.key(row), (value or b"")[HEAD_BYTES:])
+
+    # ------------------------------------------------------------ where it stands
+
+    def _part(self, source: Source, partition: int) -> Part:
+        """A source partition as it is now."""
+        known = self.received[source.spec.stream].at(partition)
+        if known.silent:
+            return known
+        largest = self.buffer.largest.get((source.number, partition), NO_TIME)
+        return known._replace(partition=partition, largest=known_time(largest))
+
+    def _parts(self, source: Source) -> dict[int, Part]:
+        return {each: self._part(source, each) for each in range(source.spec.source_partitions)}
+
+    def largest(self, stream: str) -> int:
+        """The largest time of the source partition that is behind."""
+        source = self.sources[stream]
+        times = (self.buffer.largest.get(place) for place in self._places(source.number, source.spec))
+        return min((time for time in times if time is not None), default=NO_TIME)
+
+    def _input(self, source: Source) -> Input:
+        received, spec = self.received[source.spec.stream], source.spec
+        first = received.bookmarks[0] if received.bookmarks else Bookmark(source.next, self._parts(source))
+        joins = tuple(received.joins) if received.bookmarks else ()
+        parts = tuple(first.parts.values())
+        source.unknown = needed(source.unknown, first.offset)
+        more = parts, joins, source.unknown
+        return Input(spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more)
+
+    def _forget_marks(self) -> None:
+        """Let go of bookmarks before which nothing waits any more."""
+        pending = self.buffer.pending
+        numbers, partitions, offsets = pending.stream, pending.partition, pending.offset
+        for stream, received in self.received.items():
+            mine = np.flatnonzero(numbers == self.sources[stream].number)
+            if not len(mine):
+                received.bookmarks.clear()
+                received.joins.clear()
+                continue
+            first = {int(each): int(offsets[mine][partitions[mine] == each].min()) for each in set(partitions[mine])}
+            marks = received.bookmarks
+            while len(marks) > 1 and all(marks[1].parts[each].next <= offset for each, offset in first.items()):
+                marks.popleft()
+            while received.joins and received.joins[0].offset < marks[0].offset:
+                received.joins.popleft()
+
+    def resume(self, position: Position) -> None:
+        self.journaled = position.journal
+        self.buffer.floor = NO_TIME if position.watermark is None else position.watermark
+        for stream, stored in position.inputs.items():
+            if stream in self.sources:
+                source = self.sources[stream]
+                source.topic_id, source.next, source.unknown = stored.topic_id, stored.safe, stored.unknown
+                self._stand_at(source, stored.parts)
+
+    def _stand_at(self, source: Source, parts: Sequence[Part]) -> None:
+        received = self.received[source.spec.stream] = Received({each.partition: each for each in parts})
+        for each in received.parts.values():
+            self._set(source, each.partition, NO_TIME if each.largest is None else each.largest)
+
+    def _set(self, source: Source, partition: int, largest: int) -> None:
+        """A source partition's largest time. A silent one has none, and holds nothing back."""
+        place = (source.number, partition)
+        if self.received[source.spec.stream].at(partition).silent:
+            self.buffer.largest.pop(place, None)
+        else:
+            self.buffer.largest[place] = largest
+
+    # ------------------------------------------------------------ records
+
+    def feed(self, records: Records) -> Fed:
+        source = self.by_topic[records.topic]
+        heads = self.heads(records)
+        events = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == EVENT))
+        self._meet_schemas(source, Originals(records, heads, events))
+        fed: Fed | None = None
+        for stretch in self._stretches(source, records, heads):
+            fed = together(fed, self._feed(source, records, heads, stretch))
+        source.next = records.next
+        if len(records):
+            source.taken_ms = int(records.times[-1])
+        return fed or Fed(self._release(), [], [])
+
+    def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
+        """A new piece begins where a source partition says that it forwards since another offset than before: the stage
+        was away meanwhile, and what it held knows nothing of what happened then.
+        """
+        source, heads, start, is_anew = self.by_topic[records.topic], self.heads(records), 0, False
+        marks = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == MARK)).tolist()
+        told = dict(zip(marks, marks_of(heads[marks], messages_at(records, np.array(marks, np.int64))), strict=True))
+        for row, mark in told.items():
+            known = self.received[source.spec.stream].at(mark.partition)
+            if UNKNOWN_SINCE in (known.since, mark.since) or known.since == mark.since:
+                continue
+            yield RecordsPart(records, start, row, int(records.offsets[row])), is_anew
+            source.next, start, is_anew = int(records.offsets[row]), row, True
+            self._begin_anew(source, mark)
+        yield RecordsPart(records, start, len(records), records.next) if start else records, is_anew
+
+    def _begin_anew(self, source: Source, mark: Mark) -> None:
+        self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
+        received = self.received[source.spec.stream]
+        known = received.at(mark.partition)
+        self._missed += max(mark.since - known.next, 0)
+        received.parts[mark.partition] = known._replace(since=mark.since)
+
+    def _feed(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> Fed:
+        if (heads["kind"][rows] == EVENT).any():
+            self._bookmark(source, int(records.offsets[rows[0]]))
+        taken = self._take(source, records, heads, rows)
+        keep = np.ones(len(taken.batch), bool)
+        keep[taken.late] = False
+        self.buffer.pending.append(taken.batch, np.flatnonzero(keep))
+        late = [Late(int(taken.rows[row]), int(ms)) for row, ms in zip(taken.late, taken.late_by_ms, strict=True)]
+        return Fed(self._release(), taken.dead, late, taken.rows)
+
+    def _release(self) -> Ordered:
+        """What can be released now. Where all source partitions are silent, none waits for another."""
+        if not self.buffer.largest:
+            told = [
+                each.largest - self.sources[stream].spec.slack_ms
+                for stream, received in self.received.items()
+                for each in received.parts.values()
+                if each.largest is not None
+            ]
+            self.buffer.floor = max([self.buffer.floor, *told])
+        return release(self.buffer)
+
+    def _stretches(self, source: Source, records: Records, heads: Heads) -> Iterator[Int64s]:
+        """Rows in stretches: a new one begins where a silent source partition speaks, which joins there."""
+        start, count = 0, len(records)
+        while start < count:
+            end = self._next_join(source, heads, start)
+            if end > start:
+                yield np.arange(start, end, dtype=np.int64)
+            if end < count:
+                source.next = int(records.offsets[end])
+                self._join_part(source, int(heads["partition"][end]))
+            start = end
+
+    def _next_join(self, source: Source, heads: Heads, start: int) -> int:
+        """The first row from here on of a source partition that is silent when its turn comes."""
+        received = self.received[source.spec.stream]
+        silent = {each for each, part in received.parts.items() if part.silent}
+        ours = is_ours(heads, source.spec)
+        says_silent = ours & (heads["kind"] == MARK) & ((heads["flags"] & SILENT) != 0)
+        says_more = ours & ~says_silent
+        at = start
+        while True:
+            fall = first_of(says_silent, at)
+            speak = first_of(says_more & np.isin(heads["partition"], list(silent)), at) if silent else len(heads)
+            if speak <= fall:
+                return speak
+            silent.add(int(heads["partition"][fall]))
+            at = fall + 1
+
+    def _take(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> Taken:
+        """Decode a stretch, and move the source partitions' times on."""
+        received = self.received[source.spec.stream]
+        ours = is_ours(heads[rows], source.spec)
+        dead = [Dead(row, "NOT_FORWARDED", "no record of a repartition topic") for row in rows[~ours].tolist()]
+        events = self.new_events(source.spec.stream, heads, rows[ours & (heads["kind"][rows] == EVENT)])
+        batch, kept, bad = self._decode(source, Originals(records, heads, events))
+        dead += [replace(each, row=int(events[each.row])) for each in bad]
+        kept = events[kept]
+        marks = rows[ours & (heads["kind"][rows] == MARK)]
+        late, by = self._move_times(source, batch, kept, heads, marks)
+        for each in np.unique(heads["partition"][events]).tolist():
+            last = int(heads["offset"][events[heads["partition"][events] == each]].max())
+            received.parts[each] = received.at(each)._replace(partition=each, next=last + 1)
+        for mark in marks_of(heads[marks], messages_at(records, marks)):
+            self._marked(source, mark)
+        return Taken(batch, kept, dead, late, by)
+
+    def new_events(self, stream: str, heads: Heads, rows: Int64s) -> Int64s:
+        """Without events that came before: what was forwarded twice is taken once."""
+        received = self.received[stream]
+        keep = np.ones(len(rows), bool)
+        partitions, offsets = heads["partition"][rows], heads["offset"][rows]
+        for each in np.unique(partitions).tolist():
+            mine = np.flatnonzero(partitions == each)
+            before = np.maximum.accumulate(np.concatenate(([received.at(each).next - 1], offsets[mine])))[:-1]
+            keep[mine] = offsets[mine] > before
+        return rows if keep.all() else rows[keep]
+
+    def _move_times(
+        self, source: Source, batch: Batch, rows: Int64s, heads: Heads, marks: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """Which events are behind their own source partition's watermark, marks counted where they stand."""
+        late, by = [nothing()], [nothing()]
+        slack_ms = source.spec.slack_ms
+        partitions = batch.partition
+        for each in sorted({*np.unique(partitions).tolist(), *np.unique(heads["partition"][marks]).tolist()}):
+            own = np.flatnonzero(partitions == each)
+            own_marks = marks[heads["partition"][marks] == each]
+            where = np.argsort(np.concatenate((rows[own], own_marks)), kind="stable")
+            told = heads["time"][own_marks].astype(np.int64)
+            times = np.concatenate((batch.time[own], told))[where]
+            largest = self.buffer.largest.get((source.number, each), NO_TIME)
+            before = np.maximum.accumulate(np.concatenate(([largest], times)))
+            behind = before[:-1] - slack_ms - times
+            is_late = (behind > 0) & (where < len(own))
+            late.append(own[where[is_late]])
+            by.append(behind[is_late])
+            self._set(source, each, int(before[-1]))
+        rows_late, ms = np.concatenate(late), np.concatenate(by)
+        arrival = np.argsort(rows_late, kind="stable")
+        return rows_late[arrival], ms[arrival]
+
+    def _marked(self, source: Source, mark: Mark) -> None:
+        received = self.received[source.spec.stream]
+        known, told = received.at(mark.partition), None
+        if mark.silent:
+            largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
+            told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
+        received.parts[mark.partition] = Part(mark.partition, told, mark.silent, max(known.next, mark.next), mark.since)
+
+    def heads(self, records: Records) -> Heads:
+        """The head of each record; of the last records asked for they are kept."""
+        if self._looked_at is not None and self._looked_at[0] is records:
+            return self._looked_at[1]
+        heads = heads_of(records.values)
+        newer = np.flatnonzero(heads["format"] > FORMAT)
+        if len(newer):
+            offset = int(records.offsets[newer[0]])
+            raise Refused(
+                "format-newer",
+                f"{records.topic}/{records.partition} has a record of format {int(heads['format'][newer[0]])} at offset"
+                f" {offset:,}, and this version of Samovar reads formats up to {FORMAT}",
+                "Run the version that wrote it, or a newer one.",
+            )
+        self._looked_at = records, heads
+        return heads
+
+    # ------------------------------------------------------------ once more, after a crash
+
+    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
+        source = self.sources[stream]
+        joins = deque(Join(*each) for each in stored.joins)
+        for each in records:
+            heads = self.heads(each)
+            offsets = each.offsets[each.offsets < stored.next]
+            for rows in cut_at(offsets, [*(join.offset for join in joins), *edges_of(stored.unknown)]):
+                source.decoder.hide(unknown_at(stored.unknown, int(offsets[rows[0]])))
+                while joins and joins[0].offset <= int(offsets[rows[0]]):
+                    self._join_again(source, joins.popleft())
+                self._recover_some(source, each, heads, rows)
+        for join in joins:
+            self._join_again(source, join)
+        source.next = stored.next
+        source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
+
+    def _recover_some(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> None:
+        if (heads["kind"][rows] == EVENT).any():
+            self._bookmark(source, int(records.offsets[rows[0]]))
+        taken = self._take(source, records, heads, rows)
+        waits = ~due_at(taken.batch.time, self.buffer, self.buffer.floor)
+        waits[taken.late] = False
+        self.buffer.pending.append(taken.batch, np.flatnonzero(waits))
+
+    def _bookmark(self, source: Source, offset: int) -> None:
+        marks = self.received[source.spec.stream].bookmarks
+        if not marks or offset - marks[-1].offset >= self.tunables.mark_records:
+            marks.append(Bookmark(offset, self._parts(source)))
+
+    # ------------------------------------------------------------ silence
+
+    def _join_part(self, source: Source, partition: int) -> None:
+        """A silent source partition speaks: what it says before event time is late from now on."""
+        floor = self.watermark
+        largest = floor + source.spec.slack_ms if floor > NO_TIME else NO_TIME
+        self._note("joined", stream=source.spec.stream, partition=partition, largest=largest)
+        self._speak(source, partition, largest)
+
+    def _join_again(self, source: Source, join: Join) -> None:
+        source.next = join.offset
+        self._speak(source, join.partition, join.largest)
+
+    def _speak(self, source: Source, partition: int, largest: int) -> None:
+        received = self.received[source.spec.stream]
+        received.parts[partition] = received.at(partition)._replace(partition=partition, largest=None, silent=False)
+        self._set(source, partition, largest)
+        if received.bookmarks:
+            received.joins.append(Join(source.next, partition, largest))
+
+    def apply(self, entry: Entry) -> Ordered:
+        if entry.kind == SCHEMA:
+            return super().apply(entry)
+        self.journaled = entry.number
+        if entry.kind == ANEW:
+            received = self.received[entry.facts["stream"]]
+            partition = entry.facts["partition"]
+            received.parts[partition] = received.at(partition)._replace(since=entry.facts["since"])
+        elif entry.kind == "joined":
+            source = self.sources[entry.facts["stream"]]
+            self._speak(source, entry.facts["partition"], entry.facts["largest"])
+        else:  # it was set back to a moment, which the very next record would pass
+            self.buffer.floor = max(self.buffer.floor, entry.facts["largest"])
+        return release(self.buffer)
+
+    # ------------------------------------------------------------ no idle rule of its own
+
+    def stand(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
+        """It makes no difference here: marks tell."""
+
+    def idle_watermark(self, _now_ms: int) -> int:
+        return self.watermark
+
+    def advance(self, _now_ms: int) -> Ordered:
+        return self._release()
+
+    def ahead(self, _now_ms: int) -> set[TopicPartition]:
+        """Source partitions that are ahead of the task's event time, and repartition topics of which all are."""
+        specs = {source.number: source.spec for source in self.sources.values()}
+        sources = {
+            TopicPartition(specs[number].origin, partition)
+            for (number, partition), largest in self.buffer.largest.items()
+            if largest - specs[number].slack_ms > self.watermark
+        }
+        streams = [each for each in specs.values() if self.largest(each.stream) - each.slack_ms > self.watermark]
+        return sources | {TopicPartition(each.topic, self.partition) for each in streams}
+
+    def behind(self, now_ms: int) -> set[TopicPartition]:
+        """Also the source partitions of its repartition topics."""
+        specs = {source.number: source.spec for source in self.sources.values()}
+        sources = {TopicPartition(specs[number].origin, partition) for number, partition in self.buffer.largest}
+        return super().behind(now_ms) | (sources - self.ahead(now_ms))

@@ -1,0 +1,586 @@
+"""Intake: raw records of a task's inputs, to events in order.
+
+`Intake` is the source of truth for where a task stands in its inputs and in event time: what was taken, what waits for
+event time, what is late, and what moved event time without an event (journal entries).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samovar.changelog.errors import Refused
+from samovar.changelog.journal import SCHEMA, Entry
+from samovar.changelog.keytexts import key_texts, misplaced_rows
+from samovar.changelog.letters import Origin
+from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
+from samovar.changelog.record import Input, Position, Unknown
+from samovar.common.tunables import DEFAULTS, Tunables
+from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder, Int32s
+from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
+from samovar.tasks.input.placement import MISPLACED, MOVED, is_on, is_on_at, needed_turns
+from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
+from samovar.tasks.model.plan import InputSpec
+from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
+
+ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
+LOOKED_AT = 10_000  # events that wait, to find out what all of them take
+ROW_BYTES = 24  # of an event, and about as much for each of its values beside its text
+KIND_WORDS = {
+    NIL: "null",
+    BOOL: "true or false",
+    INT: "a number",
+    FLOAT: "a number",
+    TEXT: "text",
+    OTHER: "a list or object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A record that is no event of its stream."""
+
+    row: int  # of its records
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An event that came behind its partition's event time."""
+
+    row: int
+    late_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What became of records: events released in order up to a watermark, dead ones, late ones.
+
+    `rows` are those of the records that are events, late ones too; `texts` their values in the columns `Intake.texts`.
+    """
+
+    ordered: Ordered
+    dead: Sequence[Dead]
+    late: Sequence[Late]
+    rows: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    texts: Sequence[Sequence[bytes | None]] = ()
+
+    def aside(self, records: Records) -> frozenset[int]:
+        """Offsets of the dead and the late ones."""
+        if not self.dead and not self.late:
+            return frozenset()
+        rows = [*(dead.row for dead in self.dead), *(late.row for late in self.late)]
+        return frozenset(records.offsets[rows].tolist())
+
+    def unsettled(self, records: Records, settled: Settled) -> Fed:
+        """Without those that another stage put aside."""
+        if settled is NOTHING_SETTLED or (not self.dead and not self.late):
+            return self
+        dead = [each for each in self.dead if not settled.has(int(records.offsets[each.row]))]
+        late = [each for each in self.late if not settled.has(int(records.offsets[each.row]))]
+        return replace(self, dead=dead, late=late)
+
+
+class Mark(NamedTuple):
+    """A place in an input to read on from: the largest time before it, and whether that was raised with no event."""
+
+    offset: int
+    largest: int
+    raised: bool
+
+
+@dataclass
+class Source:
+    """One input of the task, as it stands. `marks` are kept while events from there on wait."""
+
+    number: int
+    spec: InputSpec
+    decoder: Decoder
+    checks: Sequence[tuple[int, str, NDArray[np.bool_]]]  # column, field, allowed tags
+    key_column: int
+    topic_id: str = ""
+    next: int = 0
+    silent: bool = False
+    marks: deque[Mark] = field(default_factory=deque)
+    stood_since_ms: int | None = None  # when its end was reached, by the clock of the process
+    stood_until_ms: int = 0  # up to when the log said so
+    stood_largest: int = NO_TIME
+    stretch: int = 0  # of looks at the log, since then without a break
+    taken_ms: int | None = None  # log time of the last record taken
+    unknown: tuple[Unknown, ...] = ()  # schemas that are not known, or were not
+    placing: tuple[int, ...] = ()  # offsets at which the check of partitions was turned on and off
+    is_checked: bool = False  # whether records must be in the partition of their key
+
+
+class Intake:
+    """The inputs of one task. Pure but for its own memory: no log, no clock."""
+
+    def __init__(
+        self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int, tunables: Tunables = DEFAULTS
+    ) -> None:
+        self.partition = partition
+        self.tunables = tunables
+        self.fields = tuple(fields)
+        self.streams = tuple(spec.stream for spec in inputs)  # by their numbers, also those that are read no more
+        read = [(number, spec) for number, spec in enumerate(inputs) if not spec.retired]
+        self.sources = {spec.stream: _source(number, spec, self.fields) for number, spec in read}
+        self.by_topic = {spec.topic: self.sources[spec.stream] for _, spec in read}
+        places = [place for number, spec in read for place in self._places(number, spec)]
+        self.buffer = Buffer(len(self.fields), [spec.slack_ms for spec in inputs], places)
+        self.texts: dict[str, tuple[int, ...]] = {}  # by stream: columns whose texts are wanted with every event
+        self.entries: list[Entry] = []  # since the last commit
+        self.journaled = 0  # entries ever
+        self.replays = False
+        # How many partitions a topic has now: asked where keys are misplaced, to say why.
+        self.partitions_now: Callable[[str], int] = lambda _topic: 0
+        self._missed = 0
+
+    def take_missed(self) -> int:
+        """How many records went by of which this task was told nothing, since this was last asked."""
+        missed, self._missed = self._missed, 0
+        return missed
+
+    def check_places(self, streams: Collection[str], position: Position | None) -> None:
+        """From where the position stands on, records of these streams must be in the partitions of their keys."""
+        stored = {} if position is None else position.inputs
+        for stream, source in self.sources.items():
+            source.placing = stored[stream].placing if stream in stored else ()
+            source.is_checked = stream in streams
+            if is_on(source.placing) != source.is_checked:
+                source.placing = (*source.placing, stored[stream].next if stream in stored else 0)
+
+    def _places(self, number: int, _spec: InputSpec) -> list[tuple[int, int]]:
+        """The partitions that an input's events come from, each with a watermark of its own."""
+        return [(number, self.partition)]
+
+    # ------------------------------------------------------------ where it stands
+
+    @property
+    def watermark(self) -> int:
+        return self.buffer.floor
+
+    def nexts(self) -> dict[str, int]:
+        return {stream: source.next for stream, source in self.sources.items()}
+
+    def inputs(self) -> dict[str, Input]:
+        """The positions as they are stored."""
+        self._forget_marks()
+        return {stream: self._input(source) for stream, source in self.sources.items()}
+
+    def _input(self, source: Source) -> Input:
+        spec, largest = source.spec, self._largest(source)
+        first = source.marks[0] if source.marks else Mark(source.next, largest, False)
+        raises = tuple((mark.offset, mark.largest) for mark in list(source.marks)[1:] if mark.raised)
+        source.unknown = needed(source.unknown, first.offset)
+        source.placing = needed_turns(source.placing, first.offset)
+        return Input(
+            spec.topic,
+            source.topic_id,
+            source.next,
+            first.offset,
+            _known(first.largest),
+            raises,
+            source.silent,
+            unknown=source.unknown,
+            placing=source.placing,
+        )
+
+    def largest(self, stream: str) -> int:
+        """The largest event time of a stream so far."""
+        return self._largest(self.sources[stream])
+
+    def _largest(self, source: Source) -> int:
+        return self.buffer.largest.get((source.number, self.partition), NO_TIME)
+
+    def _mark(self, source: Source, offset: int) -> None:
+        if not source.marks or offset - source.marks[-1].offset >= self.tunables.mark_records:
+            source.marks.append(Mark(offset, self._largest(source), False))
+
+    def _forget_marks(self) -> None:
+        pending = self.buffer.pending
+        streams, offsets = pending.stream, pending.offset
+        for source in self.sources.values():
+            mine = offsets[streams == source.number]
+            if not len(mine):
+                source.marks.clear()
+                continue
+            first = int(mine.min())
+            while len(source.marks) > 1 and source.marks[1].offset <= first:
+                source.marks.popleft()
+
+    def resume(self, position: Position) -> None:
+        """Stand where a stored position says. Events that waited are brought back by `recover`."""
+        self.journaled = position.journal
+        self.buffer.floor = NO_TIME if position.watermark is None else position.watermark
+        for stream, stored in position.inputs.items():
+            source = self.sources[stream]
+            source.topic_id, source.next, source.silent = stored.topic_id, stored.safe, stored.silent
+            source.unknown = stored.unknown
+            self._set_largest(source, NO_TIME if stored.largest is None else stored.largest)
+            source.marks.clear()
+
+    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
+        """Take records from `safe` up to `next` once more, for the events among them that still wait."""
+        source = self.sources[stream]
+        raises, is_checked = deque(stored.raises), source.is_checked
+        edges = [*edges_of(stored.unknown), *source.placing]
+        for each in records:
+            rows = np.flatnonzero(each.offsets < stored.next)
+            for part in cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges]):
+                source.decoder.hide(unknown_at(stored.unknown, int(each.offsets[part[0]])))
+                source.is_checked = is_on_at(source.placing, int(each.offsets[part[0]]))
+                while raises and raises[0][0] <= int(each.offsets[part[0]]):
+                    self._raise_again(source, *raises.popleft())
+                self._recover_rows(source, each, part)
+        for offset, largest in raises:
+            self._raise_again(source, offset, largest)
+        source.next, source.is_checked = stored.next, is_checked
+        source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
+
+    def _raise_again(self, source: Source, offset: int, largest: int) -> None:
+        source.next = offset
+        self._raise(source, largest)
+
+    def _recover_rows(self, source: Source, records: Records, rows: Int64s) -> None:
+        batch, kept, _ = self._decode(source, records)
+        inside = np.isin(kept, rows)
+        part = Batch(len(self.fields))
+        part.append(batch, np.flatnonzero(inside))
+        if not len(part):
+            return
+        self._mark(source, int(part.offset[0]))
+        late, _ = take_times(part, self.buffer)
+        waits = ~due_at(part.time, self.buffer, self.buffer.floor)
+        waits[late] = False
+        self.buffer.pending.append(part, np.flatnonzero(waits))
+
+    # ------------------------------------------------------------ records
+
+    def feed(self, records: Records) -> Fed:
+        """Take the next records of one partition."""
+        source = self.by_topic[records.topic]
+        source.stood_since_ms = None
+        self._meet_schemas(source, records)
+        batch, kept, dead = self._decode(source, records)
+        if len(batch):
+            if source.silent:
+                self._join(source)
+            self._mark(source, int(records.offsets[0]))
+        texts = [key_texts(batch, column, records.values) for column in self.texts.get(source.spec.stream, ())]
+        ordered = order(batch, self.buffer)
+        late = [Late(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
+        source.next = records.next
+        if len(records):
+            source.taken_ms = int(records.times[-1])
+        return Fed(ordered, dead, late, kept, texts)
+
+    def replay(self) -> None:
+        """From here on the journal says which schemas nobody knew, whatever is known today."""
+        self.replays = True
+        for source in self.sources.values():
+            source.decoder.hide(unknown_yet(source.unknown))
+
+    def _meet_schemas(self, source: Source, records: Records) -> None:
+        """A schema that is unknown from here on, or known again, is a journal entry."""
+        if self.replays:
+            return
+        for schema in source.decoder.schemas_in(records.values):
+            known = source.decoder.knows(schema)
+            if known == (schema in unknown_yet(source.unknown)):
+                self._note(SCHEMA, stream=source.spec.stream, schema=schema, known=known)
+                source.unknown = turned(source.unknown, schema, source.next, known=known)
+
+    def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
+        """Records in pieces to be fed one after the other; before some of them all states begin anew."""
+        yield records, False
+
+    def origins(self, records: Records) -> tuple[list[int], list[int]]:
+        """By row, the partition and the offset by which an event is named."""
+        return [self.partition] * len(records), records.offsets.tolist()
+
+    def original(self, records: Records, row: int) -> Pair:
+        """A record's key and value as its stream had them."""
+        return records.key(row), records.value(row)
+
+    def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
+        """Where a record that is put aside came from: origin and offset; and the record itself."""
+        where = Origin.of(records.topic, records.partition, self.by_topic[records.topic].spec.stream)
+        return where, int(records.offsets[row]), (records.key(row), records.value(row))
+
+    def decoded(self, records: Records) -> tuple[Batch, Int64s]:
+        """The events of records, and the rows they come from; nothing is taken."""
+        batch, kept, _ = self._decode(self.by_topic[records.topic], records)
+        return batch, kept
+
+    def _decode(self, source: Source, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
+        """Good events, the rows of the records they come from, and the others."""
+        count = len(records)
+        batch = source.decoder.batch()
+        if not count:
+            return batch, np.empty(0, np.int64), []
+        values = records.values
+        verdicts = source.decoder.decode(batch, values, source.number, self._partitions(records), records.offsets)
+        dead: list[Dead] = []
+        kept = np.flatnonzero(verdicts["code"] == 0)
+        if len(kept) < count:
+            for row in np.flatnonzero(verdicts["code"]).tolist():
+                bad = source.decoder.bad(verdicts[row], values[row])
+                where = "" if bad.column is None else f" (column {bad.column})"
+                null = records.value(row) is None
+                dead.append(
+                    Dead(row, "NULL_VALUE" if null else bad.code, "the value is null" if null else bad.reason + where)
+                )
+        found = self._faults(source, batch, records.times[kept])
+        if found:
+            dead.extend(Dead(int(kept[at]), kind, message) for at, (kind, message) in found.items())
+            dead.sort(key=lambda each: each.row)
+            good = np.ones(len(kept), bool)
+            good[list(found)] = False
+            batch.select(np.flatnonzero(good))
+            kept = kept[good]
+        return batch, kept, dead
+
+    def _partitions(self, records: Records) -> Int32s:
+        """The partition by which each record's event is named."""
+        return np.full(len(records), self.partition, np.int32)
+
+    def _faults(self, source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+        found = faults(source, batch, times)
+        if source.is_checked:
+            self._find_misplaced(source, batch, found)
+        return found
+
+    def _find_misplaced(self, source: Source, batch: Batch, found: dict[int, tuple[str, str]]) -> None:
+        """Events whose key has its state in another partition. Where the topic has grown, that is mostly why."""
+        spec = source.spec
+        rows = misplaced_rows(batch, source.key_column, spec.placed_in, self.partition)
+        if not len(rows):
+            return
+        now = self.partitions_now(spec.topic)
+        is_moved = now > spec.placed_in
+        still = misplaced_rows(batch, source.key_column, now, self.partition).tolist() if is_moved else rows.tolist()
+        misplaced = set(still)
+        for row in rows.tolist():
+            if row in misplaced:
+                words = f"murmur2 of `{spec.key}` places it in another partition than {self.partition}"
+                found.setdefault(row, (MISPLACED, f"{words} of {spec.placed_in}"))
+            else:
+                words = f"the topic has {now} partitions now, and the state was made with {spec.placed_in}"
+                found.setdefault(row, (MOVED, f"`{spec.key}` has its state in another partition: {words}"))
+
+    # ------------------------------------------------------------ event time with no event
+
+    def stand(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
+        """Say whether a stream's position stands at the log's end, by a clock that never goes back. It stands there
+        only for as long as the log says so: in which stretch of looks; None where there was none since the last time.
+        """
+        source = self.sources[stream]
+        if not at_end:
+            source.stood_since_ms = None
+        elif stretch is not None:
+            if source.stood_since_ms is None or source.stretch != stretch:
+                source.stood_since_ms, source.stood_largest = now_ms, self._largest(source)
+            source.stood_until_ms, source.stretch = now_ms, stretch
+
+    def idle_watermark(self, now_ms: int) -> int:
+        """Event time as it would be after `advance`."""
+        times = [self._idle_time(source, now_ms) for source in self.sources.values()]
+        return max(self.watermark, min((time for time in times if time is not None), default=NO_TIME))
+
+    def _idle_time(self, source: Source, now_ms: int) -> int | None:
+        """A source's watermark; None where it holds nothing back."""
+        raised = self._raised(source, now_ms)
+        if raised is not None:
+            return raised - source.spec.slack_ms
+        largest = self._largest(source)
+        if largest > NO_TIME:
+            return largest - source.spec.slack_ms
+        return None if source.silent or self._is_idle(source, now_ms) else NO_TIME
+
+    def _is_idle(self, source: Source, now_ms: int) -> bool:
+        return self._stood_ms(source, now_ms) >= source.spec.idle_ms
+
+    def _stood_ms(self, source: Source, now_ms: int) -> int:
+        """For how long a source stood at its end, as far as the log said so; -1 where it does not."""
+        return -1 if source.stood_since_ms is None else min(now_ms, source.stood_until_ms) - source.stood_since_ms
+
+    def idle_largest(self, stream: str, now_ms: int) -> int | None:
+        """What a stream's largest event time would be raised to while it is idle; NO_TIME where it never had an event,
+        None where it is not idle.
+        """
+        source = self.sources[stream]
+        raised = self._raised(source, now_ms)
+        return raised if raised is not None else NO_TIME if self._is_idle(source, now_ms) else None
+
+    def _raised(self, source: Source, now_ms: int) -> int | None:
+        """The largest time that an idle source is to have; event time goes on as the wall clock does."""
+        if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME:
+            return None
+        return max(self._largest(source), source.stood_largest + self._stood_ms(source, now_ms) - source.spec.idle_ms)
+
+    def advance(self, now_ms: int) -> Ordered:
+        """Let event time pass for idle streams; each such move is a journal entry."""
+        for stream, source in self.sources.items():
+            raised = self._raised(source, now_ms)
+            if raised is not None and raised > self._largest(source):
+                self._note("advance", stream=stream, largest=raised)
+                self._raise(source, raised)
+            elif not source.silent and self._largest(source) == NO_TIME and self._is_idle(source, now_ms):
+                self._note("silent", stream=stream)
+                self._fall_silent(source)
+        return release(self.buffer)
+
+    def apply(self, entry: Entry) -> Ordered:
+        """Do again what a journal entry tells."""
+        self.journaled = entry.number
+        source = self.sources[entry.facts["stream"]]
+        if entry.kind == "silent":
+            self._fall_silent(source)
+        elif entry.kind == SCHEMA:
+            source.unknown = turned(source.unknown, entry.facts["schema"], source.next, known=entry.facts["known"])
+            source.decoder.hide(unknown_yet(source.unknown))
+        else:
+            source.silent = False
+            self._raise(source, entry.facts["largest"])
+        return release(self.buffer)
+
+    def _join(self, source: Source) -> None:
+        largest = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
+        if largest > NO_TIME:
+            self._note("joined", stream=source.spec.stream, largest=largest)
+            self._raise(source, largest)
+        source.silent = False
+
+    def _fall_silent(self, source: Source) -> None:
+        source.silent = True
+        self.buffer.largest.pop((source.number, self.partition), None)
+
+    def _raise(self, source: Source, largest: int) -> None:
+        self._set_largest(source, max(largest, self._largest(source)))
+        if source.marks:
+            source.marks.append(Mark(source.next, self._largest(source), True))
+
+    def _set_largest(self, source: Source, largest: int) -> None:
+        if source.silent and largest == NO_TIME:
+            self.buffer.largest.pop((source.number, self.partition), None)
+        else:
+            self.buffer.largest[(source.number, self.partition)] = largest
+
+    def note_rules(self, facts: Mapping[str, object], inputs: Mapping[str, int] | None = None) -> None:
+        """The rules change here; `inputs` are where those that come after read on, where they have other streams."""
+        self._note("rules", **facts)
+        if inputs is not None:
+            self.entries[-1] = replace(self.entries[-1], inputs=inputs)
+
+    def _note(self, kind: str, **facts: object) -> None:
+        self.journaled += 1
+        self.entries.append(Entry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
+
+    def ahead(self, now_ms: int) -> set[TopicPartition]:
+        """Inputs that are ahead of the task's event time: reading them on would only fill memory. Of idle inputs that
+        time is where they would let it be. It advances only when something waits for it, and what is paused is never
+        idle: measured by the watermark alone, inputs could wait for each other for ever.
+        """
+        sources, watermark = self.sources.values(), self.idle_watermark(now_ms)
+        ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > watermark]
+        return {TopicPartition(topic, self.partition) for topic in ahead}
+
+    def behind(self, now_ms: int) -> set[TopicPartition]:
+        """Inputs that event time waits for."""
+        inputs = {TopicPartition(each.spec.topic, self.partition) for each in self.sources.values()}
+        return inputs - self.ahead(now_ms)
+
+    def waiting_bytes(self) -> int:
+        """What the events take that wait for event time; where they are many, reckoned from some of them."""
+        pending = self.buffer.pending
+        rows = len(pending)
+        some = slice(None, None, 1 + rows // LOOKED_AT)
+        columns = [pending.column(each)[some] for each in range(pending.columns)]
+        texts = sum(int(each["size"][each["tag"] >= TEXT].sum()) for each in columns)
+        return rows * ROW_BYTES * (1 + pending.columns) + texts * (1 + rows // LOOKED_AT)
+
+    def waits_before(self, watermark: int) -> bool:
+        """Whether an event waits that this watermark would release."""
+        times = self.buffer.pending.time
+        return bool(len(times)) and bool((times < watermark).any())
+
+
+def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+    """The inputs in the order of their numbers: those a stored state knows keep theirs, new ones come after.
+
+    A stream that is no more in the service file, with state that may name its events, is refused. Of repartition
+    topics, those that no rule needs any more are retired: the rules that are left never saw their events.
+    """
+    if position is None:
+        return tuple(inputs)
+    specs = {spec.stream: spec for spec in inputs}
+    if all(spec.is_forwarded for spec in inputs):
+        gone = [stream for stream in position.streams if stream not in specs]
+        specs |= {stream: InputSpec(stream, "", "", retired=True) for stream in gone}
+    for stream in position.streams:
+        if stream not in specs:
+            raise Refused(
+                "stream-removed",
+                f"the stored state knows the stream `{stream}`, and the service file does not",
+                "Put the stream back, or start with fresh state: stop the service and give it another name.",
+            )
+    return (*(specs[stream] for stream in position.streams), *(s for s in inputs if s.stream not in position.streams))
+
+
+def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> Source:
+    decoder = spec.decoder(fields, spec.time_field, spec.type_field, spec.stream)
+    checks = []
+    for column, path in enumerate(fields):
+        tags = ALLOWED.get(spec.kinds.get(path, "any"))
+        if tags:
+            checks.append((column, path, np.array([tag == NIL or tag in tags for tag in range(6)])))
+    return Source(number, spec, decoder, checks, fields.index(spec.key))
+
+
+def wrong_types(source: Source, batch: Batch) -> dict[int, tuple[str, str]]:
+    """Rows with a value of another type than the schema says."""
+    spec = source.spec
+    found: dict[int, tuple[str, str]] = {}
+    for column, path, allowed in source.checks if len(batch) else ():
+        tags = batch.column(column)["tag"]
+        wrong = ~allowed[tags]
+        for row in np.flatnonzero(wrong).tolist():
+            words = f"`{path}` should be {spec.kinds[path]}, and is {KIND_WORDS[int(tags[row])]}"
+            found.setdefault(row, ("WRONG_TYPE", words))
+    return found
+
+
+def faults(source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+    """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
+    if not len(batch):
+        return {}
+    spec = source.spec
+    found = wrong_types(source, batch)
+    for row in np.flatnonzero(batch.column(source.key_column)["tag"] == NIL).tolist():
+        found.setdefault(row, ("MISSING_KEY", f"the key `{spec.key}` is missing or null"))
+    ahead = batch.time - times - spec.max_future_skew_ms
+    for row in np.flatnonzero(ahead > 0).tolist():
+        over = (int(ahead[row]) + spec.max_future_skew_ms) // 1000
+        limit = spec.max_future_skew_ms // 1000
+        words = f"`{spec.time_field}` is {over:,} s ahead of the log's time, and at most {limit:,} s are allowed"
+        found.setdefault(row, ("FROM_THE_FUTURE", words))
+    return found
+
+
+def _known(time: int) -> int | None:
+    return None if time == NO_TIME else time
+
+
+def cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
+    """Row numbers in parts, a new one at the first offset that is at or after each cut."""
+    edges = [0, *sorted({int(np.searchsorted(offsets, cut)) for cut in cuts}), len(offsets)]
+    for start, end in pairwise(edges):
+        if end > start:
+            yield np.arange(start, end, dtype=np.int64)

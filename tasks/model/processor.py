@@ -1,0 +1,107 @@
+"""What beats inside a task: the rules (`Core`), or a user's task. Tasks and containers know no more of it than this.
+
+A heart has no log, no clock and no file of its own. Records, ticks and, in a replay, journal entries go in; what one
+commit has to write comes out. The same in gives the same out, however it was cut into batches: a rebuild relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from samovar.changelog.journal import Entry
+from samovar.changelog.log import Pair, Records
+from samovar.changelog.record import Position
+from samovar.state.store import Change
+
+if TYPE_CHECKING:
+    from samovar.tasks.input.source import Intake
+    from samovar.tasks.model.plan import Plan
+    from samovar.tasks.rules.processor import Counts, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Records of one input that a stage before this one judged already: all before an offset, and some that it put
+    aside. So each is put aside once in a service, however many stages read it.
+    """
+
+    before: int = 0
+    offsets: frozenset[int] = frozenset()
+
+    def has(self, offset: int) -> bool:
+        return offset < self.before or offset in self.offsets
+
+
+NOTHING_SETTLED = Settled()
+
+
+class Heart(Protocol):
+    """One task's work. `counts` are of what is committed, `alerts` what it found since the last `outcome`."""
+
+    plan: Plan
+    counts: Counts
+    alerts: list[Pair]
+    changelog_id: str  # of the topic that its commits go to
+    journal_id: str
+
+    @property
+    def intake(self) -> Intake: ...
+    @property
+    def watermark(self) -> int: ...
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        ...
+
+    @property
+    def indexing(self) -> bool:
+        """Whether `index_some` has work to do."""
+        ...
+
+    @property
+    def waits_for_index(self) -> bool:
+        """Whether it must all be done before anything is fed, so that no timer is passed unseen."""
+        ...
+
+    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+        """Take the next records of one input. Of those that are settled no letter is written: another stage of the
+        service did it. The offsets of records that were put aside here.
+        """
+        ...
+
+    def tick(self, now_ms: int) -> bool:
+        """Let event time pass where inputs are idle, if anything waits for it; whether it did."""
+        ...
+
+    def apply(self, entry: Entry) -> None:
+        """Do again what the journal tells; only in a replay."""
+        ...
+
+    def index_some(self) -> None: ...
+    def note_rules(self) -> None:
+        """Write to the journal what is at work from here on."""
+        ...
+
+    def position(self) -> Position: ...
+    def outcome(self, more: Sequence[Change] = ()) -> Outcome:
+        """All since the last one; `more` are further rows to log."""
+        ...
+
+    def committed(self, outcome: Outcome) -> None:
+        """What `outcome` gave is in the log and in the store now."""
+        ...
+
+    def gone_rows(self) -> list[Change]:
+        """Tombstones for stored rows of what is at work no more."""
+        ...
+
+    def memory_bytes(self) -> int: ...
+    def let_go(self) -> None:
+        """Hold nothing in memory that the store has."""
+        ...
+
+    def close(self) -> str | None:
+        """Let go of what is held beside the store; what a person should know about it, if anything."""
+        ...

@@ -1,0 +1,178 @@
+"""One task at work with no log: what `samovar.testing` drives. Its heart is the real one, over the store in memory.
+
+`Bench` is what stands around a heart in a service: it has the input to read again, commits, keeps what was committed as
+a log would, and can crash. One partition; what is written for another stage is only kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from samovar.changelog.log import Append, Headers
+from samovar.changelog.packed import Packed
+from samovar.changelog.record import POSITION, Position, unpack_position
+from samovar.patterns.native import joined
+from samovar.patterns.order import NO_TIME
+from samovar.state.memory import MemoryStore
+from samovar.state.store import Change
+from samovar.tasks.input.source import numbered
+from samovar.tasks.model.clock import SetClock
+from samovar.tasks.model.hearts import heart_of
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.model.processor import Heart
+
+PARTITION = 0
+
+
+class Crash(Enum):
+    """What a crash leaves beside the log: the store as it was, no store, or one without the last commit."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    BEHIND = "behind"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A committed record of a topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass
+class Bench:
+    """The source of truth for the input, for what is committed, and for the clock."""
+
+    plan: Plan
+    clock: SetClock = field(default_factory=SetClock)
+    topics: dict[str, list[Written]] = field(default_factory=dict)
+    store: MemoryStore = field(default_factory=MemoryStore)
+    commits: int = 0
+
+    def __post_init__(self) -> None:
+        self._input: list[tuple[str, Packed]] = []  # stream and one record each, in the order in which they came
+        self._given = 0  # so many of them the task was given, or had before it began
+        self._ends = {spec.stream: 0 for spec in self.plan.inputs}
+        self._changelog: dict[bytes, bytes | None] = {}
+        self._before: list[Change] = []  # rows that the last commit changed, as they were
+        self._logged: list[Change] = []  # and as it logged them
+        self.heart = self._begun()
+
+    # ------------------------------------------------------------ input
+
+    def add(self, stream: str, key: bytes | None, value: bytes | None, time_ms: int) -> None:
+        """Append a record to a stream; `take` lets the task have it."""
+        spec = next(spec for spec in self.plan.inputs if spec.stream == stream)
+        offset = self._ends[stream]
+        self._ends[stream] = offset + 1
+        record = Packed(
+            spec.topic,
+            PARTITION,
+            np.array([offset], np.int64),
+            np.array([time_ms], np.int64),
+            offset + 1,
+            joined([key or b""]),
+            joined([value or b""]),
+            np.array([key is None]),
+            np.array([value is None]),
+        )
+        self._input.append((stream, record))
+
+    def take(self) -> bool:
+        """Give the task its next record; False where it has them all."""
+        while self._given < len(self._input):
+            stream, record = self._input[self._given]
+            self._given += 1
+            if int(record.offsets[0]) >= self.heart.intake.sources[stream].next:
+                self.heart.feed(record)
+                return True
+        return False
+
+    def pass_ms(self, ms: int) -> None:
+        """Let the clock go on while no record comes."""
+        self._stand()
+        self.clock.pass_ms(ms)
+        self._stand()
+        self.heart.tick(self.clock.steady_ms())
+
+    def _stand(self) -> None:
+        for stream in self.heart.intake.sources:
+            self.heart.intake.stand(stream, True, self.clock.steady_ms())
+
+    def idle_ms_until(self, time_ms: int) -> int:
+        """For how long the clock has to go on until event time is there."""
+        intake, waits = self.heart.intake, 0
+        self._stand()
+        for stream, source in intake.sources.items():
+            largest = intake.largest(stream)
+            if largest > NO_TIME and source.stood_since_ms is not None:
+                stood_ms = self.clock.steady_ms() - source.stood_since_ms
+                wanted = time_ms + source.spec.slack_ms - source.stood_largest + source.spec.idle_ms
+                waits = max(waits, wanted - stood_ms)
+            elif source.stood_since_ms is not None:
+                waits = max(waits, source.spec.idle_ms - self.clock.steady_ms() + source.stood_since_ms)
+        return waits
+
+    # ------------------------------------------------------------ commits
+
+    def commit(self) -> None:
+        """Write what there is: to the topics, and then to the store."""
+        if not self.heart.dirty:
+            return
+        outcome = self.heart.outcome()
+        logged: list[Change] = []
+        for append in outcome.appends:
+            if append.topic == self.plan.topics.changelog:
+                logged += [(key or b"", value) for key, value in append.records]
+            else:
+                self._write(append)
+        before = [(key, self.store.get(key)) for key, _ in outcome.changes]
+        self._changelog.update(logged)
+        self.store.write(outcome.changes)
+        self._before, self._logged = before, logged
+        self.heart.committed(outcome)
+        self.commits += 1
+
+    def _write(self, append: Append) -> None:
+        headers = append.headers or [()] * len(append.records)
+        written = [Written(key, value, own) for (key, value), own in zip(append.records, headers, strict=True)]
+        self.topics.setdefault(append.topic, []).extend(written)
+
+    # ------------------------------------------------------------ crashes
+
+    def crash(self, crash: Crash) -> None:
+        """Throw memory away and come back from what was committed; what was not is to be taken again."""
+        if crash is Crash.LOST:
+            self.store = MemoryStore()
+            self.store.write([(key, value) for key, value in self._changelog.items() if value is not None])
+        elif crash is Crash.BEHIND:
+            self.store.write(self._before)
+            self.store.write(self._logged)  # as a restore does: rows that are local stay behind
+        self.heart = self._begun()
+
+    def position(self) -> Position | None:
+        """What the store stands for."""
+        data = self.store.get(POSITION)
+        return None if data is None else unpack_position(data)
+
+    def _begun(self) -> Heart:
+        """A heart over the store, as a task of a service begins."""
+        self._given = 0
+        position = self.position()
+        heart = heart_of(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
+        for stream, stored in (position.inputs if position is not None else {}).items():
+            heart.intake.sources[stream].next = stored.next
+            if stored.safe < stored.next:
+                heart.intake.recover(stream, self._records(stream, stored.safe), stored)
+        if position is None or dict(position.rules) != self.plan.versions:
+            heart.note_rules()
+        return heart
+
+    def _records(self, stream: str, start: int) -> Sequence[Packed]:
+        return [record for name, record in self._input if name == stream and int(record.offsets[0]) >= start]

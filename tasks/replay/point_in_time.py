@@ -1,0 +1,174 @@
+"""State as it was at a moment of event time: input and journal folded again, up to there and no further.
+
+At moment T all events up to T have gone through the rules, as far as they were not late, and none after it. A stream is
+read until its own watermark passes T: every later record of an earlier time is late, in the live run as here. What
+then still waits is released up to T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from samovar.changelog.cursors import Part
+from samovar.changelog.journal import REWIND, Entry, standing
+from samovar.changelog.log import Log, Records
+from samovar.state.store import TaskStore
+from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay.crossing import crossing_row
+from samovar.tasks.replay.rebuild import Rebuilt, Replay, Until, journal_of, refuse_beyond
+
+
+def rebuild_at(
+    log: Log,
+    plan: Plan,
+    partition: int,
+    store: TaskStore,
+    until: Until,
+    moment_ms: int,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Rebuilt:
+    """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
+    refuse_beyond(log, plan, partition, until)
+    entries = standing(journal_of(log, plan, partition), until.journal)
+    replay = MomentReplay(log, plan, partition, store, entries, lambda _: None, on_progress)
+    try:
+        replay.run_to(until.inputs, moment_ms)
+    finally:
+        replay.close()
+    return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+
+
+class MomentReplay(Replay):
+    """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where.
+
+    `applied` are the numbers of entries that count at the moment, `released` how event time then came up to it.
+    """
+
+    moment_ms: int
+    cuts: dict[str, int]
+    applied: list[int]
+    released: list[Entry]
+
+    def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
+        self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
+        if isinstance(self.core.intake, Receiver):
+            self._receive_to(inputs)
+            return
+        for entry in self.entries:
+            self._feed_up_to(entry.inputs)
+            if self._is_over() or self._is_after(entry):
+                break
+            if self._apply(entry):
+                self.applied.append(entry.number)
+        else:
+            self._feed_up_to(inputs)
+        self._release()
+        self._commit()
+
+    def _receive_to(self, inputs: Mapping[str, int]) -> None:
+        """Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last of
+        them does. What is later than the moment waits, as it does in a live run.
+        """
+        for entry in self.entries:
+            self._feed_up_to(entry.inputs)
+            if self.cuts or self._is_after(entry) or self._is_beyond(entry):
+                break
+            self._receive_entry(entry)
+        else:
+            self._feed_up_to(inputs)
+        intake = self._receiver()
+        facts = {"largest": self.moment_ms + 1}
+        entry = Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+        self.core.apply(entry)
+        self.released.append(entry)
+        self._commit()
+
+    def _receive_entry(self, entry: Entry) -> None:
+        if entry.kind == "rules":
+            self._change_rules(entry)
+        elif entry.kind == REWIND:
+            self.core.intake.journaled = entry.number
+        else:
+            self.core.apply(entry)
+        self.applied.append(entry.number)
+
+    def _receiver(self) -> Receiver:
+        intake = self.core.intake
+        assert isinstance(intake, Receiver), intake
+        return intake
+
+    def _is_beyond(self, entry: Entry) -> bool:
+        """Whether it was once set back to a later moment, by this entry, with nothing in between."""
+        return entry.kind == "advance" and entry.facts["largest"] > self.moment_ms + 1
+
+    def _apply(self, entry: Entry) -> bool:
+        """Whether the entry counts at the moment."""
+        if entry.kind == "rules":
+            self._change_rules(entry)
+            return True
+        if entry.kind == REWIND:
+            self.core.intake.journaled = entry.number
+            return True
+        stream = entry.facts["stream"]
+        slack_ms = self.core.intake.sources[stream].spec.slack_ms
+        if stream in self.cuts:
+            return False
+        largest = entry.facts.get("largest")
+        if largest is not None and largest - slack_ms > self.moment_ms:
+            self.cuts[stream] = entry.inputs[stream]
+            return False
+        self.core.apply(entry)
+        return True
+
+    def _is_after(self, entry: Entry) -> bool:
+        """Rules that came after the moment were not there yet."""
+        return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
+
+    def _is_over(self) -> bool:
+        sources = self.core.intake.sources.items()
+        return all(stream in self.cuts or source.silent for stream, source in sources)
+
+    def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
+        super()._feed_up_to({stream: min(offset, self.cuts.get(stream, offset)) for stream, offset in inputs.items()})
+        for stream, offset in self.cuts.items():
+            self.core.intake.sources[stream].next = offset
+
+    def _take(self, stream: str, until: int) -> Records | None:
+        if isinstance(self.core.intake, Receiver):
+            return self._take_received(stream, until)
+        records = super()._take(stream, until) if stream not in self.cuts else None
+        if records is None:
+            return None
+        batch, rows = self.core.intake.decoded(records)
+        slack_ms = self.core.intake.sources[stream].spec.slack_ms
+        beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
+        if not len(beyond):
+            return records
+        row = int(rows[beyond[0]])
+        self.cuts[stream] = int(records.offsets[row])
+        return Part(records, 0, row, self.cuts[stream]) if row else None
+
+    def _take_received(self, stream: str, until: int) -> Records | None:
+        """What may be taken before the moment is passed; then nothing more, of no stream."""
+        intake = self._receiver()
+        records = None if self.cuts else super()._take(stream, until)
+        row = None if records is None else crossing_row(intake, records, self.moment_ms)
+        if records is None or row is None:
+            return records
+        self.cuts = {**intake.nexts(), stream: int(records.offsets[row])}
+        return Part(records, 0, row, self.cuts[stream]) if row else None
+
+    def _release(self) -> None:
+        """Let event time pass up to the moment, as an idle stream's does."""
+        intake = self.core.intake
+        # Of several streams, events of the watermark's own time still wait.
+        watermark = self.moment_ms + (len(intake.sources) > 1)
+        for stream, source in list(intake.sources.items()):
+            if not source.silent:
+                facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
+                entry = Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+                self.core.apply(entry)
+                self.released.append(entry)

@@ -1,0 +1,284 @@
+"""State from its source: the input and the journal folded again, with the functions that the live tasks use.
+
+    rebuilt = rebuild(log, plan, partition, store, until=position)
+
+The journal says where event time passed with no event and where the rules changed; between its entries the order in
+which inputs are read makes no difference. What comes out is equal to the live state at the same offsets (P2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from samovar.changelog.cursors import Cursor, Part, read_all
+from samovar.changelog.errors import Refused
+from samovar.changelog.journal import REWIND, Entry, standing, unpack_entry
+from samovar.changelog.log import Log, Pair, Records, TopicPartition
+from samovar.changelog.record import INDEXED, Position, deadline_rows
+from samovar.patterns.replay import may_burst
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.input.source import numbered
+from samovar.tasks.input.startup_checks import recover_waiting
+from samovar.tasks.model.hearts import heart_of
+from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.rules.backfill import warm_rows
+from samovar.tasks.rules.migration import Switch, plan_of_facts, standing_rows, switch_rows
+from samovar.tasks.rules.processor import Core
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild ended with. The rows are in its store."""
+
+    position: Position
+    plan: Plan
+    events: int
+    alerts: int
+
+
+@dataclass(frozen=True)
+class Until:
+    """Where to end: at these offsets of the streams."""
+
+    inputs: Mapping[str, int]
+    journal: int | None = None  # entries; None: all whose offsets are reached
+
+
+def rebuild(
+    log: Log,
+    plan: Plan,
+    partition: int,
+    store: TaskStore,
+    until: Until,
+    on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    start: Position | None = None,
+) -> Rebuilt:
+    """Fold input and journal into an empty store, up to `until`. With `start`, the store holds the state of that
+    position already, as a snapshot does, and the fold goes on from there.
+    """
+    refuse_beyond(log, plan, partition, until)
+    entries = standing(journal_of(log, plan, partition), until.journal)
+    replay = Replay(log, plan, partition, store, entries, on_alerts, on_progress, start)
+    try:
+        replay.run(until)
+    finally:
+        replay.close()
+    return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+
+
+def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
+    """Refuse offsets that the inputs do not reach: a replay would wait for them for ever."""
+    for spec in plan.inputs:
+        at = TopicPartition(spec.topic, partition)
+        end, wanted = log.bounds([at])[at].end, until.inputs.get(spec.stream, 0)
+        if wanted > end:
+            raise Refused(
+                "input-truncated",
+                f"{at} ends at {end:,}, and the state stands for it up to {wanted:,}",
+                "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
+            )
+
+
+def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
+    """All entries of a task; refused where the beginning is gone."""
+    at = TopicPartition(plan.topics.journal, partition)
+    entries = entries_of(log, at)
+    if entries and entries[0].number != 1:
+        raise Refused(
+            "journal-cut",
+            f"the journal {at} begins with entry {entries[0].number}",
+            "It must never lose records: a rebuild is possible only from a snapshot, or not at all.",
+        )
+    return entries
+
+
+def entries_of(log: Log, at: TopicPartition) -> list[Entry]:
+    """All that a partition of a journal holds."""
+    values = [value for records in read_all(log, at) for _, value in records.pairs()]
+    return [unpack_entry(value) for value in values if value is not None]
+
+
+def plan_at(plan: Plan, entry: Entry) -> Plan:
+    """The plan with the rules that a journal entry tells. Of a user's task there is only the code of today."""
+    if plan.task is not None:
+        return plan
+    return plan_of_facts(plan, entry.facts, entry.inputs)
+
+
+class Replay:
+    """A rebuild on its way."""
+
+    def __init__(
+        self,
+        log: Log,
+        plan: Plan,
+        partition: int,
+        store: TaskStore,
+        entries: Sequence[Entry],
+        on_alerts: Callable[[Sequence[Pair]], None],
+        on_progress: Callable[[int], None],
+        start: Position | None = None,
+    ) -> None:
+        # What was forwarded stands in its topics: a replay forwards nothing.
+        self.log, self.plan, self.partition, self.store = log, replace(plan, forwards=()), partition, store
+        self.on_alerts, self.on_progress = on_alerts, on_progress
+        self.entries = list(entries)
+        self.events = self.alerts = self._uncommitted = 0
+        self.cursors: dict[str, Cursor] = {}
+        if start is None:
+            self._begin()
+        else:
+            self._go_on(start)
+        self._topic_ids()
+
+    def _begin(self) -> None:
+        first = self._first()
+        self.today, self.plan = self.plan, plan_at(self.plan, first)
+        self.core = heart_of(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
+        self.core.intake.replay()
+        self.core.intake.journaled = first.number
+        self.store.write(standing_rows(self.plan, self.store))
+        self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
+
+    def _go_on(self, start: Position) -> None:
+        done = [entry for entry in self.entries if entry.number <= start.journal]
+        self.entries = self.entries[len(done) :]
+        self.today, self.plan = self.plan, plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
+        self.core = heart_of(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
+        self.core.intake.replay()
+        for stream, stored in start.inputs.items():
+            self._held_from(stream, stored.safe)
+        recover_waiting(self.log, self.core.intake, start, self.partition)
+        self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
+
+    def _first(self) -> Entry:
+        if not self.entries or self.entries[0].kind != "rules":
+            raise Refused(
+                "journal-empty",
+                f"the journal of partition {self.partition} is empty, so that nobody knows which rules ran",
+                "If the service never ran, there is nothing to rebuild.",
+            )
+        first = self.entries.pop(0)
+        known = {spec.stream for spec in (*self.plan.inputs, *self.plan.others)}
+        return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
+
+    def _cursor(self, stream: str, start: int) -> Cursor:
+        at = self._held_from(stream, start)
+        self.core.intake.sources[stream].next = start
+        return Cursor(self.log, at, start)
+
+    def _held_from(self, stream: str, start: int) -> TopicPartition:
+        """The input, which must still hold its records from here on."""
+        at = TopicPartition(self.core.intake.sources[stream].spec.topic, self.partition)
+        begin = self.log.bounds([at])[at].begin
+        if begin > start:
+            raise Refused(
+                "input-expired",
+                f"{at} begins at {begin:,}, and the state was made from {start:,} on",
+                "The input no longer holds what the state was made from: it cannot be rebuilt from its source, nor"
+                " verified against it, before that.",
+            )
+        return at
+
+    def _topic_ids(self) -> None:
+        changelog, journal = self.plan.topics.changelog, self.plan.topics.journal
+        topics = self.log.topics([changelog, journal, *(spec.topic for spec in self.plan.inputs)])
+        for source in self.core.intake.sources.values():
+            source.topic_id = topics[source.spec.topic].id
+        self.core.changelog_id = topics[changelog].id if changelog in topics else ""
+        self.core.journal_id = topics[journal].id if journal in topics else ""
+
+    def run(self, until: Until) -> None:
+        for entry in self.entries:
+            if any(offset > until.inputs.get(stream, offset) for stream, offset in entry.inputs.items()):
+                break
+            self._feed_up_to(entry.inputs)
+            if entry.kind == "rules":
+                self._change_rules(entry)
+            elif entry.kind == REWIND:
+                self.core.intake.journaled = entry.number
+            else:
+                self.core.apply(entry)
+        self._feed_up_to(until.inputs)
+        self._commit()
+
+    def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
+        """Read all inputs up to these offsets, the one that is behind in event time first."""
+        left = {stream: offset for stream, offset in inputs.items() if stream in self.core.intake.sources}
+        while left:
+            stream = min(left, key=self._largest)
+            if stream not in self.cursors:  # a stream that came later
+                self.cursors[stream] = self._cursor(stream, self.core.intake.sources[stream].next)
+            records = self._take(stream, left[stream])
+            if records is None:
+                self.core.intake.sources[stream].next = left.pop(stream)
+                continue
+            for piece in self._pieces(records):
+                self.core.feed(piece)
+                self.events += len(piece)
+                self._uncommitted += len(piece)
+                is_much = isinstance(self.core, Core) and self.core.found_bytes >= self.plan.tunables.replay_bytes
+                if is_much or self._uncommitted >= self.plan.tunables.replay_events:
+                    self._commit()
+            self.on_progress(self.events)
+
+    def _pieces(self, records: Records) -> Iterator[Records]:
+        """Few at a time where one event can complete many matches: they are in memory until they are given out."""
+        size = (
+            self.plan.tunables.burst_records
+            if any(may_burst(each.rule) for each in self.plan.program.rules)
+            else len(records)
+        )
+        for first in range(0, len(records), max(1, size)):
+            end = min(first + size, len(records))
+            yield Part(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
+        if not len(records):
+            yield records
+
+    def _take(self, stream: str, until: int) -> Records | None:
+        return self.cursors[stream].take(until)
+
+    def _largest(self, stream: str) -> int:
+        return self.core.intake.largest(stream)
+
+    def _commit(self) -> None:
+        self.alerts += len(self.core.alerts)
+        self.on_alerts(self.core.alerts)
+        outcome = self.core.outcome()
+        self.store.write(outcome.changes)
+        self.core.committed(outcome)
+        self._uncommitted = 0
+
+    def _change_rules(self, entry: Entry) -> None:
+        """As a restart with other rules does: states of rules that are no more go, waiting events are read again."""
+        self._commit()
+        position = self.core.position()
+        self.plan = plan_at(self.today, entry)
+        specs = numbered(position, self.plan.inputs)
+        if self.plan.book is not None:
+            self.store.write(self._switched_rows(entry, specs))
+        self.core = heart_of(self.plan, self.partition, self.store, specs, position)
+        self.core.intake.replay()
+        self.store.write([*self.core.gone_rows(), *standing_rows(self.plan, self.store)])
+        recover_waiting(self.log, self.core.intake, position, self.partition)
+        self.core.intake.journaled = entry.number
+        self._topic_ids()
+        for stream, offset in entry.inputs.items():
+            if stream not in position.inputs and stream in self.core.intake.sources:
+                self.core.intake.sources[stream].next = offset
+
+    def _switched_rows(self, entry: Entry, specs: Sequence[InputSpec]) -> list[Change]:
+        """As the task did it: before the rules that come after the change begin."""
+        warm = entry.facts.get("warm", {"rules": (), "from": {}})
+        switch = Switch(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+        assert isinstance(self.core, Core), self.core
+        folded = warm_rows(self.log, switch, self.partition, self.core, specs)
+        rows = [*switch_rows(self.store, switch.plan, switch.moves), *folded]
+        return rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)]
+
+    def close(self) -> None:
+        self.core.close()
+        for cursor in self.cursors.values():
+            cursor.close()

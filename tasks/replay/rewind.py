@@ -1,0 +1,99 @@
+"""A task set back to a moment of event time: its state, its place in the inputs and its journal, as one.
+
+The state of the moment is folded from the source (tasks/replay/point_in_time.py) into a store beside the live one. What
+the changelog has otherwise goes out in transactions of the service's own group, with the journal's entries and the
+offsets in the last one. A store that follows the changelog is then where the rewind is, wherever it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from samovar.changelog.journal import REWIND, Entry, pack_entry, standing, stretches
+from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.changelog.record import POSITION, Position, pack_position
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.model.plan import OutputTopics, Plan
+from samovar.tasks.replay.point_in_time import MomentReplay
+from samovar.tasks.replay.rebuild import Until, journal_of, refuse_beyond
+from samovar.tasks.replay.repair import Mender
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """A state that was folded up to the moment, and the journal entries that say so."""
+
+    position: Position
+    entries: Sequence[Entry]
+    events: int
+
+
+def fold_back(
+    log: Log,
+    plan: Plan,
+    partition: int,
+    store: TaskStore,
+    until: Until,
+    moment_ms: int,
+    facts: Mapping[str, Any],
+    on_progress: Callable[[int], None] = lambda _: None,
+    start: Position | None = None,
+) -> Rewound:
+    """Fold input and journal into a store up to a moment. With `start`, the store holds the state of that position."""
+    refuse_beyond(log, plan, partition, until)
+    journal = journal_of(log, plan, partition)
+    entries = standing(journal, until.journal)
+    replay = MomentReplay(log, plan, partition, store, entries, lambda _: None, on_progress, start)
+    try:
+        replay.run_to(until.inputs, moment_ms)
+    finally:
+        replay.close()
+    unread = {entry.number for entry in replay.entries} - set(replay.applied)
+    kept = {entry.number for entry in entries} - unread
+    void = stretches(entry.number for entry in journal if entry.number not in kept)
+    told = _entries(journal[-1].number, replay, {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts})
+    position = replace(replay.core.position(), journal=told[-1].number)
+    store.put(POSITION, pack_position(position))
+    return Rewound(position, told, replay.events)
+
+
+def _entries(last: int, replay: MomentReplay, facts: Mapping[str, Any]) -> list[Entry]:
+    """That it was set back, and how event time came up to the moment there."""
+    intake = replay.core.intake
+    first = Entry(REWIND, last + 1, intake.nexts(), None, facts)
+    advances = [
+        replace(entry, number=last + 2 + place, inputs=intake.nexts()) for place, entry in enumerate(replay.released)
+    ]
+    return [first, *advances]
+
+
+def write_back(
+    mender: Mender,
+    topics: OutputTopics,
+    partition: int,
+    changes: Sequence[Change],
+    was: Position | None,
+    rewound: Rewound,
+    offsets: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
+) -> int:
+    """Let the changelog, the journal and the offsets follow; the offset after the last record of the changelog.
+
+    `offsets` are the group's, before and after. Where one transaction would be too large, the first marks the position
+    that `was` and the offsets stay as they were: a service that is started then is refused, and the rewind can be run
+    again with all that only the position knows.
+    """
+    before, after = offsets
+    at = TopicPartition(topics.changelog, partition)
+    rows = [change for change in changes if change[0] != POSITION]
+    parts = mender.parts_of(rows)
+    if len(parts) > 1:
+        half = None if was is None else pack_position(replace(was, rewinding=True))
+        parts[0] = [(POSITION, half), *parts[0]]
+    for part in parts[:-1]:
+        mender.write([Append(at.topic, part, partition)], before)
+    ended = [*parts[-1], (POSITION, pack_position(rewound.position))]
+    told = [(str(partition).encode(), pack_entry(entry)) for entry in rewound.entries]
+    last = mender.write([Append(at.topic, ended, partition), Append(topics.journal, told, partition)], after)
+    return last[at] + 1

@@ -1,0 +1,153 @@
+"""The history of a rule that is new: the inputs folded from an earlier offset on, before it may alert.
+
+What comes out are the rows of its states as they would be if it had run since then, up to where the task stands; what
+it would have alerted about in the past is not raised. The journal says from which offsets on, so a replay folds the
+same: records between two offsets, judged by nothing but themselves and by where the task stood.
+
+A live fold has the budget that a live step has. A rule that goes over it comes in quarantined and with no history, as
+the journal says; a replay folds only those that stayed within it, and has no budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from samovar.changelog.cursors import Cursor, in_pieces
+from samovar.changelog.errors import Refused
+from samovar.changelog.log import Log, TopicPartition
+from samovar.changelog.record import row_parts
+from samovar.patterns.matcher import NEVER, UNLIMITED, BatchTooLarge, StepBudget
+from samovar.patterns.order import NO_TIME
+from samovar.state.memory import MemoryStore
+from samovar.state.store import Change
+from samovar.tasks.input.schema_history import unknown_yet
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.processor import Settled
+from samovar.tasks.rules.migration import Switch, with_rules
+from samovar.tasks.rules.processor import Core
+
+ALL_SETTLED = Settled(NEVER, frozenset())  # whatever is put aside was put aside when the task took it
+
+
+def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
+    """Where the fold begins: at the first records of each stream that were logged since the earliest time asked for."""
+    assert plan.book is not None
+    times = [plan.book.coming[rule].warm_from_ms for rule in rules]
+    since_ms = min(each for each in times if each is not None)
+    places = {spec.stream: TopicPartition(spec.topic, partition) for spec in plan.inputs}
+    begins = {at: bounds.begin for at, bounds in log.bounds(list(places.values())).items()}
+    return {stream: max(log.offset_at(at, since_ms), begins[at]) for stream, at in places.items()}
+
+
+def warm_rows(
+    log: Log,
+    switch: Switch,
+    partition: int,
+    here: Core,
+    specs: Sequence[InputSpec],
+    budget: StepBudget = UNLIMITED,
+) -> list[Change]:
+    """Rows of the states that the rules to be warmed begin with. `here` are the rules before the change, which stand
+    where the fold ends; states that they have already stay theirs. Raises RuleFailure for a rule over the budget.
+    """
+    if not switch.warm:
+        return []
+    # In shadow: what they find in the past is told to nobody.
+    texts = [replace(rule, alerts_from_ms=None, shadow=True) for rule in switch.plan.rules if rule.id in switch.warm]
+    plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
+    core = _folded(log, plan, partition, specs, switch.warm_from or {}, here.intake, budget)
+    wanted = plan.program.stores - here.residence.plan.program.stores
+    rows, _ = core.residence.changes(core.watermark)
+    return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
+
+
+def _folded(
+    log: Log,
+    plan: Plan,
+    partition: int,
+    specs: Sequence[InputSpec],
+    start: Mapping[str, int],
+    here: Intake,
+    budget: StepBudget,
+) -> Core:
+    """The rules where the fold ends. Where a batch finds more than is held at once, the fold begins again with smaller
+    ones, down to one record; what that finds is held.
+    """
+    piece_rows: int | None = None
+    while True:
+        fold = _Fold(log, plan, partition, specs, budget, piece_rows)
+        try:
+            fold.run(start, here)
+        except BatchTooLarge:
+            if fold.rows > 1:
+                piece_rows = fold.rows // 2
+            else:
+                budget = replace(budget, step_bytes=NEVER)
+        else:
+            return fold.core
+
+
+class _Fold:
+    """One fold on its way."""
+
+    def __init__(
+        self,
+        log: Log,
+        plan: Plan,
+        partition: int,
+        specs: Sequence[InputSpec],
+        budget: StepBudget,
+        piece_rows: int | None,
+    ) -> None:
+        self.log, self.partition = log, partition
+        self.core = Core(plan, partition, MemoryStore(), specs, None)
+        self.core.intake.replays = True  # it notes nothing
+        self.core.residence.limit(budget)
+        self.piece_rows = piece_rows
+        self.rows = 0  # that the step at hand takes
+
+    def run(self, start: Mapping[str, int], here: Intake) -> None:
+        cursors: dict[str, Cursor] = {}
+        try:
+            for stream, source in self.core.intake.sources.items():
+                if stream in here.sources:
+                    source.next = start.get(stream, here.sources[stream].next)
+                    source.decoder.hide(unknown_yet(here.sources[stream].unknown))
+                    cursors[stream] = self._cursor(TopicPartition(source.spec.topic, self.partition), source.next)
+            self._feed(cursors, here.nexts())
+        finally:
+            for cursor in cursors.values():
+                cursor.close()
+        self._come_up_to(here)
+
+    def _cursor(self, at: TopicPartition, start: int) -> Cursor:
+        """A replay must find what the live run folded."""
+        begin = self.log.bounds([at])[at].begin
+        if start < begin:
+            raise Refused(
+                "input-expired",
+                f"{at} begins at {begin:,}, and the history of a rule was folded from {start:,} on",
+                "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came.",
+            )
+        return Cursor(self.log, at, start)
+
+    def _feed(self, cursors: Mapping[str, Cursor], ends: Mapping[str, int]) -> None:
+        """All records, of the stream that is behind in event time first."""
+        left = set(cursors)
+        while left:
+            stream = min(sorted(left), key=self.core.intake.largest)
+            records = cursors[stream].take(ends[stream])
+            if records is None:
+                left.discard(stream)
+                continue
+            for piece in in_pieces(records, self.piece_rows or len(records)):
+                self.rows = len(piece)
+                self.core.feed(piece, ALL_SETTLED)
+            self.rows = 0
+
+    def _come_up_to(self, here: Intake) -> None:
+        """Event time as it is there: what was released there is folded here, what waits there is left to it."""
+        if here.watermark > NO_TIME:
+            self.core.release_to(here.watermark)

@@ -1,0 +1,314 @@
+"""The heart of a task: records in, and out comes what one commit has to write. No log, no clock, no file.
+
+The live task, a rebuild from the source and the tests all use this one, so that a replay gives what the live run gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from samovar.changelog.journal import ANEW, Entry, pack_entry
+from samovar.changelog.letters import fitted
+from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
+from samovar.changelog.record import POSITION, Position, pack_position
+from samovar.changelog.redriven import carried
+from samovar.patterns.matcher import MatchHeader, PendingMatches
+from samovar.patterns.order import NO_TIME, Ordered, release
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
+from samovar.tasks.input.repartition_sink import Forwarding
+from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.input.source import Fed, Intake
+from samovar.tasks.input.startup_checks import rows_of_gone_rules
+from samovar.tasks.model.plan import MAIN, InputSpec, Plan
+from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
+from samovar.tasks.rules.migration import Switch, rules_facts
+from samovar.tasks.rules.rate_limiter import Alert, Guard
+from samovar.tasks.rules.replay_dedup import Skips
+from samovar.tasks.rules.shadow_filter import Muting
+from samovar.tasks.rules.state_cache import Residence
+
+
+@dataclass
+class Counts:
+    """What a task did since it began. Nothing is skipped without being counted."""
+
+    events: int = 0
+    dead: int = 0
+    misplaced: int = 0  # of these, records that are not in the partition of their key
+    late: int = 0
+    matches: int = 0
+    commits: int = 0
+    rows: int = 0  # changed rows, as logged
+    dropped: int = 0  # partial matches, events and matches that max_partials, max_events and max_matches let go of
+    emitted: int = 0  # records, by tasks of the user's
+    failed: int = 0  # calls of their code that raised; counted as dead too
+    forwarded: int = 0  # events, to stages that are keyed otherwise
+    unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
+    missed: int = 0  # records of the source that nobody forwarded while the stage was not there
+    skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
+    muted: int = 0  # matches of rules in shadow, or of versions that drain
+    throttled: int = 0  # alerts that the storm guard kept back
+
+
+def count_misplaced(fed: Fed) -> int:
+    return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)
+
+
+def added(left: Counts, right: Counts) -> Counts:
+    return Counts(*(getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__))
+
+
+@dataclass
+class Letters:
+    """Records for one topic with headers."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+
+    def put(self, pair: Pair, headers: Headers) -> None:
+        pair, headers = fitted(pair, headers)
+        self.pairs.append(pair)
+        self.headers.append(headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one commit writes: to the log in a transaction, and then to the store."""
+
+    appends: Sequence[Append]
+    offsets: dict[TopicPartition, int]
+    changes: list[Change]
+    position: Position
+    counts: Counts
+    forwarded_bytes: int = 0
+
+
+class Core:
+    """One task's rules at work on its inputs, from a position on."""
+
+    def __init__(
+        self, plan: Plan, partition: int, store: TaskStore, inputs: Sequence[InputSpec], position: Position | None
+    ) -> None:
+        self.plan = plan
+        self.partition = partition
+        self.intake = _intake_of(inputs, plan, partition)
+        if position is not None:
+            self.intake.resume(position)
+        self.intake.check_places(checked_streams(plan), position)
+        told = {} if position is None else position.forwards
+        self._skips = Skips.of(store)
+        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
+        self.residence = Residence(plan, store, [spec.origin for spec in inputs])
+        self.store = store
+        self.changelog_id = self.journal_id = ""
+        self.counts = Counts()  # of what is committed
+        self._since = Counts()  # and since then
+        self.muting = Muting(plan.rules)
+        self.guard = Guard(plan.storm, store)
+        self.alerts: list[Pair] = []
+        self._dead, self._late = Letters(), Letters()
+        self._dirty = False
+        self.found_bytes = 0  # of matches, since the last outcome
+
+    @property
+    def watermark(self) -> int:
+        return self.intake.watermark
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        return self._dirty
+
+    # ------------------------------------------------------------ what happens
+
+    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+        """Take the next records of one input."""
+        aside: frozenset[int] = frozenset()
+        for piece, anew in self.intake.pieces(records):
+            if anew:
+                self.residence.forget()
+            aside |= self._feed(piece, settled)
+        self._since.missed += self.intake.take_missed()
+        return aside
+
+    def _feed(self, records: Records, settled: Settled) -> frozenset[int]:
+        self.forwarding.begin()
+        fed = self.intake.feed(records)
+        self._dirty = True
+        if self.plan.stage == MAIN:  # in a later stage they come once more
+            self._since.events += len(records)
+        self._put_aside(records, fed.unsettled(records, settled))
+        if self.forwarding.outlets:
+            self._since.unkeyed += self.forwarding.take(self.intake.by_topic[records.topic].spec.stream, records, fed)
+        self._run(fed.ordered)
+        return fed.aside(records)
+
+    def tick(self, now_ms: int) -> bool:
+        """Let event time pass where inputs are idle, if anything waits for it, here or in a later stage."""
+        has_news = self.forwarding.look(now_ms)
+        self._dirty = self._dirty or has_news
+        return self._advance(now_ms) or has_news
+
+    def _advance(self, now_ms: int) -> bool:
+        watermark = self.intake.idle_watermark(now_ms)
+        if watermark <= self.watermark:
+            return False
+        if not self.intake.waits_before(watermark) and self.residence.next_deadline() >= watermark:
+            return False
+        self._dirty = True
+        self._run(self.intake.advance(now_ms))
+        return True
+
+    def apply(self, entry: Entry) -> None:
+        """Do again what the journal tells; only in a replay."""
+        self._dirty = True
+        if entry.kind == ANEW:
+            self.residence.forget()
+        self._run(self.intake.apply(entry))
+
+    def count_on(self, counts: Counts) -> None:
+        """Go on with the counts of those that were at work here before."""
+        self.counts = counts
+        self.residence.dropped_before += counts.dropped
+
+    def release_to(self, watermark: int) -> None:
+        """Let event time be this, where it is behind: of a fold that ends where another task stands."""
+        buffer = self.intake.buffer
+        buffer.floor = max(buffer.floor, watermark)
+        self._run(release(buffer))
+
+    def index_some(self) -> None:
+        """Go on a little with the index of deadlines."""
+        self.residence.index_some()
+
+    def note_rules(self) -> None:
+        """Write the rules to the journal: from here on they are these."""
+        self.intake.note_rules(rules_facts(self.plan))
+        self._dirty = True
+
+    def turn(self, switch: Switch, inputs: Mapping[str, int]) -> None:
+        """The next outcome is the last of these rules: it leaves the state to those that come after."""
+        self.plan = switch.plan
+        self.intake.note_rules(switch.facts(), inputs)
+        self._dirty = True
+
+    def _run(self, ordered: Ordered) -> None:
+        has_filters = not (self.muting.is_idle and self.guard.is_idle and self._skips.is_over)
+        found = self.residence.run(ordered.released, ordered.watermark, defer_messages=has_filters)
+        if len(found):
+            left = self._filtered(found) if has_filters else self._rendered(found)
+            self._since.matches += len(left)
+            self.alerts += left
+
+    def _filtered(self, found: PendingMatches) -> list[Pair]:
+        """The alerts that are left when all filters have decided, by nothing but headers: only these get messages."""
+        headers = found.headers()
+        alerts = headers if self.muting.is_idle else self.muting.left(headers)
+        self._since.muted += len(headers) - len(alerts)
+        kept = list[Alert](alerts) if self.guard.is_idle else self._limited(alerts)
+        left = kept if self._skips.is_over else self._skips.left(kept)
+        self._since.skipped += len(kept) - len(left)
+        rendered = iter(self._rendered(found, [each.row for each in left if isinstance(each, MatchHeader)]))
+        return [next(rendered) if isinstance(each, MatchHeader) else each.record for each in left]
+
+    def _rendered(self, found: PendingMatches, rows: Sequence[int] | None = None) -> list[Pair]:
+        matches = found.render(rows)
+        self.found_bytes += len(matches.text)
+        return list(matches.records())
+
+    def _limited(self, alerts: Sequence[MatchHeader]) -> list[Alert]:
+        before = self.guard.throttled.total()
+        left = self.guard.left(alerts)
+        self._since.throttled += self.guard.throttled.total() - before
+        return left
+
+    def _put_aside(self, records: Records, fed: Fed) -> None:
+        if not fed.dead and not fed.late:
+            return
+        more: Headers = () if self.plan.stage == MAIN else (("samovar.stage", self.plan.stage.encode()),)
+        for dead in fed.dead:
+            where, offset, pair = self.intake.letter(records, dead.row)
+            redriven = carried(records.headers(dead.row))
+            self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *redriven, *more))
+        for late in fed.late:
+            where, offset, pair = self.intake.letter(records, late.row)
+            redriven = carried(records.headers(late.row))
+            self._late.put(pair, (*where.late(offset, late.late_ms), *redriven, *more))
+        self._since.dead += len(fed.dead)
+        self._since.misplaced += count_misplaced(fed)
+        self._since.late += len(fed.late)
+
+    # ------------------------------------------------------------ what is to be written
+
+    def position(self) -> Position:
+        intake = self.intake
+        watermark = None if intake.watermark == NO_TIME else intake.watermark
+        told, book = self.forwarding.told(), 0 if self.plan.book is None else self.plan.book.change
+        head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
+        return Position(*head, told, book, self.changelog_id, self.plan.service, self.journal_id)
+
+    @property
+    def indexing(self) -> bool:
+        return self.residence.indexing
+
+    @property
+    def waits_for_index(self) -> bool:
+        return self.residence.waits_for_index
+
+    def outcome(self, more: Sequence[Change] = ()) -> Outcome:
+        """All since the last one. `more` are further rows to log, of rules that are no more."""
+        topics, partition = self.plan.topics, self.partition
+        sent_bytes, forwarded = self.forwarding.bytes, self.forwarding.appends()
+        position = self.position()
+        rows, index = self.residence.changes(self.watermark)
+        gone = [] if self._skips.is_over else self._skips.changes(position)
+        rows = [*more, *rows, *gone, *self.guard.changes(), (POSITION, pack_position(position))]
+        self._since.rows = len(rows)
+        appends = [Append(topics.changelog, rows, partition)]
+        if self.alerts:
+            appends.append(Append(topics.alerts, self.alerts))
+        if self.intake.entries:
+            name = str(partition).encode()
+            appends.append(
+                Append(topics.journal, [(name, pack_entry(each)) for each in self.intake.entries], partition)
+            )
+        for topic, letters in ((topics.dead_letters, self._dead), (topics.late, self._late)):
+            if letters.pairs:
+                appends.append(Append(topic, letters.pairs, None, letters.headers))
+        appends += forwarded
+        self._since.forwarded = sum(len(each.records) for each in forwarded if each.partition is None)
+        offsets = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
+        since, self._since = self._since, Counts()
+        since.commits = 1
+        self.alerts, self._dead, self._late = [], Letters(), Letters()
+        self.found_bytes = 0
+        self.intake.entries = []
+        self._dirty = False
+        return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
+
+    def committed(self, outcome: Outcome) -> None:
+        """What `outcome` gave is in the log and in the store now."""
+        self.counts = added(self.counts, outcome.counts)
+        self.counts.dropped = self.residence.dropped()
+        self.residence.committed()
+
+    # ------------------------------------------------------------ rows
+
+    def gone_rows(self) -> list[Change]:
+        return rows_of_gone_rules(self.store, self.plan)
+
+    def memory_bytes(self) -> int:
+        return self.residence.states.memory_bytes()
+
+    def let_go(self) -> None:
+        self.residence.let_go()
+
+    def close(self) -> None:
+        """Rules hold nothing but their store."""
+
+
+def _intake_of(inputs: Sequence[InputSpec], plan: Plan, partition: int) -> Intake:
+    is_forwarded = any(spec.is_forwarded for spec in inputs)
+    return (Receiver if is_forwarded else Intake)(inputs, plan.fields, partition, plan.tunables)

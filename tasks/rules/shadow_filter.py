@@ -1,0 +1,35 @@
+"""Which matches become alerts. A rule in shadow is counted and raises none; nor does one whose history is too short
+yet, nor a version that drains, but for matches that began before another took its place.
+
+A match is judged by what it says itself and by what the journal says about its rule: a replay mutes the same ones. The
+kernel does it, which then makes no message (`States.mute`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
+
+from samovar.patterns.matcher import MatchHeader
+from samovar.tasks.model.plan import RuleText
+
+_SERIALS = count()
+
+
+class Muting:
+    """The rules of one task that do not simply alert; most tasks have none, and then nothing is looked at."""
+
+    def __init__(self, rules: Sequence[RuleText]) -> None:
+        self.is_idle = not any(map(may_be_muted, rules))
+        self.serial = next(_SERIALS)  # no other of this process has it
+        self.muted: Counter[str] = Counter()  # matches a rule, since these rules began here
+
+    def left(self, matches: Sequence[MatchHeader]) -> list[MatchHeader]:
+        """Those that are to be raised."""
+        self.muted.update(match.rule for match in matches if match.is_muted)
+        return [match for match in matches if not match.is_muted]
+
+
+def may_be_muted(rule: RuleText) -> bool:
+    return rule.shadow or rule.alerts_from_ms is not None or rule.began_by_ms is not None

@@ -1,0 +1,611 @@
+"""A container: one process, one event loop, over the tasks of the partitions it owns, of all stages.
+
+One cycle: poll, feed the tasks, look at the clock, commit what there is in one transaction, write the stores. A batch
+is what was there when it was asked for: small when little comes, which keeps latency low, and large under load. Tasks
+that restore do so a little in every cycle, while the others go on.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.changelog.log import Joining, Log, Member, Records, TopicPartition
+from samovar.patterns.matcher import BatchTooLarge, RuleFailure
+from samovar.state.errors import StoreHeld
+from samovar.state.points import passing
+from samovar.tasks.model.clock import Clock
+from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.plan import MAIN, Plan
+from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
+from samovar.tasks.rules.processor import Core, Counts, Outcome, added
+from samovar.tasks.runtime.backpressure import Pausing
+from samovar.tasks.runtime.collector import collector_off
+from samovar.tasks.runtime.commit_times import CommitTimes
+from samovar.tasks.runtime.rule_source import Never, Renewal
+from samovar.tasks.runtime.slot_claim import SlotClaim
+from samovar.tasks.runtime.stream_task import Life, RulesBehind, Task, Upkeep
+from samovar.tasks.runtime.topic_watch import TopicWatch
+
+POLL_S = 0.1
+RESTORE_POLL_S = 0.05
+TROUBLE_S, TROUBLES = 120.0, 5  # of starting again with nothing committed in between, after which it fails loudly
+CALM_S = 60.0  # after which more trouble is new trouble, if all was done in between: a quiet service commits nothing
+HELD_MS = 120_000  # how long another process may have a store before that is a failure
+ASK_EVERY = 5  # cycles, each of which waits for POLL_S, a container that is done looks whether the others are
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a container is doing, for people and machines. A partition runs when its tasks of all stages do."""
+
+    slot: int
+    running: tuple[int, ...]
+    restoring: dict[int, tuple[int, int]]  # partition to offsets done and to do
+    counts: Counts
+    caught_up: bool
+    watermarks: dict[int, int] = field(default_factory=dict)  # of the main stage
+
+
+class Container:
+    """The source of truth for which tasks this process runs, and the only one who commits for them."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        log: Log,
+        slot: int,
+        upkeep: Upkeep,
+        clock: Clock,
+        tell: Callable[[str], None] = lambda _: None,
+        renewal: Renewal | None = None,
+        claim: SlotClaim | None = None,
+    ) -> None:
+        """`plans` are one a stage, the main one first. `renewal` gives others while it runs. Without a `claim` nobody
+        else is in its slot.
+        """
+        self.watch = TopicWatch(log, clock, tell)
+        self._claim = claim
+        self.renewal = renewal or Never()
+        self.log = log
+        self.slot = slot
+        self.upkeep = upkeep
+        self.clock = clock
+        self.tell = tell
+        self.tasks: dict[tuple[str, int], Task] = {}  # by stage and partition
+        self._plan(plans)
+        self._owned: set[TopicPartition] = set()
+        self._stopped = threading.Event()
+        self._leaves = False  # for good, when it ends
+        self._goes_on = False  # until it is told to stop
+        self._member: Member | None = None
+        self._gone = Counts()  # of tasks that are closed
+        self._rejoins = 0
+        self._trouble_since_ms = self._trouble_at_ms = 0
+        self._was_done = False  # since the last trouble there was a moment with nothing left to do
+        self._commits = 0
+        self._polls = self.tunables.commit_polls
+        self.commit_times = CommitTimes()
+        self._pausing = Pausing(self.tunables)
+        self._ask_after = 0  # so many cycles
+        self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
+
+    def _plan(self, plans: Sequence[Plan]) -> None:
+        self.plans = {plan.stage: plan for plan in plans}
+        self.watch.follow(plans)
+        self.plan = plans[0]
+        self.tunables = self.plan.tunables
+        self._readers: dict[str, list[str]] = defaultdict(list)  # stages by topic
+        for plan in plans:
+            for spec in plan.inputs:
+                self._readers[spec.topic].append(plan.stage)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
+        """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
+        self._claim_slot()
+        self._goes_on = not until_caught_up
+        try:
+            self.watch.look()
+            with collector_off():
+                self._loop(until_caught_up, on_cycle)
+            self.commit_last()
+            self._leaves = self._leaves or (until_caught_up and self._is_alone())
+        finally:
+            self.close()
+            if self._claim is not None:
+                self._claim.release()
+        return self._gone
+
+    def _claim_slot(self) -> None:
+        """Refuse a slot that another container has. A log that does not answer is asked again, as in the loop."""
+        if self._claim is None:
+            return
+        self._claim.wait = self._stopped.wait
+        while not self._stopped.is_set():
+            try:
+                self._claim.take()
+            except (Fenced, CommitUnknown, LogUnavailable) as error:
+                self.clock.wait(self._rejoin(error), self._stopped)
+            else:
+                return
+
+    def _is_alone(self) -> bool:
+        """Whether nobody would have to take over from it."""
+        with suppress(LogUnavailable):
+            return len(self.log.members(self.upkeep.group)) <= 1
+        return False
+
+    def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
+        while not self._stopped.is_set():
+            wait_s = self.step()
+            if wait_s:
+                self.clock.wait(wait_s, self._stopped)
+            if on_cycle is not None:
+                on_cycle(self.status())
+            if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
+                break
+
+    def _has_no_task(self) -> bool:
+        """And gets none: others have all partitions."""
+        return not self.tasks and self._member is not None and self._member.has_share()
+
+    def stop(self) -> None:
+        """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
+        over.
+        """
+        self._stopped.set()
+
+    def leave(self) -> None:
+        """End after the cycle at hand, for good: its partitions go to the others at once."""
+        self._leaves = True
+        self._stopped.set()
+
+    def step(self) -> float:
+        """One cycle, after which so many seconds are to pass before the next one: some where the log did not let it go
+        to its end. Never waits longer than a poll does.
+        """
+        try:
+            self.cycle()
+        except (Fenced, CommitUnknown, LogUnavailable) as error:
+            return self._rejoin(error)
+        self._was_done = self._was_done or self.caught_up() or self._has_no_task()
+        return 0.0
+
+    def _rejoin(self, error: Exception) -> float:
+        """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log, after so
+        many seconds.
+        """
+        now_ms = self.clock.steady_ms()
+        if self._was_done and now_ms - self._trouble_at_ms > CALM_S * 1000:
+            self._rejoins = 0
+        if self._rejoins == 0:
+            self._trouble_since_ms = now_ms
+        self._rejoins += 1
+        self._trouble_at_ms, self._was_done = now_ms, False
+        if self._rejoins >= TROUBLES and now_ms - self._trouble_since_ms > TROUBLE_S * 1000:
+            raise Refused(
+                "log-unusable",
+                f"container {self.slot} had to start again {self._rejoins} times in {TROUBLE_S:.0f} s and committed"
+                " nothing in between",
+                "Look at the log's own messages and at other containers of this slot; nothing was lost.",
+                str(error),
+            ) from error
+        text = f"container {self.slot} starts again: {type(error).__name__}: {error}"
+        self.tell(Note(text, "restart", "warning", error=type(error).__name__, times=self._rejoins))
+        with suppress(LogUnavailable):
+            self.close()
+        if isinstance(error, Fenced) and self._claim is not None:
+            with suppress(LogUnavailable):
+                self._claim.keep()
+        return min(FIRST_WAIT_S * 2.0 ** (self._rejoins - 1), LONGEST_WAIT_S)
+
+    def cycle(self) -> None:
+        """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""
+        self.watch.check()
+        self._renew()
+        member = self._joined()
+        self._switch_all(member)
+        busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
+        self._recover(member)
+        taken = whole = self._take(member, 0.0 if busy else POLL_S)
+        for _ in range(self._polls - 1):
+            if taken < max(1, self.tunables.poll_records // 2):
+                break
+            taken = self._take(member, 0.0)
+            whole += taken
+        self._recover(member)
+        self._tick(member)
+        self._recover(member)
+        self._commit(member, whole)
+        self._pausing.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
+        self._index_some()
+        for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
+            self._restore_some(member, task)
+
+    def _index_some(self) -> None:
+        """A little of one task's index of deadlines: events go first."""
+        for task in self._running():
+            if task.indexing:
+                self._attempt(task, task.core.index_some)
+                break
+
+    # ------------------------------------------------------------ rules change
+
+    def _renew(self) -> None:
+        """Take plans that were made meanwhile. Where they have other topics, all tasks begin again in a group that
+        reads those; otherwise each goes on where it is.
+        """
+        plans = self.renewal.newer()
+        if plans is None:
+            return
+        is_other = topics_read(plans) != topics_read(list(self.plans.values()))
+        self._plan(plans)
+        if is_other:
+            self.tell(Note(f"container {self.slot} begins to read other topics: the rules need them", "replanned"))
+            self._last_commit()
+            self.close()
+        for (stage, _), task in self.tasks.items():
+            task.plan = self.plans[stage]
+
+    def _switch_all(self, member: Member) -> None:
+        due = [task for task in self._running() if task.switch_due]
+        if any(task.dirty for task in due):
+            self._commit(member)
+        for task in due:
+            self._switch(member, task)
+
+    def _switch(self, member: Member, task: Task) -> None:
+        """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
+        passing("switch.before")
+        outcome = task.begin_switch()
+        last = member.transact(outcome.appends, self._offsets([outcome]))
+        passing("switch.sent")
+        task.committed(outcome, last[task.changelog.at])
+        task.end_switch()
+        passing("switch.after")
+        self._tell_notes(task)
+        for failure in task.take_backfill_failures():
+            self.renewal.quarantine(failure)
+
+    def _catch_up_with(self, behind: RulesBehind) -> None:
+        """Another container was there first: read what it had read."""
+        self.renewal.look()
+        self._renew()
+        known = max((plan.book.change for plan in self.plans.values() if plan.book is not None), default=0)
+        if known < behind.change:
+            raise Refused(
+                "rules-topic-lost",
+                f"{behind}, and the rules topic of the service ends at change {known}",
+                "Put the rules topic back. Without it, `samovar rewind` to before the first change, or give the service"
+                " another name.",
+            )
+
+    def _take(self, member: Member, timeout_s: float) -> int:
+        """Feed what one poll gives; how many records that was."""
+        taken = 0
+        for records in member.poll(self.tunables.poll_records, timeout_s):
+            readers = self._reading(TopicPartition(records.topic, records.partition))
+            settled = NOTHING_SETTLED
+            for task in [task for task in readers if task.life is Life.RUNNING]:
+                if any(each.is_abandoned for each in readers):
+                    break  # all of them read on from where that task stands
+                # A stage that came later reads again what the main one judged long ago.
+                before = task.core.intake.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
+                count, aside = self._feed(member, task, records, settled)
+                if len(readers) > 1:
+                    settled = Settled(before, settled.offsets | aside)
+                taken += count
+        return taken
+
+    def _feed(self, member: Member, task: Task, records: Records, settled: Settled) -> tuple[int, frozenset[int]]:
+        """Feed one task; how many records it took, and the offsets of those that it put aside. What it finds is
+        committed before it takes much memory.
+        """
+        taken, aside = 0, set[int]()
+
+        def feed(piece: Records) -> None:
+            aside.update(task.feed(piece, settled))
+
+        for piece in task.pieces(records):
+            if not self._attempt(task, partial(feed, piece), len(piece)):
+                break
+            taken += len(piece)
+            found = sum(each.core.found_bytes for each in self._running() if isinstance(each.core, Core))
+            if found > task.upkeep.budget.step_bytes or (task.piece_rows is not None and found):
+                self._commit(member)
+        return taken, frozenset(aside)
+
+    # ------------------------------------------------------------ steps that were abandoned
+
+    def _attempt(self, task: Task, act: Callable[[], None], rows: int = 0) -> bool:
+        """Whether a step went to its end; else the task stands where it last committed."""
+        try:
+            act()
+        except RuleFailure as failure:
+            task.abandon(failure, rows)
+        except BatchTooLarge:
+            task.abandon(None, rows)
+        return not task.is_abandoned
+
+    def _recover(self, member: Member) -> None:
+        """Tasks whose step was abandoned go on: without the rule that was at fault, and from their own positions."""
+        for task in [task for task in self._running() if task.is_abandoned]:
+            self._quarantine(member, task)
+            task.is_abandoned = False
+            self._seek(member, task)
+
+    def _quarantine(self, member: Member, task: Task) -> None:
+        """As a change of rules: a transaction of its own, at the position before the batch. Then all are told."""
+        failure = task.failure
+        outcome = None if failure is None else task.begin_quarantine()
+        if failure is None or outcome is None:
+            return
+        last = member.transact(outcome.appends, self._offsets([outcome]))
+        task.committed(outcome, last[task.changelog.at])
+        task.end_switch()
+        self._tell_notes(task)
+        self.renewal.quarantine(failure)
+
+    def _seek(self, member: Member, task: Task) -> None:
+        """Read its inputs on from where all are that take them."""
+        for at in task.inputs:
+            readers = self._reading(at)
+            if all(each.life is Life.RUNNING for each in readers):
+                member.seek(at, min(each.positions()[at] for each in readers))
+
+    def _reading(self, at: TopicPartition) -> list[Task]:
+        """The tasks that take records of a partition."""
+        found = (self.tasks.get((stage, at.partition)) for stage in self._readers[at.topic])
+        return [task for task in found if task is not None]
+
+    def _joined(self) -> Member:
+        if self._member is None:
+            self._member = self.log.join(
+                Joining(
+                    self.upkeep.group,
+                    self.slot,
+                    list(self._readers),
+                    self.upkeep.delivery,
+                    self._assigned,
+                    self._revoked,
+                    self._lost,
+                    self.plan.topics.journal,
+                )
+            )
+        return self._member
+
+    def _tick(self, member: Member) -> None:
+        standing = member.standing()
+        for task in self._running():
+            ended = {at for at in task.inputs if member.at_end(at) and at not in self._pausing.paused}
+            self._attempt(task, partial(task.tick, {at: standing.get(at) for at in ended}))
+
+    def _commit(self, member: Member, taken: int = 0) -> None:
+        """Everything that the tasks have, as one transaction; then each store (P3)."""
+        dirty = [task for task in self._running() if task.dirty]
+        if not dirty:
+            for task in self._running():
+                task.snapshot_if_due()
+            return
+        outcomes = [task.outcome() for task in dirty]
+        began_s = time.monotonic()
+        last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
+        self.commit_times.add(time.monotonic() - began_s)
+        self._pausing.in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
+        for task, outcome in zip(dirty, outcomes, strict=True):
+            task.committed(outcome, last[task.changelog.at])
+            task.snapshot_if_due()
+        self._rejoins = 0
+        self._commits += 1
+        rows = sum(len(each.changes) for each in outcomes)
+        is_time = self._commits % self.tunables.memory_commits == 0
+        if is_time or rows > self.tunables.memory_rows:
+            self._keep_small()
+        if taken >= self.tunables.poll_records:
+            # A row that changes often is written less often by large commits; others only fill memory.
+            self._polls = self.tunables.commit_polls if rows * 2 < taken else 1
+        if is_time:
+            gc.collect(1)
+
+    def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
+        """The group's offsets: of an input that several stages read, that of the one furthest behind. While one of them
+        still restores, nothing is read of it, and its offset stays.
+        """
+        found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
+        for at in [at for at in found if len(self._readers[at.topic]) > 1]:
+            readers = self._reading(at)
+            if all(task.life is Life.RUNNING for task in readers):
+                found[at] = min(task.positions()[at] for task in readers)
+            else:
+                del found[at]
+        return found
+
+    def _keep_small(self) -> None:
+        """Hold no more states in memory than the cache may; the stores have them all."""
+        sizes = {place: task.core.memory_bytes() for place, task in self.tasks.items() if task.life is Life.RUNNING}
+        for place in sorted(sizes, key=lambda each: -sizes[each]):
+            if sum(sizes.values()) <= self.tunables.cache_bytes:
+                break
+            self.tasks[place].core.let_go()
+            sizes[place] = 0
+
+    def _restore_some(self, member: Member, task: Task) -> None:
+        if task.life is Life.CLOSED:
+            return
+        try:
+            self._restore_more(member, task)
+        except Refused as refused:
+            if refused.code != "format-newer" or not self._set_aside(task.partition, refused):
+                raise
+
+    def _set_aside(self, partition: int, refused: Refused) -> bool:
+        """In a rolling upgrade a newer container wrote this partition and left: only its like can go on with it. It is
+        held, so that it does not go round and end one container after another, while the other partitions are worked
+        on. False where there are none: then this container is of no use.
+        """
+        if not self._goes_on or all(place[1] == partition for place in self.tasks):
+            return False
+        for place in [place for place in self.tasks if place[1] == partition]:
+            self._close_task(self.tasks.pop(place))
+        text = f"partition {partition} is left for a newer container: {refused}"
+        self.tell(Note(text, "set-aside", "warning", partition=partition))
+        return True
+
+    def _restore_more(self, member: Member, task: Task) -> None:
+        if task.life is Life.CREATED and not self._open(task):
+            return
+        try:
+            is_running = task.restore_some(RESTORE_POLL_S)
+        except RulesBehind as behind:
+            self._catch_up_with(behind)
+            return
+        if is_running:
+            if task.switch_due:
+                self._switch(member, task)
+            self._quarantine(member, task)
+            for at in task.inputs:
+                readers = self._reading(at)
+                if all(each.life is Life.RUNNING for each in readers):
+                    member.seek(at, min(each.positions()[at] for each in readers))
+                    member.resume([at])
+            self._tell_notes(task)
+
+    def _tell_notes(self, task: Task) -> None:
+        for note in task.notes:
+            self.tell(note)
+        task.notes.clear()
+
+    def _open(self, task: Task) -> bool:
+        """Whether it can run at once. Not while another process has the store, one that hangs or is about to leave; and
+        what is to be restored is read ahead while the other tasks are opened.
+        """
+        now_ms = self.clock.steady_ms()
+        try:
+            task.open()
+        except StoreHeld as held:
+            since_ms = self._held.setdefault((task.plan.stage, task.partition), now_ms)
+            if since_ms == now_ms:
+                self.tell(Note(f"{task.name} waits for its store: {held}", "store-held", "warning", task=task.name))
+            if now_ms - since_ms > HELD_MS:
+                raise
+            return False
+        self._held.pop((task.plan.stage, task.partition), None)
+        return task.restore.done
+
+    # ------------------------------------------------------------ partitions come and go, inside poll and close
+
+    def _assigned(self, partitions: Collection[TopicPartition]) -> None:
+        shared = [topic for topic, stages in self._readers.items() if len(stages) > 1]
+        self._owned |= set(partitions)
+        for number in sorted({at.partition for at in partitions}):
+            for stage, plan in self.plans.items():
+                # While rules change, another container may not read the topics of a stage yet.
+                is_whole = all(TopicPartition(spec.topic, number) in self._owned for spec in plan.inputs)
+                if is_whole and (stage, number) not in self.tasks:
+                    self.tasks[stage, number] = Task(plan, number, self.log, self.upkeep, self.clock, shared)
+
+    def _revoked(self, partitions: Collection[TopicPartition]) -> None:
+        # What is not committed is forgotten here, and done again by the next owner.
+        self._drop(partitions)
+
+    def _lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._drop(partitions)
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        gone = {at.partition for at in partitions}
+        self._owned -= set(partitions)
+        for place in [place for place in self.tasks if place[1] in gone]:
+            self._close_task(self.tasks.pop(place))
+        self._pausing.gone(gone)
+
+    def _close_task(self, task: Task) -> None:
+        if task.life is Life.RUNNING:
+            self._gone = added(self._gone, task.counts)
+        task.close()
+        self._tell_notes(task)
+
+    # ------------------------------------------------------------ how it is doing
+
+    def _running(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.life is Life.RUNNING]
+
+    def caught_up(self) -> bool:
+        """Whether all that was in its partitions of the inputs has been processed and committed."""
+        member = self._member
+        if member is None or not self.tasks:
+            return False
+        return all(
+            task.life is Life.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
+            for task in self.tasks.values()
+        )
+
+    def _all_caught_up(self) -> bool:
+        """Whether the whole group has read all: partitions may belong to others, or to one that left and is not yet
+        missed.
+        """
+        self._ask_after -= 1
+        if self._member is None or self._ask_after > 0:
+            return False
+        self._ask_after = ASK_EVERY
+        lead = self.plan.topics.journal
+        partitions = self.log.topics([lead])[lead].partitions  # as many as the state was made with
+        places = [TopicPartition(topic, number) for topic in self._readers for number in range(partitions)]
+        committed = self.log.committed(self.upkeep.group, places)
+        ends = self.log.bounds(places)  # after the offsets: what a stage forwarded with them is there by now
+        return all(ends[at].begin == ends[at].end or committed[at] == ends[at].end for at in places)
+
+    def status(self) -> Status:
+        counts = self._gone
+        for task in self._running():
+            counts = added(counts, task.counts)
+        restoring: dict[int, tuple[int, int]] = {}
+        for task in self.tasks.values():
+            if task.life is Life.RESTORING:
+                done, todo = restoring.get(task.partition, (0, 0))
+                step = task.restore
+                restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
+        others = {task.partition for task in self.tasks.values() if task.life is not Life.RUNNING}
+        running = tuple(sorted({task.partition for task in self._running()} - others))
+        watermarks = {task.partition: task.core.watermark for task in self._running() if task.plan.stage == MAIN}
+        return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
+
+    # ------------------------------------------------------------ the end
+
+    def commit_last(self) -> None:
+        """Commit what there is, before the end. Where that cannot be, nothing is lost: the next owner does it again."""
+        try:
+            self._last_commit()
+        except (Fenced, CommitUnknown, LogUnavailable) as error:
+            text = f"container {self.slot} ends without a last commit: {type(error).__name__}: {error}"
+            self.tell(Note(text, "last-commit", "warning", error=type(error).__name__))
+
+    def _last_commit(self) -> None:
+        if self._member is not None:
+            self._commit(self._member)
+
+    def close(self) -> None:
+        """Leave the group and let go of every store."""
+        member, self._member = self._member, None
+        try:
+            for place in list(self.tasks):
+                self._close_task(self.tasks.pop(place))
+        finally:
+            self._pausing.clear()
+            self._owned.clear()
+            if member is not None:
+                (member.leave if self._leaves else member.close)()
+
+
+def topics_read(plans: Sequence[Plan]) -> object:
+    """What decides whether tasks can go on under other plans as they are: their stages, and the topics of each."""
+    return [(plan.stage, [(spec.stream, spec.topic, spec.key) for spec in plan.inputs]) for plan in plans]

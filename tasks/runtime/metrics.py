@@ -1,0 +1,290 @@
+"""How a container is doing, in numbers. Nothing here is on the way of a batch.
+
+    the container's thread  --looks, once a second-->  Look  --taken by another thread-->  topic, /metrics
+
+`Observer` looks; it is called between two cycles, and is the only one who touches tasks. What would have to walk over
+all states is asked for only so often that it takes a hundredth of the time. `samovar.tasks.runtime.heartbeat` tells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.presence import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
+from samovar.changelog.restore import Restore
+from samovar.patterns.matcher import States, Tallies
+from samovar.patterns.order import NO_TIME
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.clock import Clock
+from samovar.tasks.model.plan import RuleText
+from samovar.tasks.rules.processor import Core, Counts
+from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.stream_task import Life, Task
+
+LOOK_EVERY_S = 1.0
+WALK_EVERY_S = 5.0
+WALK_SHARE = 0.01  # of the time, at most, to count what only a walk over all states can tell
+
+
+@dataclass(frozen=True)
+class Look:
+    """A container at one moment."""
+
+    slot: int
+    time_ms: int
+    tasks: tuple[TaskReport, ...]
+    taken_ms: Mapping[TopicPartition, int]  # log time of the last record taken of an input
+    counts: Counts
+    caught_up: bool
+    rules: tuple[RuleReport, ...] = ()
+    memory_bytes: int = 0  # of states in memory
+    restored: int = 0  # changelog records, since the container began
+    at_work: tuple[RuleAtWork, ...] = ()
+    changes: Mapping[tuple[str, int], int] = field(default_factory=dict)  # task to the change of rules it took last
+    rules_refused: str | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)  # by stream that has grown: records that are not read
+
+    @property
+    def shape(self) -> object:
+        """What is told at once when it changes."""
+        return [(each.stage, each.partition, each.life) for each in self.tasks]
+
+
+@dataclass
+class _Walked:
+    """What the last walk over all states found."""
+
+    live_partials: dict[str, int] = field(default_factory=dict)
+    memory_bytes: int = 0
+    at_s: float = 0.0
+    took_s: float = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        return now_s - self.at_s >= max(WALK_EVERY_S, self.took_s / WALK_SHARE)
+
+
+class Observer:
+    """Looks at a container between its cycles. `latest` may be read by any thread."""
+
+    def __init__(self, container: Container, clock: Clock) -> None:
+        self._container = container
+        self.watch = container.watch
+        self._clock = clock
+        self.on_change: Callable[[], None] = lambda: None
+        self._next_s = 0.0
+        self._rules = RuleTotals()
+        self._walked = _Walked()
+        self._restores: dict[tuple[str, int], tuple[float, int]] = {}  # when first seen, and what was done then
+        self._records: dict[Restore, int] = {}
+        self._restored = 0
+        self.latest: Look | None = None
+
+    def __call__(self, *, now: bool = False) -> None:
+        """Look, if it is time; on every change of tasks at once."""
+        now_s = time.monotonic()
+        if not now and now_s < self._next_s and not self._has_changed():
+            return
+        self._next_s = now_s + LOOK_EVERY_S
+        before, self.latest = self.latest, self._look(now_s)
+        if before is None or before.shape != self.latest.shape:
+            self.on_change()
+
+    def _has_changed(self) -> bool:
+        before = self.latest
+        return before is None or [each.life for each in before.tasks] != [
+            each.life.value for each in self._container.tasks.values()
+        ]
+
+    def _look(self, now_s: float) -> Look:
+        container = self._container
+        tasks = list(container.tasks.values())
+        running = [task for task in tasks if task.life is Life.RUNNING]
+        status = container.status()
+        self._rules.take(running)
+        if self._walked.is_due(now_s):
+            self._walk(running)
+        self._count_restored(tasks)
+        return Look(
+            container.slot,
+            self._clock.wall_ms(),
+            tuple(self._report(task, now_s) for task in tasks),
+            {at: ms for task in running for at, ms in _taken(task)},
+            status.counts,
+            status.caught_up,
+            self._rules.looks(self._walked.live_partials),
+            self._walked.memory_bytes,
+            self._restored,
+            at_work(running),
+            {(stage_of(task), task.partition): change for task in running if (change := change_of(task))},
+            container.renewal.trouble,
+            container.watch.unread,
+        )
+
+    def _report(self, task: Task, now_s: float) -> TaskReport:
+        place = stage_of(task), task.partition
+        if task.life is not Life.RUNNING:
+            restore = self._restoring(place, task, now_s) if task.life is Life.RESTORING else None
+            return TaskReport(*place, task.life.value, restore=restore)
+        self._restores.pop(place, None)
+        intake = task.core.intake
+        watermark = None if intake.watermark == NO_TIME else intake.watermark
+        inputs = tuple(
+            InputReport(source.spec.stream, source.spec.topic, task.partition, source.next)
+            for source in intake.sources.values()
+        )
+        return TaskReport(
+            *place,
+            task.life.value,
+            watermark,
+            holder_of(intake),
+            inputs,
+            state_bytes=task.store.size_bytes(),
+            waiting=len(intake.buffer.pending),
+        )
+
+    def _restoring(self, place: tuple[str, int], task: Task, now_s: float) -> RestoreReport:
+        restore = task.restore
+        done, todo = restore.next - restore.start, restore.end - restore.start
+        since_s, before = self._restores.setdefault(place, (now_s, done))
+        per_s = (done - before) / (now_s - since_s) if now_s > since_s and done > before else None
+        return RestoreReport(done, todo, per_s)
+
+    def _count_restored(self, tasks: Iterable[Task]) -> None:
+        seen = {task.restore: task.restore.records for task in tasks if task.life in (Life.RESTORING, Life.RUNNING)}
+        self._restored += sum(records - self._records.get(restore, 0) for restore, records in seen.items())
+        self._records = seen
+
+    def _walk(self, running: Iterable[Task]) -> None:
+        began = time.monotonic()
+        walked = _Walked(at_s=began)
+        for task in running:
+            states = states_of(task)
+            if states is None:
+                continue
+            walked.memory_bytes += states.memory_bytes()
+            for number, rule in enumerate(states.program.rules):
+                live = states.counters(number).live_partials
+                walked.live_partials[rule.rule.id] = walked.live_partials.get(rule.rule.id, 0) + live
+        walked.took_s = time.monotonic() - began
+        self._walked = walked
+
+
+class RuleTotals:
+    """What rules did, summed over tasks that come and go: a state in memory that is let go of begins again at 0."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, list[float]] = {}
+        self._seen: dict[tuple[int, str], tuple[float, ...]] = {}
+        self._kept: dict[str, list[int]] = {}
+        self._kept_seen: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def take(self, running: Sequence[Task]) -> None:
+        seen: dict[tuple[int, str], tuple[float, ...]] = {}
+        for task in running:
+            states = states_of(task)
+            for number, rule in enumerate(states.program.rules if states is not None else ()):
+                assert states is not None
+                now = _sums(states.tallies(number))
+                place = states.serial, f"{rule.rule.id}@{rule.version}"
+                before = self._seen.get(place, (0.0,) * len(now))
+                totals = self._totals.setdefault(rule.rule.id, [0.0] * len(now))
+                for at, (each, other) in enumerate(zip(now, before, strict=True)):
+                    totals[at] += each - other
+                seen[place] = now
+        self._seen = seen
+        self._take_kept([task.core for task in running if isinstance(task.core, Core)])
+
+    def _take_kept(self, cores: Iterable[Core]) -> None:
+        """Matches that raised no alert; rules that begin anew in a task count from 0 there."""
+        seen: dict[tuple[int, str], tuple[int, int]] = {}
+        for core in cores:
+            for rule in {*core.muting.muted, *core.guard.throttled}:
+                now = core.muting.muted[rule], core.guard.throttled[rule]
+                before = self._kept_seen.get((core.muting.serial, rule), (0, 0))
+                totals = self._kept.setdefault(rule, [0, 0])
+                totals[0] += now[0] - before[0]
+                totals[1] += now[1] - before[1]
+                seen[core.muting.serial, rule] = now
+        self._kept_seen = seen
+
+    def looks(self, live: Mapping[str, int]) -> tuple[RuleReport, ...]:
+        found = []
+        for rule, totals in sorted(self._totals.items()):
+            matches, suppressed, partials, events, dropped, no_key = map(int, totals[:-1])
+            kept = self._kept.get(rule, (0, 0))
+            own = matches, suppressed, partials, events, dropped, no_key, totals[-1], live.get(rule, 0)
+            found.append(RuleReport(rule, *own, *kept))
+        return tuple(found)
+
+
+def _sums(told: Tallies) -> tuple[float, ...]:
+    dropped = told.dropped_partials, told.dropped_events, told.dropped_matches
+    return *map(float, (told.matches, told.suppressed, *dropped, told.no_key)), told.ns / 1e9
+
+
+# ---------------------------------------------------------------- what a task shows
+
+
+def stage_of(task: Task) -> str:
+    return str(getattr(task.plan, "stage", ""))
+
+
+def states_of(task: Task) -> States | None:
+    """The rules' states; None of a task that runs a program of the user's own."""
+    residence = getattr(task.core, "residence", None)
+    return None if residence is None else residence.states
+
+
+def at_work(running: Iterable[Task]) -> tuple[RuleAtWork, ...]:
+    """The rules of a container, where any was published, or is in a storm."""
+    found: dict[tuple[str, str, str], int] = {}
+    numbers: dict[tuple[str, str, str], int] = {}
+    for task in running:
+        core = task.core
+        if not isinstance(core, Core):
+            continue
+        for rule in core.plan.rules:
+            place = rule.id, rule.version, status_of(rule, core.watermark)
+            storm = 0 if rule.drains else core.guard.standing.get(rule.id, 0)
+            found[place], numbers[place] = found.get(place, 0) + storm, rule.number
+    return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
+
+
+def status_of(rule: RuleText, watermark: int) -> str:
+    if rule.quarantined is not None:
+        return "quarantined"
+    if rule.drains:
+        return "draining"
+    if rule.shadow:
+        return "shadow"
+    return "cold" if rule.alerts_from_ms is not None and watermark < rule.alerts_from_ms else "live"
+
+
+def change_of(task: Task) -> int:
+    book = task.core.plan.book
+    return 0 if book is None else book.change
+
+
+def holder_of(intake: Intake) -> tuple[str, int] | None:
+    """The stream and partition that event time waits for: the one that is furthest behind."""
+    buffer = intake.buffer
+    streams = {source.number: stream for stream, source in intake.sources.items()}
+    known = [place for place in buffer.largest if place[0] in streams]
+    if not known:
+        return None
+
+    def time_of(place: tuple[int, int]) -> int:
+        largest = buffer.largest[place]
+        return largest - buffer.slack_ms[place[0]] if largest > NO_TIME else NO_TIME
+
+    stream, partition = min(known, key=time_of)
+    return streams[stream], partition
+
+
+def _taken(task: Task) -> Iterable[tuple[TopicPartition, int]]:
+    for source in task.core.intake.sources.values():
+        if source.taken_ms is not None:
+            yield TopicPartition(source.spec.topic, task.partition), source.taken_ms

@@ -1,0 +1,198 @@
+"""A user's code at work: which of its methods is called when, and what becomes of a call that raises.
+
+    an event at T:    timers before T and windows that end by T, in order of their times; then `process`
+    event time at W:  timers before W and windows that end by W
+
+So a timer at T is called after all events of time T, a window that ends at T before any of them, and how the input was
+cut into batches makes no difference. A call that raises has done nothing: its writes, emits and timers are undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.log import Headers, Pair
+from samovar.patterns.order import NO_TIME
+from samovar.state.errors import StoreError
+from samovar.state.stack import Stack
+from samovar.state.store import Store
+from samovar.state.ttl import UnknownRowVersionError
+from samovar.tasks.input.user_source import Given
+from samovar.tasks.model.user_spec import TaskSpec
+from samovar.tasks.model.user_task import ClosableTask, Event, InitableTask, Task, TimerTask, WindowableTask
+from samovar.tasks.user.context import Phase, TaskContext
+from samovar.tasks.user.stores import json_bytes
+from samovar.tasks.user.timers import OWN, Timers
+from samovar.tasks.user.user_faults import Fault, fault_of
+
+# What is no fault of the user's code: it ends the container, which begins again from what is committed.
+NOT_THE_USERS = (StoreError, UnknownRowVersionError, Refused, LogUnavailable)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that raised. Without an event it was a timer's or a window's, and `record` says which."""
+
+    fault: Fault
+    record: Pair
+    event: Event | None = None
+    headers: Headers = ()  # that a letter keeps of its record
+
+
+@dataclass
+class Done:
+    """What the user's code did since the last commit, beside its stores."""
+
+    emitted: dict[str, list[Pair]] = field(default_factory=dict)  # by topic
+    skipped: int = 0  # records that were emitted before a rewind
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Calls:
+    """One object of the user's class, over the stores of its task. `done` is all since it was last taken."""
+
+    def __init__(self, spec: TaskSpec, partition: int, store: Store, cache_bytes: int) -> None:
+        self.spec = spec
+        self.partition = partition
+        self.stack = Stack(store, cache_bytes)
+        self.timers = Timers(self.stack.rows(OWN), self.stack.index(OWN))
+        self.done = Done()
+        self.has_emitted: Callable[[Phase, int], bool] = lambda _phase, _now: False  # before a rewind
+        self._object = _made(spec)
+        # Asked once: whether an object has a protocol's methods is slow to find out.
+        self._timer = self._object.on_timer if isinstance(self._object, TimerTask) else None
+        self._end_window = self._object.window if isinstance(self._object, WindowableTask) else None
+        self._context = TaskContext(spec, partition, self.stack, self.timers, has_timers=self._timer is not None)
+
+    def begin(self, now: int) -> None:
+        if isinstance(self._object, InitableTask):
+            self._once(Phase.INIT, now, self._object.init)
+
+    def close(self, now: int) -> None:
+        if isinstance(self._object, ClosableTask):
+            self._once(Phase.CLOSE, now, self._object.close)
+
+    def _once(self, phase: Phase, now: int, call: Callable[[TaskContext], None]) -> None:
+        self._context.enter(phase, 0 if now == NO_TIME else now)
+        try:
+            call(self._context)
+        except NOT_THE_USERS:
+            raise
+        except Exception as error:
+            raise _refused(self.spec, call.__name__, error) from error
+        finally:
+            self._context.leave()
+
+    # ------------------------------------------------------------ in order of event time
+
+    def run(self, given: Iterable[Given], watermark: int) -> None:
+        """Take events in order; then let event time pass."""
+        for each in given:
+            self._pass_to(each.event.time)
+            self._process(each)
+        if watermark > NO_TIME:
+            self._pass_to(watermark)
+
+    def is_due(self, watermark: int) -> bool:
+        """Whether something is to be called when event time is there."""
+        end = self._window_end
+        return (end is not None and end <= watermark) or (
+            self._timer is not None and self.timers.next_time() < watermark
+        )
+
+    @property
+    def _window_end(self) -> int | None:
+        """Also where a window is open still, the task may have none any more."""
+        return None if self.spec.window_ms is None else self.timers.window_end
+
+    def _pass_to(self, now: int) -> None:
+        while True:
+            end = self._window_end
+            if end is not None and end > now:
+                end = None
+            timer = None if self._timer is None else self.timers.first_before(now if end is None else end)
+            if timer is not None:
+                self._on_timer(*timer)
+            elif end is not None:
+                self._window(end)
+            else:
+                return
+
+    # ------------------------------------------------------------ calls
+
+    def _process(self, given: Given) -> None:
+        event = given.event
+        fault = self._call(Phase.PROCESS, event.time, lambda: self._object.process(event, self._context))
+        if fault is not None:
+            self.done.failures.append(Failure(fault, given.record, event, given.headers))
+
+    def _on_timer(self, at: int, name: str) -> None:
+        call = self._timer
+        assert call is not None
+        self.timers.delete(name)
+        self.stack.keep()  # it is called once, whatever comes of it
+        fault = self._call(Phase.TIMER, at, lambda: call(name, self._context))
+        if fault is not None:
+            self._failed_alone(fault, {"timer": name, "at": at})
+
+    def _window(self, end: int) -> None:
+        call = self._end_window
+        assert call is not None
+        self.timers.close_window()
+        self.stack.keep()
+        fault = self._call(Phase.WINDOW, end, lambda: call(self._context))
+        if fault is not None:
+            self._failed_alone(fault, {"window": end})
+
+    def _failed_alone(self, fault: Fault, what: dict[str, Any]) -> None:
+        told = json_bytes({"task": self.spec.name, "partition": self.partition, **what})
+        self.done.failures.append(Failure(fault, (self.spec.name.encode(), told)))
+
+    def _call(self, phase: Phase, now: int, call: Callable[[], None]) -> Fault | None:
+        """All that the call does is kept, or nothing."""
+        self._context.enter(phase, now)
+        try:
+            call()
+        except NOT_THE_USERS:
+            raise
+        except Exception as error:
+            self._context.leave()
+            self.stack.undo()
+            return fault_of(error)
+        emitted = self._context.leave()
+        if emitted and self.has_emitted(phase, now):
+            self.done.skipped += len(emitted)
+            emitted = []
+        for topic, pair in emitted:
+            self.done.emitted.setdefault(topic, []).append(pair)
+        if phase is not Phase.WINDOW and self.spec.window_ms is not None and self._window_end is None:
+            self.timers.open_window(now - now % self.spec.window_ms + self.spec.window_ms)
+        self.stack.keep()
+        return None
+
+
+def _made(spec: TaskSpec) -> Task:
+    try:
+        made = spec.make()
+    except Exception as error:
+        raise _refused(spec, "__init__", error) from error
+    if spec.window_ms is not None and not isinstance(made, WindowableTask):
+        raise Refused(
+            "task-class",
+            f"the task {spec.name} has a `window`, and its class {spec.source} has no method of that name",
+            "Write `def window(self, ctx)`, or take `window` out of the service file.",
+        )
+    return made
+
+
+def _refused(spec: TaskSpec, method: str, error: Exception) -> Refused:
+    fault = fault_of(error)
+    return Refused(
+        "task-failed",
+        f"`{method}` of the task {spec.name} ({spec.source}) raised {fault.message}",
+        "Mend the code and start again: nothing was processed, and nothing is lost.",
+        fault.trace.replace("\n", "\n  "),
+    )

@@ -30,7 +30,7 @@ def gauge(text: str, *labels: str) -> Spec:
 TASK = ("stage", "partition")
 INPUT = ("stage", "stream", "partition")
 
-# What a task counts (samovar.tasks.rules.processor.Counts), and the metric that shows it.
+# What a task counts (samovar.tasks.model.results.Counts), and the metric that shows it.
 COUNTS = {
     "events": "events",
     "dead": "dead",

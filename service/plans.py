@@ -16,8 +16,8 @@ from samovar.service.service_rules import lists_of, rules_of
 from samovar.service.settings_models import ServiceFile, Storm, Stream
 from samovar.service.stages import Stage, stages_of, topic_of
 from samovar.service.user_tasks import forwarded, placed_streams, task_forwards, task_plans
-from samovar.tasks.model.plan import Book, Coming, Forward, InputSpec, OutputTopics, Plan, RuleText
-from samovar.tasks.rules.rate_limiter import EVERY, Limits
+from samovar.tasks.model.plan import Book, Coming, Forward, InputSpec, Limits, OutputTopics, Plan, RuleText
+from samovar.tasks.rules.rate_limiter import EVERY
 
 
 def plan_of(settings: ServiceFile, partitions: int) -> Plan:

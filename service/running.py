@@ -24,7 +24,7 @@ from samovar.state.folders import close_to_others
 from samovar.state.rocks import Memory
 from samovar.tasks.model.clock import Clock, SystemClock
 from samovar.tasks.model.log_events import Note
-from samovar.tasks.rules.processor import Counts
+from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.container import Container, Status
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Upkeep

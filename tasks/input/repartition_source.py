@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from samovar.changelog.cursors import Part as RecordsPart
 from samovar.changelog.errors import Refused
@@ -36,23 +38,13 @@ from samovar.changelog.letters import Origin
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.record import UNKNOWN_SINCE, Input, Part, Position
 from samovar.common.tunables import DEFAULTS, Tunables
-from samovar.patterns.native import Batch, Int32s, joined
+from samovar.patterns.native import Batch, Int32s, Messages, joined
 from samovar.patterns.order import NO_TIME, Ordered, due_at, release
-from samovar.tasks.input.received import (
-    Bookmark,
-    Join,
-    Received,
-    Taken,
-    first_of,
-    is_ours,
-    known_time,
-    messages_at,
-    nothing,
-    together,
-)
 from samovar.tasks.input.schema_history import edges_of, needed, unknown_at, unknown_yet
 from samovar.tasks.input.source import Dead, Fed, Intake, Late, Source, cut_at, wrong_types
 from samovar.tasks.model.plan import InputSpec
+
+UNKNOWN = Part(-1, None, False, 0, UNKNOWN_SINCE)
 
 
 class Receiver(Intake):
@@ -416,3 +408,74 @@ class Receiver(Intake):
         specs = {source.number: source.spec for source in self.sources.values()}
         sources = {TopicPartition(specs[number].origin, partition) for number, partition in self.buffer.largest}
         return super().behind(now_ms) | (sources - self.ahead(now_ms))
+
+
+class Bookmark(NamedTuple):
+    """A place in a repartition topic to read on from, and its source partitions as they were there."""
+
+    offset: int
+    parts: dict[int, Part]
+
+
+class Join(NamedTuple):
+    """A silent source partition that spoke again: its event time from there on."""
+
+    offset: int
+    partition: int
+    largest: int
+
+
+@dataclass
+class Received:
+    """What is known of one stream's source partitions. Their largest times stand in the buffer."""
+
+    parts: dict[int, Part] = field(default_factory=dict)
+    bookmarks: deque[Bookmark] = field(default_factory=deque)
+    joins: deque[Join] = field(default_factory=deque)
+
+    def at(self, partition: int) -> Part:
+        return self.parts.get(partition, UNKNOWN)
+
+
+class Taken(NamedTuple):
+    """Records of one stretch: their events, the rows they come from, what is no event, and what came too late."""
+
+    batch: Batch
+    rows: Int64s
+    dead: list[Dead]
+    late: Int64s  # rows of the batch
+    late_by_ms: Int64s
+
+
+def is_ours(heads: Any, spec: InputSpec) -> Any:
+    """Which heads are of records that a repartition topic of this stream can have."""
+    return (heads["format"] == FORMAT) & (heads["kind"] <= MARK) & (heads["partition"] < spec.source_partitions)
+
+
+def first_of(holds: NDArray[np.bool_], start: int) -> int:
+    """The first row from here on of which it holds; the end where there is none."""
+    found = np.flatnonzero(holds[start:])
+    return start + int(found[0]) if len(found) else len(holds)
+
+
+def messages_at(records: Records, rows: Int64s) -> Messages:
+    values = records.values
+    return Messages(values.data, values.starts[rows], values.ends[rows])
+
+
+def known_time(time: int) -> int | None:
+    return None if time == NO_TIME else time
+
+
+def nothing() -> Int64s:
+    return np.empty(0, np.int64)
+
+
+def together(one: Fed | None, other: Fed) -> Fed:
+    """What became of two stretches, one after the other."""
+    if one is None:
+        return other
+    released = one.ordered.released
+    released.append(other.ordered.released, np.arange(len(other.ordered.released), dtype=np.int64))
+    ordered = other.ordered._replace(released=released)
+    return Fed(ordered, [*one.dead, *other.dead], [*one.late, *other.late], np.concatenate((one.rows, other.rows)))

@@ -27,7 +27,7 @@ from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, rele
 from samovar.tasks.input.placement import MISPLACED, MOVED, is_on, is_on_at, needed_turns
 from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
 from samovar.tasks.model.plan import InputSpec
-from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
+from samovar.tasks.model.results import NOTHING_SETTLED, Settled
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take

@@ -12,7 +12,6 @@ from samovar.patterns.compile import Program
 from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.patterns.native import Decoder
 from samovar.tasks.model.user_spec import TaskSpec
-from samovar.tasks.rules.rate_limiter import Limits
 
 # Of the fields to take, and the fields of time and type; without the last, the type of all events.
 Decoding: TypeAlias = Callable[[Sequence[str], str, str | None, str], Decoder]
@@ -183,3 +182,6 @@ class Plan:
         keys = [each.key for each in self.inputs]
         keys += [each.field for each in self.forwards if each.field is not None]
         return (*own, *dict.fromkeys(key for key in keys if key not in own))
+
+
+Limits: TypeAlias = Mapping[str, tuple[int, int]]  # rule to alerts and ms

@@ -21,9 +21,8 @@ from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.input.source import numbered
 from samovar.tasks.model.clock import SetClock
-from samovar.tasks.model.hearts import heart_of
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.model.processor import Heart
+from samovar.tasks.processors import Heart, heart_of
 
 PARTITION = 0
 

@@ -20,8 +20,8 @@ from samovar.patterns.replay import may_burst
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.source import numbered
 from samovar.tasks.input.startup_checks import recover_waiting
-from samovar.tasks.model.hearts import heart_of
 from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.processors import heart_of
 from samovar.tasks.rules.backfill import warm_rows
 from samovar.tasks.rules.migration import Switch, plan_of_facts, standing_rows, switch_rows
 from samovar.tasks.rules.processor import Core

@@ -24,7 +24,7 @@ from samovar.state.store import Change
 from samovar.tasks.input.schema_history import unknown_yet
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.processor import Settled
+from samovar.tasks.model.results import Settled
 from samovar.tasks.rules.migration import Switch, with_rules
 from samovar.tasks.rules.processor import Core
 

@@ -6,83 +6,26 @@ The live task, a rebuild from the source and the tests all use this one, so that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from samovar.changelog.journal import ANEW, Entry, pack_entry
-from samovar.changelog.letters import fitted
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.changelog.record import POSITION, Position, pack_position
 from samovar.changelog.redriven import carried
 from samovar.patterns.matcher import MatchHeader, PendingMatches
 from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
-from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
+from samovar.tasks.input.placement import checked_streams, count_misplaced
 from samovar.tasks.input.repartition_sink import Forwarding
 from samovar.tasks.input.repartition_source import Receiver
 from samovar.tasks.input.source import Fed, Intake
 from samovar.tasks.input.startup_checks import rows_of_gone_rules
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan
-from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Letters, Outcome, Settled, added
 from samovar.tasks.rules.migration import Switch, rules_facts
 from samovar.tasks.rules.rate_limiter import Alert, Guard
 from samovar.tasks.rules.replay_dedup import Skips
 from samovar.tasks.rules.shadow_filter import Muting
 from samovar.tasks.rules.state_cache import Residence
-
-
-@dataclass
-class Counts:
-    """What a task did since it began. Nothing is skipped without being counted."""
-
-    events: int = 0
-    dead: int = 0
-    misplaced: int = 0  # of these, records that are not in the partition of their key
-    late: int = 0
-    matches: int = 0
-    commits: int = 0
-    rows: int = 0  # changed rows, as logged
-    dropped: int = 0  # partial matches, events and matches that max_partials, max_events and max_matches let go of
-    emitted: int = 0  # records, by tasks of the user's
-    failed: int = 0  # calls of their code that raised; counted as dead too
-    forwarded: int = 0  # events, to stages that are keyed otherwise
-    unkeyed: int = 0  # events that were not: what they would be keyed by is null or missing
-    missed: int = 0  # records of the source that nobody forwarded while the stage was not there
-    skipped: int = 0  # alerts found, and records emitted, again after a rewind, and not written twice
-    muted: int = 0  # matches of rules in shadow, or of versions that drain
-    throttled: int = 0  # alerts that the storm guard kept back
-
-
-def count_misplaced(fed: Fed) -> int:
-    return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)
-
-
-def added(left: Counts, right: Counts) -> Counts:
-    return Counts(*(getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__))
-
-
-@dataclass
-class Letters:
-    """Records for one topic with headers."""
-
-    pairs: list[Pair] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
-
-    def put(self, pair: Pair, headers: Headers) -> None:
-        pair, headers = fitted(pair, headers)
-        self.pairs.append(pair)
-        self.headers.append(headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one commit writes: to the log in a transaction, and then to the store."""
-
-    appends: Sequence[Append]
-    offsets: dict[TopicPartition, int]
-    changes: list[Change]
-    position: Position
-    counts: Counts
-    forwarded_bytes: int = 0
 
 
 class Core:

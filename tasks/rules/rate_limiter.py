@@ -27,12 +27,11 @@ from samovar.common.wire import from_wire, stored, to_wire
 from samovar.patterns.matcher import MatchHeader
 from samovar.patterns.words import counted, duration_words
 from samovar.state.store import Change, Readable
+from samovar.tasks.model.plan import Limits
 
 FORMAT = 1
 EVERY = "*"  # the limit of rules that have none of their own
 STORM_END = bytes([STORM[0] + 1])
-
-Limits: TypeAlias = Mapping[str, tuple[int, int]]  # rule to alerts and ms
 
 
 @stored("window_ms last_ms earlier all since_ms kept_back quiet")

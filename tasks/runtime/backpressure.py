@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from samovar.changelog.log import Member, TopicPartition
 from samovar.common.tunables import Tunables
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.runtime.in_flight import InFlight
 from samovar.tasks.runtime.stream_task import Life, Task
+
+
+@dataclass
+class InFlight:
+    """The source of truth for how much of it there is, since all of it was last taken."""
+
+    bytes: int = 0
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)  # of repartition topics: the last record written
+
+    def sent(self, count: int, ends: Mapping[TopicPartition, int]) -> None:
+        """So many bytes were forwarded by a commit, which ended partitions so. Marks are written to every one."""
+        if count:
+            self.bytes += count
+            self._ends.update(ends)
+
+    def is_taken(self, positions: Mapping[TopicPartition, int | None]) -> bool:
+        """Whether the stages here stand behind all of it. `positions` are those of their inputs, None where a stage
+        still restores; what nobody reads here is none of this container's business.
+        """
+        if all(at not in positions or (positions[at] or 0) > end for at, end in self._ends.items()):
+            self.clear()
+        return not self.bytes
+
+    def clear(self) -> None:
+        self.bytes = 0
+        self._ends.clear()
 
 
 @dataclass

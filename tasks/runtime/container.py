@@ -24,11 +24,11 @@ from samovar.state.points import passing
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.log_events import Note
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
-from samovar.tasks.rules.processor import Core, Counts, Outcome, added
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settled, added
+from samovar.tasks.rules.processor import Core
 from samovar.tasks.runtime.backpressure import Pausing
 from samovar.tasks.runtime.collector import collector_off
-from samovar.tasks.runtime.commit_times import CommitTimes
+from samovar.tasks.runtime.metrics import CommitTimes
 from samovar.tasks.runtime.rule_source import Never, Renewal
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import Life, RulesBehind, Task, Upkeep

@@ -54,10 +54,10 @@ from samovar.tasks.input.startup_checks import (
     rows_of_gone_rules,
 )
 from samovar.tasks.model.clock import Clock
-from samovar.tasks.model.hearts import heart_of
 from samovar.tasks.model.log_events import Note
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.model.processor import NOTHING_SETTLED, Heart, Settled
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settled
+from samovar.tasks.processors import Heart, heart_of
 from samovar.tasks.replay.rebuild import entries_of
 from samovar.tasks.replay.repair import plan_of_position
 from samovar.tasks.rules.backfill import warm_offsets, warm_rows
@@ -72,7 +72,7 @@ from samovar.tasks.rules.migration import (
     switch_rows,
     switched,
 )
-from samovar.tasks.rules.processor import Core, Counts, Outcome
+from samovar.tasks.rules.processor import Core
 from samovar.tasks.rules.rate_limiter import limits_in, limits_row
 
 LIVE_BUDGET = StepBudget()

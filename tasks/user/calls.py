@@ -9,8 +9,10 @@ cut into batches makes no difference. A call that raises has done nothing: its w
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from samovar.changelog.errors import LogUnavailable, Refused
@@ -26,10 +28,12 @@ from samovar.tasks.model.user_task import ClosableTask, Event, InitableTask, Tas
 from samovar.tasks.user.context import Phase, TaskContext
 from samovar.tasks.user.stores import json_bytes
 from samovar.tasks.user.timers import OWN, Timers
-from samovar.tasks.user.user_faults import Fault, fault_of
 
 # What is no fault of the user's code: it ends the container, which begins again from what is committed.
 NOT_THE_USERS = (StoreError, UnknownRowVersionError, Refused, LogUnavailable)
+
+MOST_CHARACTERS = 4_000
+OURS = Path(__file__).resolve().parent.parent  # frames in here are not the user's
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +200,29 @@ def _refused(spec: TaskSpec, method: str, error: Exception) -> Refused:
         "Mend the code and start again: nothing was processed, and nothing is lost.",
         fault.trace.replace("\n", "\n  "),
     )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`message` is one line; `trace` begins where the user's code was called."""
+
+    message: str
+    trace: str
+
+
+def fault_of(error: BaseException) -> Fault:
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame)), len(frames))
+    theirs = [frame for frame in frames[first:] if not _is_ours(frame)]
+    said = "".join(traceback.format_exception_only(error)).strip()
+    where = ""
+    if theirs:
+        last = theirs[-1]
+        where = f" ({Path(last.filename).name}:{last.lineno} in {last.name})"
+    trace = "".join(traceback.format_list(frames[first:])) + said
+    return Fault(said[:MOST_CHARACTERS] + where, trace[-MOST_CHARACTERS:])
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    path = Path(frame.filename).resolve()
+    return path.parent.parent == OURS and path.parent.name in ("state", "tasks")

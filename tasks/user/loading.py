@@ -18,7 +18,7 @@ from typing import Any
 
 from samovar.changelog.errors import Refused
 from samovar.patterns.nearest import did_you_mean
-from samovar.tasks.user.user_faults import fault_of
+from samovar.tasks.user.calls import fault_of
 
 VERSION_DIGITS = 12
 METHODS = ("process", "on_timer", "window", "init", "close")

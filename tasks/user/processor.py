@@ -19,13 +19,12 @@ from samovar.changelog.redriven import carried
 from samovar.patterns.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
-from samovar.tasks.input.placement import checked_streams
+from samovar.tasks.input.placement import checked_streams, count_misplaced
 from samovar.tasks.input.source import Fed
 from samovar.tasks.input.user_source import WholeIntake, WholeReceiver
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.processor import NOTHING_SETTLED, Settled
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Letters, Outcome, Settled, added
 from samovar.tasks.model.user_spec import TaskSpec
-from samovar.tasks.rules.processor import Counts, Letters, Outcome, added, count_misplaced
 from samovar.tasks.rules.replay_dedup import Skips
 from samovar.tasks.user.calls import Calls, Done, Failure
 from samovar.tasks.user.context import Phase

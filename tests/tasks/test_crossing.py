@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from samovar.tasks.replay.crossing import course_of, crossing_row, most, said_by
+from samovar.tasks.replay.point_in_time import course_of, crossing_row, most, said_by
 from tests.tasks.test_receiving import SEEDS, Run, values
 
 BEFORE, AHEAD = 40, 25

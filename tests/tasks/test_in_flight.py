@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from samovar.changelog.log import TopicPartition
-from samovar.tasks.runtime.in_flight import InFlight
+from samovar.tasks.runtime.backpressure import InFlight
 
 ONE, OTHER = TopicPartition("r", 0), TopicPartition("r", 1)
 

@@ -11,7 +11,8 @@ from unittest.mock import patch
 from samovar.changelog.errors import CommitUnknown, Fenced
 from samovar.changelog.log import Append, TopicPartition
 from samovar.state.points import passing
-from samovar.tasks.rules.processor import Core, Outcome
+from samovar.tasks.model.results import Outcome
+from samovar.tasks.rules.processor import Core
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.stream_task import Task
 from tests.simulation.memory_member import MemoryMember

@@ -7,34 +7,17 @@ commit has to write comes out. The same in gives the same out, however it was cu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from samovar.changelog.journal import Entry
 from samovar.changelog.log import Pair, Records
 from samovar.changelog.record import Position
-from samovar.state.store import Change
-
-if TYPE_CHECKING:
-    from samovar.tasks.input.source import Intake
-    from samovar.tasks.model.plan import Plan
-    from samovar.tasks.rules.processor import Counts, Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Records of one input that a stage before this one judged already: all before an offset, and some that it put
-    aside. So each is put aside once in a service, however many stages read it.
-    """
-
-    before: int = 0
-    offsets: frozenset[int] = frozenset()
-
-    def has(self, offset: int) -> bool:
-        return offset < self.before or offset in self.offsets
-
-
-NOTHING_SETTLED = Settled()
+from samovar.state.store import Change, TaskStore
+from samovar.tasks.input.source import Intake
+from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settled
+from samovar.tasks.rules.processor import Core
+from samovar.tasks.user.processor import UserHeart
 
 
 class Heart(Protocol):
@@ -105,3 +88,11 @@ class Heart(Protocol):
     def close(self) -> str | None:
         """Let go of what is held beside the store; what a person should know about it, if anything."""
         ...
+
+
+def heart_of(
+    plan: Plan, partition: int, store: TaskStore, inputs: Sequence[InputSpec], position: Position | None
+) -> Heart:
+    """What a task of this plan does, over its store, from a stored position on."""
+    make = Core if plan.task is None else UserHeart
+    return make(plan, partition, store, inputs, position)

@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.figures import machine
 from benchmarks.matcher import Figure, show
 from benchmarks.processes import FailedError
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, TopicSpec
 from samovar.service.generate import generate_blocks
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stream import Purchases, card_name, lines
-from samovar.changelog import broker
-from samovar.changelog.broker_jars import Say
-from samovar.changelog.broker_process import free_port
-from samovar.changelog.kafka import KafkaLog
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.jars import Say
+from samovar.changelog.broker.process import free_port
+from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
 
 PARTITIONS = 4

@@ -27,8 +27,8 @@ from benchmarks.http_asking import QUESTIONS, Asked, asking
 from benchmarks.processes import FailedError, Watched, busy_s, command_of, cpu_s, descendants
 from benchmarks.rows import Aim, Row, as_json, show
 from benchmarks.sides import ROOT, SERVICE
-from samovar.changelog import broker
-from samovar.changelog.broker_process import free_port
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.process import free_port
 
 NAME, TOPIC = "asked", "asked-in"
 WARM_S = 10.0

@@ -22,7 +22,7 @@ from benchmarks.bed import prepared
 from benchmarks.processes import FailedError
 from benchmarks.rows import Row, as_json, show
 from benchmarks.sides import built
-from samovar.changelog.broker_jars import VERSION, find_java
+from samovar.changelog.broker.jars import VERSION, find_java
 
 PARTS = {
     "w1": throughput.w1,

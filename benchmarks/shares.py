@@ -16,7 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog import kafka_member
+from samovar.changelog.kafka import member as kafka_member
 from samovar.service import running
 from samovar.service.logs import opened
 from samovar.service.settings import load_service

@@ -14,7 +14,7 @@ from benchmarks.bed import Bed
 from benchmarks.expected import Alert, Session
 from benchmarks.processes import FailedError, Watched
 from benchmarks.stream import W1, W2
-from samovar.changelog.broker_jars import find_java
+from samovar.changelog.broker.jars import find_java
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "benchmarks" / "peers" / "kafka-streams"

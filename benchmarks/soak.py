@@ -46,7 +46,7 @@ from benchmarks.soak_samples import (
     size_mb,
 )
 from benchmarks.soak_trend import Trend, fit
-from samovar.changelog.broker_process import free_port
+from samovar.changelog.broker.process import free_port
 from samovar.changelog.log import TopicSpec
 from samovar.service.processes import LEAVE
 

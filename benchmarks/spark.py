@@ -34,7 +34,7 @@ from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import run_through
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.spark import READING, Session, starting
+from samovar.changelog.spark.session import READING, Session, starting
 from samovar.service.logs import opened
 from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.restoring import restore_all

@@ -17,7 +17,7 @@ from benchmarks.processes import FailedError, Watched
 from benchmarks.rows import Aim, Row
 from benchmarks.sides import Samovar, Side, Streams, on_kafka, streams_on
 from benchmarks.stream import Purchases, distinct, purchases
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Log
 
 TX = "tx"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Records, TopicPartition
+from samovar.common.errors import Refused
 from samovar.patterns.native import Messages
 
 STUCK_S = 120.0  # with no record for so long, a replay fails loudly

@@ -187,7 +187,7 @@ class Member(Protocol):
         Returns the offset of the last record appended to each partition that an Append named. Raises Fenced where
         another container owns a partition of `offsets` by now, CommitUnknown where nobody can say, LogUnavailable
         where nothing happened. After any of them only `close` may be called. With at_least_once records are durable
-        before the offsets are. Passes the points produce, offsets, flush and commit of samovar.state.points.
+        before the offsets are. Passes the points produce, offsets, flush and commit of samovar.common.failpoints.
         """
         ...
 

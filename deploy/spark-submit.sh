@@ -58,7 +58,7 @@ esac
 jars=()
 case "${confs[*]-}" in
   *spark.jars=*|*spark.jars.packages=*) ;;
-  *) found=$("$python" -m samovar.changelog.spark_jars) || fail "without the Kafka connector's jars; or name them: --conf spark.jars=..."
+  *) found=$("$python" -m samovar.changelog.spark.jars) || fail "without the Kafka connector's jars; or name them: --conf spark.jars=..."
      jars=(--jars "$found") ;;
 esac
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.functions import AGGREGATES, ANY, BOOLEAN, HISTORY, NUMBER, TEXT
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.scope import Bench, Place, Typed, one_of
 from samovar.patterns.syntax import Aggregate, Call, Expr, Literal, Name, Span, walk
 

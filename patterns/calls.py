@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.aggregates import resolve_aggregate
 from samovar.patterns.functions import (
     AGGREGATES,
@@ -16,7 +17,6 @@ from samovar.patterns.functions import (
     Function,
 )
 from samovar.patterns.habits import KEYWORDS
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.scope import Bench, Place, Typed, where
 from samovar.patterns.syntax import Call, Expr, History, Literal, Name, Span
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.forms import StepText
 from samovar.patterns.keys import Keys
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.parser import MatchText
 from samovar.patterns.places import check_places
 from samovar.patterns.resolve import resolve_guarded

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from samovar.patterns.nearest import nearest
+from samovar.common.suggest import nearest
 
 _Hint: TypeAlias = str | Callable[[re.Match[str]], str]
 

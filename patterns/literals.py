@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from lark import Token, Tree
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.constants import Constants, duration_ms
 from samovar.patterns.findings import Report
 from samovar.patterns.habits import unit_hint
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.source import Locate
 from samovar.patterns.syntax import Scalar, Span
 

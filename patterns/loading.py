@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.findings import Finding, render
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.rulefile import MAX_FILE_BYTES, Loaded, load_path, load_paths, load_text
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Rule

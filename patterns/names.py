@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from samovar.common.suggest import did_you_mean, nearest
 from samovar.patterns.functions import ANY, NUMBER, TEXT
-from samovar.patterns.nearest import did_you_mean, nearest
 from samovar.patterns.scope import Bench, Place, Typed, one_of, where
 from samovar.patterns.syntax import Field, Name, OfStep, Span
 

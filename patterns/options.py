@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.build import Builder
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.literals import Branch
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.syntax import Span
 
 MAX_RUNS = 10_000

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.check import Checked
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.findings import Report
 from samovar.patterns.habits import unit_hint
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.settings import warn_numbers
 from samovar.patterns.syntax import Expected, RuleTest, Scalar, Span, StepKind, TestEvent
 from samovar.patterns.syntax import Sequence as SequenceForm

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from samovar.common.suggest import did_you_mean, nearest
 from samovar.patterns.check import Checked, check_match
 from samovar.patterns.constants import Constants, duration_ms
 from samovar.patterns.findings import Report
 from samovar.patterns.habits import unit_hint
 from samovar.patterns.messages import split_message
-from samovar.patterns.nearest import did_you_mean, nearest
 from samovar.patterns.parser import read_expression, read_match
 from samovar.patterns.resolve import resolve, resolve_guarded
 from samovar.patterns.ruletests import read_tests

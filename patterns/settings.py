@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.findings import Report
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.scope import one_of
 from samovar.patterns.syntax import Scalar, Span
 from samovar.patterns.yamltext import List, Map, Node, Text

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from samovar.changelog.journal import Entry, unpack_entry
-from samovar.changelog.keytexts import key_text
+from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.partitioner import key_text
 from samovar.patterns.decode import RefusedError, lookup, time_of
 from samovar.patterns.order import NO_TIME
 from samovar.service.state_view import keys_meant, look_up

@@ -33,9 +33,9 @@ from enum import IntEnum
 from typing import Any
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, Records, TopicPartition
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service import audit
 from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile

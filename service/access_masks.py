@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.syntax import Expr, History, Rule
 from samovar.service.lineage import Flow, RuleFlows, compared, flow_of, flows_of, marked_in
 from samovar.service.settings_models import ServiceFile

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service import access
 from samovar.service import labels as labels_topic
 from samovar.service.access import Tokens

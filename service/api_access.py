@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar import __version__
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.access import Who
 from samovar.service.http_answers import answers_with
 from samovar.service.http_answers_state import Me

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service import audit, labels
 from samovar.service.access_masks import Masks
 from samovar.service.alerts_index import Alert

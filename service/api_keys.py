@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.follow import key_candidates
 from samovar.patterns.order import NO_TIME

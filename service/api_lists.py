@@ -11,8 +11,8 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service import lists
 from samovar.service.access_masks import Masks
 from samovar.service.http_answers import answers_with

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.alerts_index import Alert, AlertsIndex
 from samovar.service.alerts_index_query import since
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.findings import to_json
 from samovar.service import lists, publishing
 from samovar.service.access_masks import HIDDEN

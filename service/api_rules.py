@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns import functions
 from samovar.patterns.compile import CompileError, compile_rules
 from samovar.patterns.cost import cost

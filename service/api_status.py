@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.access_masks import HIDDEN
 from samovar.service.http_answers import CaughtUp, Live, Ready, Status, answers_with
 from samovar.service.http_answers_state import Restores, RulesCounted, Samples, Snapshots

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.letters import PREFIX
-from samovar.changelog.redriven import Place
-from samovar.patterns.nearest import did_you_mean
+from samovar.changelog.formats.dead_letters import PREFIX
+from samovar.changelog.formats.redrives import Place
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service import audit
 from samovar.service.dlq import Summary, Wanted, letters_of
 from samovar.service.dlq_redrive import alone, plan_redrive, redrive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from samovar.changelog.keytexts import key_text
+from samovar.changelog.partitioner import key_text
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.syntax import Rule
 from samovar.service.access_masks import Masks

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service.access_masks import Masks, not_compared
 from samovar.service.http_answers import answers_with
 from samovar.service.http_answers_state import ViewRows, ViewsShown

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import Field
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service import audit
 from samovar.service.api_views import told
 from samovar.service.http_answers import answers_with
@@ -85,7 +85,7 @@ def refresh(asking: Operating, name: ViewName, body: Making) -> Response:
 
 
 def _made(world: World, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
-    from samovar.changelog.spark_progress import Progress  # noqa: PLC0415 - with Spark only
+    from samovar.changelog.spark.progress import Progress  # noqa: PLC0415 - with Spark only
     from samovar.service.spark_start import starting_for  # noqa: PLC0415 - as above
     from samovar.service.views import rebuild  # noqa: PLC0415 - beside it
     from samovar.service.views import refresh as refreshed  # noqa: PLC0415 - its name is taken here

@@ -22,8 +22,8 @@ from typing import Any
 
 from samovar import __version__
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.own_topics import ensure_topic
 from samovar.service.settings_models import ServiceFile
 from samovar.service.side_topics import audit_topic

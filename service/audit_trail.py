@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service import audit
 from samovar.service.settings_models import ServiceFile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samovar.changelog.registry import Registry
+from samovar.changelog.schema_registry import Registry
 from samovar.patterns.avro import Avro, Listed
 from samovar.patterns.avro_schema import Schema
 from samovar.patterns.native import Decoder

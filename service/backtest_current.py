@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samovar.changelog.cursors import Cursor
+from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, Records, TopicPartition
-from samovar.changelog.record import POSITION, Position, unpack_position
 from samovar.service.backtest_finds import Finds, hashed
 from samovar.service.backtest_fold import Found
 from samovar.service.settings_models import ServiceFile

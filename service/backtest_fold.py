@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry, standing
+from samovar.changelog.formats.journal import Entry, standing
 from samovar.changelog.log import Log
+from samovar.common.errors import Refused
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.matcher import Matches
 from samovar.patterns.order import NO_TIME

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.journal import SCHEMA, Entry
+from samovar.changelog.formats.journal import SCHEMA, Entry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.patterns.matcher import END_OF_TIME
 from samovar.patterns.native import Batch, Int64s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.event_types import brackets_of
 from samovar.patterns.findings import Finding, render
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from samovar.changelog.fed import Feed, Range, fed_log
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_fed import Reading, spread_over
-from samovar.changelog.spark_progress import OnProgress, Ticker
+from samovar.changelog.spark.connector_log import Feed, Range, fed_log
+from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.progress import OnProgress, Ticker
+from samovar.changelog.spark.session import Session
 from samovar.service.backtest_fold import Fold, Found, Tally, run_fold
 from samovar.service.backtesting import Engine
 from samovar.service.logs import kafka_of, opened

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, TopicPartition
+from samovar.common.errors import Refused
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import END_OF_TIME

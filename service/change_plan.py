@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.rules_topic import AT_WORK, Change, ListRecord, RuleRecord
+from samovar.changelog.formats.rules_topic import AT_WORK, Change, ListRecord, RuleRecord
 from samovar.patterns.findings import Finding, to_json
 from samovar.patterns.words import counted, duration_words
 

@@ -12,7 +12,7 @@ import typer
 from samovar.service.cli_refusals import told
 
 if TYPE_CHECKING:
-    from samovar.changelog.broker import Broker
+    from samovar.changelog.broker.node import Broker
 
 NOT_RUNNING = 3  # as init scripts say it
 NO_ANSWER = 4
@@ -49,14 +49,14 @@ def kafka_start(
     folder: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    from samovar.changelog import broker
+    from samovar.changelog.broker import node as broker
 
     with told():
         show(broker.start(folder, port, lambda text: print(text, file=sys.stderr, flush=True)), json)
 
 
 def kafka_stop(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    from samovar.changelog import broker
+    from samovar.changelog.broker import node as broker
 
     with told():
         stopped = broker.stop(folder)
@@ -67,7 +67,7 @@ def kafka_stop(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
 
 
 def kafka_status(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    from samovar.changelog import broker
+    from samovar.changelog.broker import node as broker
 
     found = broker.status(folder)
     if found is None:

@@ -13,7 +13,7 @@ from samovar.service.cli_refusals import told
 from samovar.service.cli_service import Config, Json
 
 if TYPE_CHECKING:
-    from samovar.changelog.redriven import Place
+    from samovar.changelog.formats.redrives import Place
 
 STATUS_HELP = """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
 
@@ -202,7 +202,7 @@ def dlq_redrive(
 
 
 def _place(text: str) -> Place:
-    from samovar.changelog.redriven import Place
+    from samovar.changelog.formats.redrives import Place
 
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):

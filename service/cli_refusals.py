@@ -16,8 +16,8 @@ REFUSED = 2
 @contextmanager
 def told(*, as_json: bool = False) -> Iterator[None]:
     """Everything that a command may refuse, written to standard error."""
-    from samovar.changelog.errors import LogUnavailable, Refused
-    from samovar.changelog.registry import RegistryUnavailable
+    from samovar.changelog.schema_registry import RegistryUnavailable
+    from samovar.common.errors import LogUnavailable, Refused
     from samovar.patterns.matcher import RuleFailure
     from samovar.service.match import UsageError
     from samovar.state.errors import StoreError

@@ -148,7 +148,7 @@ def views_refresh(config: Config, names: Names = None, *, master: Master = None,
 
 
 def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew: bool) -> None:
-    from samovar.changelog.errors import Refused
+    from samovar.common.errors import Refused
     from samovar.service.spark_show import Showing
 
     failed = False

@@ -23,8 +23,8 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log, Reader, TopicPartition
+from samovar.common.errors import Refused
 from samovar.patterns.syntax import Rule
 from samovar.service.demo_show import events_of, show_alert, show_line
 from samovar.service.logs import opened
@@ -232,7 +232,7 @@ def free_port_from(port: int) -> int:
 @contextmanager
 def on_broker(folder: Path, port: int, say: Callable[[str], None]) -> Iterator[str]:
     """A local broker. One that ran before goes on running; its data stays in any case."""
-    from samovar.changelog import broker  # noqa: PLC0415 - its client takes long to load
+    from samovar.changelog.broker import node as broker  # noqa: PLC0415 - its client takes long to load
 
     started = broker.start(folder, port, say)
     try:

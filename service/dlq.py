@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.letters import PREFIX
+from samovar.changelog.formats.dead_letters import PREFIX
+from samovar.changelog.formats.redrives import ATTEMPT, Place, marked
 from samovar.changelog.log import Log, Topic
-from samovar.changelog.redriven import ATTEMPT, Place, marked
+from samovar.common.errors import Refused
 from samovar.service.reading import Options, Record, bounded, field, instant_text, shown
 from samovar.service.settings_models import ServiceFile
 

@@ -1,8 +1,8 @@
 """`samovar dlq redrive`: dead letters put back to where they came from, each at most once, whatever happens on the way.
 
-A letter's bytes and the mark that it was put back (changelog/redriven.py) go out in one transaction. Whoever redrives
-joins a group of its own first: another one that still runs can commit nothing from then on, so that the marks that are
-read next are all there are.
+A letter's bytes and the mark that it was put back (changelog/formats/redrives.py) go out in one transaction. Whoever
+redrives joins a group of its own first: another one that still runs can commit nothing from then on, so that the marks
+that are read next are all there are.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog import redriven
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
-from samovar.changelog.keytexts import key_texts
+from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats.redrives import Place
 from samovar.changelog.log import Append, Delivery, Headers, Joining, Log, Member, Pair, Topic, TopicPartition
-from samovar.changelog.partition import partition_of
-from samovar.changelog.redriven import Place
+from samovar.changelog.partitioner import key_texts, partition_of
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.native import joined
-from samovar.patterns.nearest import did_you_mean
 from samovar.service.dlq import Letter, Wanted, letters_of, topic_of_letters
 from samovar.service.own_topics import ensure_topic
 from samovar.service.plans import input_of

@@ -17,10 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.formats.heartbeat import Seen, all_seen
 from samovar.changelog.log import Log
-from samovar.changelog.presence import Seen, all_seen
-from samovar.changelog.registry import Registry, RegistryUnavailable
+from samovar.changelog.schema_registry import Registry, RegistryUnavailable
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.service import doctor_machine as machine
 from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
 from samovar.service.growth import GROWN_FIX, grown_inputs
@@ -109,7 +109,7 @@ def cluster(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Finding
         yield fine("log", f"embedded, {settings.log.embedded}")
         yield fine("rights", "the embedded log has none: who may write its folder may do all")
         return
-    from samovar.changelog.kafka_facts import client_version, facts_of  # noqa: PLC0415 - its client takes long to load
+    from samovar.changelog.kafka.facts import client_version, facts_of  # noqa: PLC0415 - its client takes long to load
 
     try:
         facts = facts_of(settings.log.kafka.librdkafka(), [spec.name for spec in specs], settings.service)

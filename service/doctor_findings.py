@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 ABOUT = 12  # characters, of the column that says what it is about

@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from samovar import __version__
-from samovar.changelog.broker_jars import OLDEST_JAVA, find_java
-from samovar.changelog.embedded_locks import holder, is_held
-from samovar.changelog.errors import Refused
+from samovar.changelog.broker.jars import OLDEST_JAVA, find_java
+from samovar.changelog.embedded.locks import holder, is_held
+from samovar.common.errors import Refused
 from samovar.patterns.native import kernel
 from samovar.service.doctor_findings import FAIL, OK, WARN, Finding, counted, fine
 from samovar.service.settings_models import ServiceFile

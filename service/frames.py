@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Range
 from samovar.changelog.log import Bounds, Log, TopicPartition
-from samovar.changelog.spark_source import Frame, register
-from samovar.patterns.nearest import did_you_mean
+from samovar.changelog.spark.connector_log import Range
+from samovar.changelog.spark.source import Frame, register
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service.logs import opened
 from samovar.service.reading import offset_of
 from samovar.service.settings import load_service
 from samovar.service.stores import Site, site_of
 
 if TYPE_CHECKING:
-    from samovar.changelog.spark_source import SparkSession
+    from samovar.changelog.spark.source import SparkSession
     from samovar.service.frames_rules import Known
 
 NAME = "samovar"

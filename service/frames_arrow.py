@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from samovar.changelog.batches import objects
 from samovar.changelog.log import Int64s, Records
-from samovar.changelog.packed import objects
 
 TIME = pa.timestamp("us", "UTC")
 TEXT, LONG, INT, DOUBLE, FLAG, BYTES = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_(), pa.binary()

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Feed, Range
-from samovar.changelog.letters import PREFIX
+from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Log, Records, TopicPartition
-from samovar.changelog.spark_source import BATCH_ROWS
+from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.source import BATCH_ROWS
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns import avro_schema as avro
 from samovar.patterns.decode import CODES
 from samovar.patterns.native import Decoder, Other
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema
 from samovar.service.avro_streams import decoding_of
 from samovar.service.frames import Stretch, Wanted, ranges_of, stretches

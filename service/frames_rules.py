@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.schema import Schema

@@ -20,14 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from samovar.changelog.asof import commit_before, refuse_compacted
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Feed, Range
+from samovar.changelog.formats.record import POSITION, ROW, USER, row_parts, store_prefix, unpack_position
 from samovar.changelog.log import Log
-from samovar.changelog.record import POSITION, ROW, USER, row_parts, store_prefix, unpack_position
-from samovar.changelog.restore import Changelog, Restore
-from samovar.changelog.spark_source import BATCH_ROWS
+from samovar.changelog.restore.point_in_time import commit_before, refuse_compacted
+from samovar.changelog.restore.restore import Changelog, Restore
+from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.source import BATCH_ROWS
+from samovar.common.errors import Refused
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.unparse import unparse
 from samovar.service.frames import Stretch, Wanted, ranges_of

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.access import NOBODY, RIGHTS, Who
 from samovar.service.access_masks import Masks
 from samovar.service.http_world import Credential, World

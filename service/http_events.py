@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from samovar.changelog.cursors import Part
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
+from samovar.common.errors import Refused
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.service.avro_streams import avro_of
 from samovar.service.http_rows import NEAR, parts_of, rounds, rows_at

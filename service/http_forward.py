@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.presence import Presence
+from samovar.changelog.formats.heartbeat import Presence
+from samovar.common.errors import Refused
 from samovar.service.http_asking import cookie_of, credential_of
 from samovar.service.http_held import Task
 

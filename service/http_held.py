@@ -8,9 +8,9 @@ from contextlib import suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from samovar.changelog.keytexts import key_text as record_key
-from samovar.changelog.partition import partition_of
-from samovar.changelog.record import ROW, row_parts
+from samovar.changelog.formats.record import ROW, row_parts
+from samovar.changelog.partitioner import key_text as record_key
+from samovar.changelog.partitioner import partition_of
 from samovar.patterns.compile import RulePlan
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.syntax import Field, History, Scalar

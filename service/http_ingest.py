@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.keytexts import key_texts
 from samovar.changelog.log import Append
+from samovar.changelog.partitioner import key_texts
+from samovar.common.errors import Refused
 from samovar.patterns.avro_write import AvroValueError
 from samovar.patterns.native import Decoder, lines_of
 from samovar.service.access_masks import HIDDEN, Masks

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.patterns.matcher import RuleFailure
 from samovar.service import http_problems
 

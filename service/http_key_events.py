@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
+from samovar.common.errors import Refused
 from samovar.service.http_events import READ_RECORDS, Event, Events, is_of, may_have
 from samovar.service.http_rows import rows_of
 from samovar.service.topics import counted_topics, partitions_of

@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.keytexts import key_text
-from samovar.changelog.letters import PREFIX
+from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Records, TopicPartition
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import key_text, partition_of
 from samovar.patterns.syntax import Rule, Scalar
 from samovar.service.http_events import Event, Events, Place
 from samovar.service.http_rows import containing, equal

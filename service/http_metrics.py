@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.presence import Presence
+from samovar.changelog.formats.heartbeat import Presence
+from samovar.common.errors import Refused
 from samovar.service.metrics import LIVES, PREFIX, fill_task
 from samovar.service.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
 

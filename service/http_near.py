@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from samovar.changelog.log import Bounds, Records, TopicPartition
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from samovar.service.http_events import Event, Events, is_of, may_have
 from samovar.service.http_rows import rows_of
 from samovar.service.settings_models import Stream

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 
 
 @dataclass(frozen=True)

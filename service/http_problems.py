@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.patterns.matcher import RuleFailure
 from samovar.state.errors import StoreError
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from samovar.changelog import rules_topic
-from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.formats import rules_topic
 from samovar.changelog.log import Log, TopicPartition
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.errors import LogUnavailable, Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
 from samovar.patterns.version import version_of

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 import uvicorn
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.http_connections import HandshakeLoop, protocol_of
 from samovar.service.http_tls import server_context
 from samovar.service.settings_http import HttpSettings

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from samovar.changelog.cursors import Part
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log, Records, TopicPartition
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 
 IDLE_S = 30.0  # without a question
 BACK_RECORDS = 20_000  # of each partition, from before the first question

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.settings_http import TlsSettings
 
 

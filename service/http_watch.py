@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.formats.heartbeat import Presence
 from samovar.changelog.log import Log
-from samovar.changelog.presence import Presence
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.settings_models import ServiceFile
 from samovar.service.status import ServiceStatus, status_of
 

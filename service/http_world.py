@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
+from samovar.common.errors import Refused
 from samovar.service import access
 from samovar.service.access import LOCAL, NOBODY, Role, Tokens, Who
 from samovar.service.access_masks import Lineage, Masks

@@ -7,7 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.users_mask import as_users_own
 
 NAME = "SERVICE_NAME"  # stands in the template for the service's name

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.service.side_topics import labels_topic
 

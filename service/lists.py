@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.rules_topic import ListRecord
 from samovar.changelog.log import Log
-from samovar.changelog.rules_topic import ListRecord
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service.change_plan import ChangePlan
 from samovar.service.publishing import commit, planned, seeded
 from samovar.service.rulebook import read_rulebook, with_book

@@ -12,10 +12,10 @@ from samovar.service.settings_models import ServiceFile
 def open_log(settings: ServiceFile) -> Log:
     """The embedded log or Kafka. Only the one that is needed is imported."""
     if settings.log.kafka is not None:
-        from samovar.changelog.kafka import KafkaLog  # noqa: PLC0415 - its client takes long to load
+        from samovar.changelog.kafka.log import KafkaLog  # noqa: PLC0415 - its client takes long to load
 
         return KafkaLog(settings.log.kafka.librdkafka(), settings.tunables)
-    from samovar.changelog.embedded import EmbeddedLog  # noqa: PLC0415 - as above
+    from samovar.changelog.embedded.log import EmbeddedLog  # noqa: PLC0415 - as above
 
     assert settings.log.embedded is not None
     return EmbeddedLog(settings.log.embedded, tunables=settings.tunables)

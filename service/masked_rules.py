@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.rulefile import load_text
 from samovar.service.access_masks import HIDDEN, Lineage, Masks
 from samovar.service.service_rules import lists_of

@@ -1,4 +1,4 @@
-"""Which columns of a view hold what is marked, by where they come from: samovar.changelog.views_lineage says what each
+"""Which columns of a view hold what is marked, by where they come from: samovar.changelog.spark.lineage says what each
 column reads, and this what is in that. A column whose origin is not known is taken to be computed from marked values.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.presence import Presence, TaskReport
+from samovar.changelog.formats.heartbeat import Presence, TaskReport
 from samovar.service.metrics_list import COUNTS, METRICS, Kind
 from samovar.tasks.runtime.heartbeat import Reporter
 from samovar.tasks.runtime.metrics import CommitTimes, Look

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.registry import Collector
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Log
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.access import Role, Tokens, load_tokens
 from samovar.service.asgi import App, Receive, Scope, Send, headers_of
 from samovar.service.http_place import is_loopback

@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.keytexts import key_texts
 from samovar.changelog.log import Log, Records, TopicPartition
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import key_texts, partition_of
+from samovar.common.errors import Refused
 from samovar.service.settings_models import ServiceFile
 from samovar.service.topics import Mismatch
 from samovar.tasks.input.placement import checked_streams

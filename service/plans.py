@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from samovar.changelog.rules_topic import DISABLED, DRAIN, SHADOW
+from samovar.changelog.formats.rules_topic import DISABLED, DRAIN, SHADOW
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.schema import Schema
 from samovar.patterns.spans import cold_ms

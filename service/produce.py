@@ -13,9 +13,10 @@ from typing import IO
 
 import numpy as np
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.keytexts import key_texts
 from samovar.changelog.log import Append, Log
+from samovar.changelog.partitioner import key_texts
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.avro_write import AvroValueError, Encoder
 from samovar.patterns.decode import Bad
 from samovar.patterns.native import (
@@ -23,7 +24,6 @@ from samovar.patterns.native import (
     Int64s,
     lines_of,
 )
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
 from samovar.service.avro_streams import writing_of
 from samovar.service.logs import opened

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
+from samovar.common.errors import Refused
 from samovar.patterns.findings import render
 from samovar.patterns.follow import iso_time
 from samovar.patterns.loading import load_given

@@ -14,9 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.log import Log
-from samovar.changelog.rules_topic import (
+from samovar.changelog.formats.rules_topic import (
     AT_WORK,
     DISABLED,
     DRAIN,
@@ -29,11 +27,13 @@ from samovar.changelog.rules_topic import (
     RuleRecord,
     append_changes,
 )
+from samovar.changelog.log import Log
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.compile import CompileError, compile_rules
 from samovar.patterns.findings import Finding
 from samovar.patterns.lint import lint
 from samovar.patterns.loading import load_given, rendered
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.spans import cold_ms
 from samovar.patterns.syntax import Rule
 from samovar.service import audit

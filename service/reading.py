@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.letters import PREFIX
+from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Bounds, Headers, Log, Reader, Records, TopicPartition
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.decode import RefusedError, time_of
 from samovar.patterns.findings import visible
-from samovar.patterns.nearest import did_you_mean
 from samovar.service.avro_streams import avro_of
 from samovar.service.settings_check import topics_by_place
 from samovar.service.settings_models import TOPICS_OF_A_SERVICE, ServiceFile

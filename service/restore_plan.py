@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.asof import commit_before, image_at, last_position, refuse_compacted
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import Following
+from samovar.changelog.formats.staged import Staged
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import Following
-from samovar.changelog.restore import Changelog, next_step
-from samovar.changelog.staged import Staged
+from samovar.changelog.restore.point_in_time import commit_before, image_at, last_position, refuse_compacted
+from samovar.changelog.restore.restore import Changelog, next_step
+from samovar.common.errors import Refused
 from samovar.patterns.follow import iso_time
 from samovar.service.stores import Site, Standing, look_at
 from samovar.state import snapshots

@@ -21,11 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from samovar.changelog.asof import image_at
-from samovar.changelog.embedded_locks import holder, take
-from samovar.changelog.errors import Refused
-from samovar.changelog.log import Delivery
-from samovar.changelog.record import (
+from samovar.changelog.embedded.locks import holder, take
+from samovar.changelog.formats.record import (
     FOLLOWING,
     POSITION,
     ROW,
@@ -37,7 +34,10 @@ from samovar.changelog.record import (
     pack_position,
     row_parts,
 )
-from samovar.changelog.restore import Restore, following_of, next_step
+from samovar.changelog.log import Delivery
+from samovar.changelog.restore.point_in_time import image_at
+from samovar.changelog.restore.restore import Restore, following_of, next_step
+from samovar.common.errors import Refused
 from samovar.service.restore_plan import SOURCES, STAGING, Asked, Planned, inputs_of
 from samovar.service.stores import ROWS_END, Site, digest_of, plan_for, position_of, watermark_of
 from samovar.service.verifying import canonical, differences

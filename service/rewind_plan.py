@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.asof import last_position
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import REWIND
+from samovar.changelog.formats.journal import REWIND
+from samovar.changelog.formats.record import Position
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import Position
+from samovar.changelog.restore.point_in_time import last_position
+from samovar.common.errors import Refused
 from samovar.patterns.follow import iso_time
 from samovar.service.stores import Site
 from samovar.tasks.model.plan import MAIN

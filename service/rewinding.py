@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.asof import image_at
-from samovar.changelog.journal import was_set_back
+from samovar.changelog.formats.journal import was_set_back
+from samovar.changelog.formats.record import FOLLOWING, Following, Position, pack_following
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import FOLLOWING, Following, Position, pack_following
+from samovar.changelog.restore.point_in_time import image_at
 from samovar.service.restoring import alone, keep_told, put_in_place
 from samovar.service.rewind_plan import SKIP_ALERTS, Planned, moment_text, placed, published_after
 from samovar.service.stores import Site, digest_of, plan_for, position_of, reading

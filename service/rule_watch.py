@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.formats.rules_topic import read_changes, topic_of
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.rules_topic import read_changes, topic_of
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.patterns.matcher import RuleFailure
 from samovar.service.plans import rule_plans
 from samovar.service.publishing import quarantine

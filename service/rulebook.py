@@ -13,9 +13,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from samovar.changelog.journal import Entry, standing
+from samovar.changelog.formats.journal import Entry, standing
+from samovar.changelog.formats.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
 from samovar.service.settings_models import ServiceFile
 
 

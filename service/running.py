@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from typing import IO
 
 from samovar import __version__
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
+from samovar.common.errors import Refused
 from samovar.service.placement import refuse_misplaced
 from samovar.service.plans import input_of, plan_of, plans_of
 from samovar.service.processes import stopping

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.event_types import brackets_of
 from samovar.patterns.loading import RuleSet, SettingError, load_given, load_set, rendered
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.schema import Schema
 from samovar.service.settings_models import ServiceFile, Stream
 from samovar.service.stages import sources_of, stages_of

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Log
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.access import SESSION, Session, Token, Tokens, Who, hash_of, topic_of
 from samovar.service.settings_models import ServiceFile
 

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.findings import Finding, Report, render
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.source import whole
 from samovar.patterns.syntax import Span
 from samovar.patterns.yamltext import List, Map, Node, Text, read

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.avro_schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
-from samovar.patterns.nearest import did_you_mean
 from samovar.service.settings_types import Model, is_secret, read_client_value, read_path, revealed, shown, wrong
 
 MAX_ID = 2**32 - 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.avro_program import resolved
 from samovar.patterns.avro_schema import Map, Record, Schema, Union, kinds
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.opcodes import AVRO_OPS
 from samovar.patterns.schema import Schema as Fields
 from samovar.service.settings_models import Stream

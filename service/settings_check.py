@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.schema import TYPES, Schema
 from samovar.service.settings_avro_check import avro_faults
 from samovar.service.settings_models import TOPICS_OF_A_SERVICE, ServiceFile, Stream

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.findings import Report
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read

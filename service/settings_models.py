@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
 from samovar.changelog.log import Delivery
+from samovar.common.suggest import nearest
 from samovar.common.tunables import Tunables
 from samovar.patterns.findings import Report
 from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
-from samovar.patterns.nearest import nearest
 from samovar.patterns.source import whole
 from samovar.patterns.yamltext import plain_data, read
 from samovar.service.settings_avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.suggest import did_you_mean
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_tasks import TaskSettings
 from samovar.tasks.user.loading import file_of

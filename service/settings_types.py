@@ -11,9 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, Validati
 from pydantic_core import PydanticCustomError
 
 from samovar.changelog.log import Delivery
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.habits import unit_hint
-from samovar.patterns.nearest import did_you_mean
 
 FOREVER = -1  # as Kafka writes a retention without an end
 

@@ -2,8 +2,8 @@
 
 No container reads or writes them: the HTTP API does, and the commands that change rules and tokens. Their formats stand
 in samovar.service.labels, access and audit; here is only what they are called and made with, so that the plan of all
-topics can have them. The marks of redriven letters (samovar.changelog.redriven) are the fourth of them. The groups that
-only the HTTP API and `samovar dlq redrive` join are named here, too.
+topics can have them. The marks of redriven letters (samovar.changelog.formats.redrives) are the fourth of them. The
+groups that only the HTTP API and `samovar dlq redrive` join are named here, too.
 """
 
 from __future__ import annotations

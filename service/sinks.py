@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Delivery, Joining, Log, Member, Records, TopicPartition
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.service.alerts_index import Alert, read_alert
 from samovar.service.settings_models import ServiceFile
 from samovar.service.settings_sinks import SinkSettings

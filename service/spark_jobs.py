@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Feed, Range, fed_log
+from samovar.changelog.formats.record import FORMATS, POSITION
+from samovar.changelog.formats.staged import Manifest, Staged, attempt, finish, place_of
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import FORMATS, POSITION
-from samovar.changelog.restore import Restore, following_of
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_progress import Ticker
-from samovar.changelog.staged import Manifest, Staged, attempt, finish, place_of
+from samovar.changelog.restore.restore import Restore, following_of
+from samovar.changelog.spark.connector_log import Feed, Range, fed_log
+from samovar.changelog.spark.progress import Ticker
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.logs import opened
 from samovar.service.plans import plans_of
 from samovar.service.restore_plan import Planned

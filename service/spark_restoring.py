@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from samovar.changelog.asof import last_position
 from samovar.changelog.cursors import stalled
-from samovar.changelog.errors import Refused
-from samovar.changelog.record import Position, unpack_position
-from samovar.changelog.restore import next_step, stuck
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_fed import Reading, spread_over
-from samovar.changelog.spark_progress import OnProgress as OnJob
-from samovar.changelog.staged import Staged, look, place_of, verify
+from samovar.changelog.formats.record import Position, unpack_position
+from samovar.changelog.formats.staged import Staged, look, place_of, verify
+from samovar.changelog.restore.point_in_time import last_position
+from samovar.changelog.restore.restore import next_step, stuck
+from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.progress import OnProgress as OnJob
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.logs import kafka_of
 from samovar.service.restore_plan import STAGING, Asked, Planned
 from samovar.service.restoring import Built, OnProgress, alone, refuse_running, replay

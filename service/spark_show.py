@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import IO
 
-from samovar.changelog.spark_progress import Progress
+from samovar.changelog.spark.progress import Progress
 
 EVERY_S = 5.0
 JSON_EVERY_S = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from samovar.changelog.broker_jars import Say
-from samovar.changelog.kafka_java import java_settings
-from samovar.changelog.spark import READING, SCHEDULING, Starting, starting
+from samovar.changelog.broker.jars import Say
+from samovar.changelog.kafka.java import java_settings
+from samovar.changelog.spark.session import READING, SCHEDULING, Starting, starting
 from samovar.service.logs import kafka_of
 from samovar.service.settings_models import ServiceFile
 

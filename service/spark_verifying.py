@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Feed, Range
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_fed import Reading, spread_over
-from samovar.changelog.spark_progress import OnProgress, Ticker
+from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.progress import OnProgress, Ticker
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.logs import kafka_of
 from samovar.service.spark_jobs import Shipped, arrived, shipped, source_ranges
 from samovar.service.stores import Site, look_at

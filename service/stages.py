@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.event_types import keyed_brackets, reads_all
 from samovar.patterns.schema import Schema
 from samovar.patterns.spans import lasting_ms

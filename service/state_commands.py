@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import POSITION, ROW, USER, Position, key_prefix, row_parts, unpack_position
 from samovar.changelog.log import Records, TopicPartition
-from samovar.changelog.record import POSITION, ROW, USER, Position, key_prefix, row_parts, unpack_position
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import decode_key
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.syntax import Scalar
 from samovar.service.http_events import Events, Place
 from samovar.service.state_rows import UnreadableError, head_of

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from samovar.changelog.record import row_parts
+from samovar.changelog.formats.record import row_parts
 from samovar.service.settings_models import ServiceFile
 from samovar.service.stores import reading, rows_of
 from samovar.state.errors import StoreError

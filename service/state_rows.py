@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.record import row_parts
+from samovar.changelog.formats.record import row_parts
 
 FORMAT, HEADER, NO_DEADLINE, SIGN = 1, 0, (1 << 64) - 1, 1 << 63
 

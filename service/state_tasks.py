@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.journal import Entry
-from samovar.changelog.record import POSITION
+from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.record import POSITION
 from samovar.patterns.follow import iso_time
 from samovar.state.memory import MemoryStore
 from samovar.state.stack import ROWS, namespace

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.record import key_prefix, row_parts
+from samovar.changelog.formats.record import key_prefix, row_parts
 from samovar.patterns.compile import RulePlan
 from samovar.patterns.follow import iso_time, key_candidates
 from samovar.patterns.matcher import StateError, States, decode_key, encode_key

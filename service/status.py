@@ -1,7 +1,7 @@
 """`samovar status CONFIG`: who runs what, how far each task is, and what is held up.
 
 Lag and committed offsets come from the log itself, so that they are true when nothing runs, too; the rest is what the
-containers tell (changelog/presence.py). The document of `--json`:
+containers tell (changelog/formats/heartbeat.py). The document of `--json`:
 
     {"service", "time", "containers": [{"slot", "state": "running" | "silent" | "gone" | "joining", "host", "pid",
      "since", "version", "told", "tasks": how many}], "tasks": [{"stage", "partition", "container", "life", "watermark",
@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.heartbeat import Presence, RestoreReport, Seen, TaskReport, all_seen
+from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.presence import Presence, RestoreReport, Seen, TaskReport, all_seen
-from samovar.changelog.record import POSITION, Position, unpack_position
+from samovar.common.errors import Refused
 from samovar.service.growth import GrownInput, grown_inputs
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.heartbeat import Presence, RuleAtWork
 from samovar.changelog.log import Log
-from samovar.changelog.presence import Presence, RuleAtWork
+from samovar.common.errors import Refused
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.settings_models import ServiceFile

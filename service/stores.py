@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import POSITION, ROW, Following, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.record import POSITION, ROW, Following, Position, unpack_position
-from samovar.changelog.restore import Changelog, following_of
+from samovar.changelog.restore.restore import Changelog, following_of
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.matcher import digest_of_rows
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.order import NO_TIME
 from samovar.service.plans import plans_of
 from samovar.service.rulebook import with_rulebook

@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from samovar.changelog import presence, redriven, rules_topic
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats import rules_topic
 from samovar.changelog.log import Log, Topic, TopicSpec
+from samovar.common.errors import Refused
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook
 from samovar.service.service_rules import has_rules, wanted_partitions

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Delivery
+from samovar.common.errors import Refused
 from samovar.service.http_place import is_loopback
 from samovar.service.settings_models import ServiceFile
 from samovar.service.side_topics import redrive_group, sink_group

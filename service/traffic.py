@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Delivery, Joining, Log, Member, Pair, TopicPartition
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.patterns.avro_write import Encoder
 from samovar.service.produce import encoder_of
 from samovar.service.progress import Progress

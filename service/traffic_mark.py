@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.service.synth_live import Recipe
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from samovar.changelog.letters import PREFIX
+from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.constants import duration_ms
 from samovar.patterns.findings import render

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from samovar.changelog.asof import fill, first_time, is_exact
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import was_set_back
+from samovar.changelog.formats.journal import was_set_back
+from samovar.changelog.formats.record import ROW, USER, Position, key_prefix, row_parts
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import ROW, USER, Position, key_prefix, row_parts
-from samovar.changelog.restore import following_of, next_step
+from samovar.changelog.restore.point_in_time import fill, first_time, is_exact
+from samovar.changelog.restore.restore import following_of, next_step
+from samovar.common.errors import Refused
 from samovar.patterns.follow import iso_time
 from samovar.patterns.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.syntax import Scalar

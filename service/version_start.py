@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry, standing, unpack_entry
-from samovar.changelog.keytexts import key_text
+from samovar.changelog.formats.journal import Entry, standing, unpack_entry
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import key_text, partition_of
+from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
 from samovar.patterns.syntax import Rule
 from samovar.service.http_rows import containing

@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
+from samovar.common.errors import Refused
 from samovar.service.settings_models import ServiceFile
 from samovar.service.views_files import View, load_views, table_name, view_named
 from samovar.service.views_store import Manifest, ViewStore, never_made, published, write_catalog
 
 if TYPE_CHECKING:
-    from samovar.changelog.spark import Session
-    from samovar.changelog.spark_progress import OnProgress
+    from samovar.changelog.spark.progress import OnProgress
+    from samovar.changelog.spark.session import Session
     from samovar.service.views_making import Made
 
 MOST_ROWS = 100_000
@@ -201,7 +201,7 @@ def query(
         return _head(store, limit)
     if session is not None:
         return _queried(settings, sql, limit, session())
-    from samovar.changelog.spark import starting  # noqa: PLC0415 - with Spark only
+    from samovar.changelog.spark.session import starting  # noqa: PLC0415 - with Spark only
 
     with starting("samovar views query") as start:
         return _queried(settings, sql, limit, start.ready())
@@ -221,7 +221,7 @@ def _head(store: ViewStore, limit: int) -> Rows:
 
 
 def _queried(settings: ServiceFile, text: str, limit: int, session: Session) -> Rows:
-    from samovar.changelog import views as sql  # noqa: PLC0415 - with Spark only
+    from samovar.changelog.spark import views as sql  # noqa: PLC0415 - with Spark only
 
     for store in published(settings.views.store):
         sql.put_parquet(session, table_name(store.name), store.path(store.current() or 0))
@@ -232,8 +232,8 @@ def _queried(settings: ServiceFile, text: str, limit: int, session: Session) -> 
 
 @contextmanager
 def _told(settings: ServiceFile) -> Iterator[None]:
-    from samovar.changelog.views import SqlFault  # noqa: PLC0415 - with Spark only
-    from samovar.patterns.nearest import did_you_mean  # noqa: PLC0415 - beside it
+    from samovar.changelog.spark.views import SqlFault  # noqa: PLC0415 - with Spark only
+    from samovar.common.suggest import did_you_mean  # noqa: PLC0415 - beside it
 
     try:
         yield

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.patterns.findings import Finding, Report, render
-from samovar.patterns.nearest import did_you_mean
 from samovar.patterns.source import Fragment, whole
 from samovar.patterns.yamltext import List, Map, Node, Text, read
 from samovar.service.settings_models import ServiceFile

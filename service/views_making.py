@@ -18,13 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog import views as sql
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Log
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_progress import OnProgress
-from samovar.changelog.views_lineage import lineage_of
-from samovar.patterns.nearest import did_you_mean
+from samovar.changelog.spark import views as sql
+from samovar.changelog.spark.lineage import lineage_of
+from samovar.changelog.spark.progress import OnProgress
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service.backtest_current import reached
 from samovar.service.plans import rule_plans
 from samovar.service.rulebook import with_rulebook

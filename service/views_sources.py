@@ -17,9 +17,9 @@ from typing import Any
 
 from samovar.changelog.cursors import stalled
 from samovar.changelog.log import Log
-from samovar.changelog.spark_records import settle
-from samovar.changelog.spark_source import Frame
-from samovar.changelog.views import Brought, Table
+from samovar.changelog.spark.records import settle
+from samovar.changelog.spark.source import Frame
+from samovar.changelog.spark.views import Brought, Table
 from samovar.service.frames import Stretch, frame_in
 from samovar.service.frames_rules import emits_of, known_rules
 from samovar.service.logs import kafka_of

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.record import newer
+from samovar.changelog.formats.record import newer
+from samovar.common.errors import Refused
+from samovar.common.failpoints import passing
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state import folders
-from samovar.state.points import passing
 
 FORMAT = 1
 MANIFEST = "_view.json"  # Spark passes over names that begin with an underscore

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from samovar.changelog.journal import Entry
+from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.record import Position
 from samovar.changelog.log import Pair, Records
-from samovar.changelog.record import Position
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import InputSpec, Plan

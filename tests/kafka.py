@@ -17,10 +17,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from testcontainers.core.container import DockerContainer
 
-from samovar.changelog import broker
-from samovar.changelog.broker_jars import VERSION
-from samovar.changelog.broker_process import free_port, wait_for
-from samovar.changelog.errors import Refused
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.jars import VERSION
+from samovar.changelog.broker.process import free_port, wait_for
+from samovar.common.errors import Refused
 
 GIVEN = "SAMOVAR_TEST_KAFKA"
 HINT = f"These tests need a real Kafka: set {GIVEN} to the address of one, or install Docker or Java."

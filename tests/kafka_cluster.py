@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from samovar.changelog import broker
-from samovar.changelog.broker_jars import find_java, kafka_jars
-from samovar.changelog.broker_process import wait_for
-from samovar.changelog.errors import Refused
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.jars import find_java, kafka_jars
+from samovar.changelog.broker.process import wait_for
+from samovar.common.errors import Refused
 from tests.kafka import HINT, low_port
 
 NODES = (1, 2, 3)

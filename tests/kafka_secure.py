@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog import broker
-from samovar.changelog.broker_jars import find_java, kafka_jars
-from samovar.changelog.broker_process import wait_for
-from samovar.changelog.errors import Refused
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.jars import find_java, kafka_jars
+from samovar.changelog.broker.process import wait_for
+from samovar.common.errors import Refused
 from samovar.service.topics_rights import Right
 from tests.kafka import HINT, SOON, low_port
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.formats.record import FOLLOWING, pack_following
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.partition import partition_of
-from samovar.changelog.record import FOLLOWING, pack_following
-from samovar.changelog.restore import following_of
+from samovar.changelog.partitioner import partition_of
+from samovar.changelog.restore.restore import following_of
 from samovar.patterns.matcher import encode_key
 from samovar.service.cli import app
 from samovar.service.running import container_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.spark import SCHEDULING, Session, starting
+from samovar.changelog.spark.session import SCHEDULING, Session, starting
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from samovar.changelog.formats.record import Position
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import Position
 from samovar.service.plans import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.broker_process import free_port
+from samovar.changelog.broker.process import free_port
 from samovar.service.settings import load_service
 from samovar.service.settings_layers import unknown_variables
 from tests.deploying import (

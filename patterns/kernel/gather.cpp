@@ -91,7 +91,7 @@ void add_size(std::string& out, size_t size) {
   out.append((const char*)&four, 4);
 }
 
-// As samovar.changelog.packed has headers: (size, name, size, value) for each.
+// As samovar.changelog.batches has headers: (size, name, size, value) for each.
 void add_headers(Group& group, const Message* m, const Client& client) {
   const void* found = nullptr;
   if (client.headers(m, &found) == NO_ERROR && found != nullptr) {

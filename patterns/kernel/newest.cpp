@@ -27,7 +27,7 @@ struct Entry {
   std::string_view view() const { return {key, key_size}; }
 };
 
-// An entry of the index of deadlines, as changelog/record.py has it: b"t", 8 bytes of time, the key's bytes.
+// An entry of the index of deadlines, as changelog/formats/record.py has it: b"t", 8 bytes of time, the key's bytes.
 struct Due {
   uint64_t time;
   std::string_view key;

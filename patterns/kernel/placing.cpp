@@ -1,5 +1,5 @@
 // Which events are not in the partition of their key: murmur2 of a column's values, as Kafka's default partitioner has
-// it, over the texts that changelog/keytexts.py makes of values.
+// it, over the texts that changelog/partitioner.py makes of values.
 #include <charconv>
 #include <cmath>
 #include <cstring>

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.forwarded import Mark, pack_events, pack_mark
+from samovar.changelog.formats.forwarded import Mark, pack_events, pack_mark
+from samovar.changelog.formats.record import Told
 from samovar.changelog.log import Append, Pair, Records
-from samovar.changelog.record import Told
 from samovar.patterns.native import Messages
 from samovar.patterns.order import NO_TIME
 from samovar.tasks.input.source import Fed, Intake

@@ -3,10 +3,10 @@
 One repartition topic brings events of all partitions of a stream. `Receiver` keeps a watermark for each of them, and
 event time is the least; where all are silent, the largest that one of them told.
 
-It has no idle rule: that a source partition is idle, or silent, is told by marks (samovar.changelog.forwarded), and
-they take effect where they stand in the topic, so that a replay needs no journal for them. Only where a silent
-partition speaks again does event time depend on what other streams did meanwhile: that it joined, and at which time,
-is a journal entry.
+It has no idle rule: that a source partition is idle, or silent, is told by marks (samovar.changelog.formats.forwarded),
+and they take effect where they stand in the topic, so that a replay needs no journal for them. Only where a silent
+partition speaks again does event time depend on what other streams did meanwhile: that it joined, and at which time, is
+a journal entry.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.cursors import Part as RecordsPart
-from samovar.changelog.errors import Refused
-from samovar.changelog.forwarded import (
+from samovar.changelog.formats.dead_letters import Origin
+from samovar.changelog.formats.forwarded import (
     EVENT,
     FORMAT,
     HEAD_BYTES,
@@ -33,10 +33,10 @@ from samovar.changelog.forwarded import (
     heads_of,
     marks_of,
 )
-from samovar.changelog.journal import ANEW, SCHEMA, Entry
-from samovar.changelog.letters import Origin
+from samovar.changelog.formats.journal import ANEW, SCHEMA, Entry
+from samovar.changelog.formats.record import UNKNOWN_SINCE, Input, Part, Position
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
-from samovar.changelog.record import UNKNOWN_SINCE, Input, Part, Position
+from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.native import Batch, Int32s, Messages, joined
 from samovar.patterns.order import NO_TIME, Ordered, due_at, release

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samovar.changelog.record import Unknown
+from samovar.changelog.formats.record import Unknown
 
 
 def turned(stretches: Sequence[Unknown], schema: int, offset: int, *, known: bool) -> tuple[Unknown, ...]:

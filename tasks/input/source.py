@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import SCHEMA, Entry
-from samovar.changelog.keytexts import key_texts, misplaced_rows
-from samovar.changelog.letters import Origin
+from samovar.changelog.formats.dead_letters import Origin
+from samovar.changelog.formats.journal import SCHEMA, Entry
+from samovar.changelog.formats.record import Input, Position, Unknown
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
-from samovar.changelog.record import Input, Position, Unknown
+from samovar.changelog.partitioner import key_texts, misplaced_rows
+from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder, Int32s
 from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times

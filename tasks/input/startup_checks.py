@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import ROW, Input, Position, row_parts
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
-from samovar.changelog.record import ROW, Input, Position, row_parts
+from samovar.common.errors import Refused
 from samovar.state.store import Change, Store
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import InputSpec, Plan

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from samovar.changelog.keytexts import key_text
+from samovar.changelog.formats.record import Input
+from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Headers, Pair, Records
-from samovar.changelog.record import Input
-from samovar.changelog.redriven import carried
+from samovar.changelog.partitioner import key_text
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.patterns.native import Batch
 from samovar.tasks.input.repartition_source import Receiver

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.letters import fitted
+from samovar.changelog.formats.dead_letters import fitted
+from samovar.changelog.formats.record import Position
 from samovar.changelog.log import Append, Headers, Pair, TopicPartition
-from samovar.changelog.record import Position
 from samovar.state.store import Change
 
 

@@ -12,9 +12,9 @@ from enum import Enum
 
 import numpy as np
 
+from samovar.changelog.batches import Packed
+from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Append, Headers
-from samovar.changelog.packed import Packed
-from samovar.changelog.record import POSITION, Position, unpack_position
 from samovar.patterns.native import joined
 from samovar.patterns.order import NO_TIME
 from samovar.state.memory import MemoryStore

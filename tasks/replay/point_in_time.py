@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.cursors import Part
-from samovar.changelog.forwarded import EVENT, MARK, SILENT, Originals
-from samovar.changelog.journal import REWIND, Entry, standing
+from samovar.changelog.formats.forwarded import EVENT, MARK, SILENT, Originals
+from samovar.changelog.formats.journal import REWIND, Entry, standing
 from samovar.changelog.log import Int64s, Log, Records
 from samovar.patterns.order import NO_TIME, Partition
 from samovar.state.store import TaskStore

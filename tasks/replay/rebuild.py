@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from samovar.changelog.cursors import Cursor, Part, read_all
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import REWIND, Entry, standing, unpack_entry
+from samovar.changelog.formats.journal import REWIND, Entry, standing, unpack_entry
+from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
-from samovar.changelog.record import INDEXED, Position, deadline_rows
+from samovar.common.errors import Refused
 from samovar.patterns.replay import may_burst
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.source import numbered

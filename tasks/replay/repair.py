@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
-from samovar.changelog.journal import standing
+from samovar.changelog.formats.journal import standing
+from samovar.changelog.formats.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
 from samovar.changelog.log import Append, Delivery, Joining, Log, Member, TopicPartition
-from samovar.changelog.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.replay.rebuild import Until, journal_of, plan_at

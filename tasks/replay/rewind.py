@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.journal import REWIND, Entry, pack_entry, standing, stretches
+from samovar.changelog.formats.journal import REWIND, Entry, pack_entry, standing, stretches
+from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.log import Append, Log, TopicPartition
-from samovar.changelog.record import POSITION, Position, pack_position
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import OutputTopics, Plan
 from samovar.tasks.replay.point_in_time import MomentReplay

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from samovar.changelog.cursors import Cursor, in_pieces
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import row_parts
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.record import row_parts
+from samovar.common.errors import Refused
 from samovar.patterns.matcher import NEVER, UNLIMITED, BatchTooLarge, StepBudget
 from samovar.patterns.order import NO_TIME
 from samovar.state.memory import MemoryStore

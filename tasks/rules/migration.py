@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.record import BOOK, ROW, newer, renamed_row, row_parts
+from samovar.changelog.formats.record import BOOK, ROW, newer, renamed_row, row_parts
+from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, to_wire
 from samovar.patterns.compile import compile_rules, state_shape
 from samovar.patterns.matcher import RuleFailure

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from samovar.changelog.journal import ANEW, Entry, pack_entry
+from samovar.changelog.formats.journal import ANEW, Entry, pack_entry
+from samovar.changelog.formats.record import POSITION, Position, pack_position
+from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
-from samovar.changelog.record import POSITION, Position, pack_position
-from samovar.changelog.redriven import carried
 from samovar.patterns.matcher import MatchHeader, PendingMatches
 from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from samovar.changelog.formats.record import STORM, newer
 from samovar.changelog.log import Pair
-from samovar.changelog.record import STORM, newer
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.patterns.matcher import MatchHeader
 from samovar.patterns.words import counted, duration_words

@@ -16,7 +16,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.record import Position
+from samovar.changelog.formats.record import Position
 from samovar.state.store import Change, Readable
 from samovar.tasks.rules.rate_limiter import Alert
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from samovar.changelog.record import ROW, key_prefix, unreadable_rows
+from samovar.changelog.formats.record import ROW, key_prefix, unreadable_rows
 from samovar.patterns.matcher import UNLIMITED, PendingMatches, StateError, States, StepBudget, find_matches
 from samovar.patterns.native import Batch
 from samovar.state.store import Change, TaskStore

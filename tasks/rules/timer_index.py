@@ -2,10 +2,10 @@
 
     NONE --> BUILDING --> READY
 
-It is local to a store, and has an entry for every stored row with a deadline (samovar.changelog.record). A small state
-is all in memory and has none. From the moment that it is begun every commit writes its own entries; the rows that were
-there before are looked at in small steps, and the row `INDEXED` says up to where. So a restart goes on with it. Once it
-is ready, it stays. Until then nobody may rely on it: whatever is not in memory is found by it alone.
+It is local to a store, and has an entry for every stored row with a deadline (samovar.changelog.formats.record). A
+small state is all in memory and has none. From the moment that it is begun every commit writes its own entries; the
+rows that were there before are looked at in small steps, and the row `INDEXED` says up to where. So a restart goes on
+with it. Once it is ready, it stays. Until then nobody may rely on it: whatever is not in memory is found by it alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import islice
 from typing import TypeAlias
 
-from samovar.changelog.record import DEADLINE, INDEXED, ROW, deadlines_in
+from samovar.changelog.formats.record import DEADLINE, INDEXED, ROW, deadlines_in
 from samovar.patterns.matcher import NEVER
 from samovar.state.store import Change, Store
 

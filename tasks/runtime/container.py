@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Joining, Log, Member, Records, TopicPartition
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.common.failpoints import passing
 from samovar.patterns.matcher import BatchTooLarge, RuleFailure
 from samovar.state.errors import StoreHeld
-from samovar.state.points import passing
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.log_events import Note
 from samovar.tasks.model.plan import MAIN, Plan

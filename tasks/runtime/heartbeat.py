@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from samovar import __version__
-from samovar.changelog import presence
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats.heartbeat import InputReport, Presence
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.presence import InputReport, Presence
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.tasks.runtime.metrics import Look, Observer
 from samovar.tasks.runtime.slot_claim import host_name
 

@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from samovar.changelog.formats.heartbeat import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.presence import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
-from samovar.changelog.restore import Restore
+from samovar.changelog.restore.restore import Restore
 from samovar.patterns.matcher import States, Tallies
 from samovar.patterns.order import NO_TIME
 from samovar.tasks.input.source import Intake

@@ -1,9 +1,9 @@
 """One slot, one process: a container does not take the slot of one that lives elsewhere.
 
 On Kafka a container that joins as a slot fences the one before, so that two with one slot would fence each other for
-ever. Containers send heartbeats every two seconds (samovar.changelog.presence); where the last one of the slot came
-from another process, a newcomer waits for the next. No clocks are compared. After a kill -9 and a restart on the same
-machine the process before is gone, and nothing is waited for.
+ever. Containers send heartbeats every two seconds (samovar.changelog.formats.heartbeat); where the last one of the slot
+came from another process, a newcomer waits for the next. No clocks are compared. After a kill -9 and a restart on the
+same machine the process before is gone, and nothing is waited for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from samovar import __version__
-from samovar.changelog import presence
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats.heartbeat import Heartbeat, Presence, heartbeats
 from samovar.changelog.log import Log
-from samovar.changelog.presence import Heartbeat, Presence, heartbeats
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.tasks.model.clock import SYSTEM_CLOCK, Clock
 
 STALE_S = 7.0  # with no heartbeat, of one every two seconds, for which a container is held to be dead

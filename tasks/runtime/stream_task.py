@@ -19,9 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.cursors import Part
-from samovar.changelog.errors import Refused
-from samovar.changelog.log import Delivery, Log, Records, TopicPartition
-from samovar.changelog.record import (
+from samovar.changelog.formats.record import (
     FOLLOWING,
     FORMATS,
     INDEXED,
@@ -36,11 +34,13 @@ from samovar.changelog.record import (
     row_parts,
     unpack_position,
 )
-from samovar.changelog.restore import Changelog, Restore, following_of, next_step
+from samovar.changelog.log import Delivery, Log, Records, TopicPartition
+from samovar.changelog.restore.restore import Changelog, Restore, following_of, next_step
+from samovar.common.errors import Refused
+from samovar.common.failpoints import passing
 from samovar.patterns.matcher import NEVER, RuleFailure, StepBudget
 from samovar.patterns.order import NO_TIME
 from samovar.state import snapshots
-from samovar.state.points import passing
 from samovar.state.rocks import Memory
 from samovar.state.store import Change
 from samovar.state.task_storage import DiskStorage, LocalStore, TaskStorage

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Log, Topic, TopicPartition
-from samovar.changelog.rules_topic import topic_of
+from samovar.common.errors import Refused
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.log_events import Note
 from samovar.tasks.model.plan import Plan

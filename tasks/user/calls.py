@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.log import Headers, Pair
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.order import NO_TIME
 from samovar.state.errors import StoreError
 from samovar.state.stack import Stack

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.record import USER
+from samovar.changelog.formats.record import USER
 from samovar.state.digest import digest
 from samovar.state.prefixed import after
 from samovar.state.stack import ROWS, namespace

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from samovar.changelog.errors import Refused
-from samovar.patterns.nearest import did_you_mean
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.tasks.user.calls import fault_of
 
 VERSION_DIGITS = 12

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry, pack_entry
-from samovar.changelog.letters import Origin, failure
+from samovar.changelog.formats.dead_letters import Origin, failure
+from samovar.changelog.formats.journal import Entry, pack_entry
+from samovar.changelog.formats.record import POSITION, Position, pack_position
+from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
-from samovar.changelog.record import POSITION, Position, pack_position
-from samovar.changelog.redriven import carried
+from samovar.common.errors import Refused
 from samovar.patterns.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from samovar.changelog.keytexts import key_text
+from samovar.changelog.partitioner import key_text
 from samovar.state.prefixed import after
 from samovar.state.store import Store
 from samovar.state.ttl import UnknownRowVersionError

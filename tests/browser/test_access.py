@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from samovar.changelog import presence
-from samovar.changelog.presence import Presence, RestoreReport, TaskReport
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats.heartbeat import Presence, RestoreReport, TaskReport
 from samovar.tasks.model.clock import SetClock
 from tests.browser.conftest import COMMAND, ROOT, RULES, SERVICE, Site, address_in, opened, started
 from tests.browser.waiting import wait_for

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.changelog.asof import commit_before, image_at, is_exact, last_position
+from samovar.changelog.formats.record import FOLLOWING, POSITION, Position, pack_position
 from samovar.changelog.log import Append, Pair, TopicPartition, TopicSpec
-from samovar.changelog.record import FOLLOWING, POSITION, Position, pack_position
-from samovar.changelog.restore import Changelog
+from samovar.changelog.restore.point_in_time import commit_before, image_at, is_exact, last_position
+from samovar.changelog.restore.restore import Changelog
 from samovar.common.tunables import Tunables
 from samovar.tasks.model.clock import SetClock
 from tests.simulation.broker import Broker

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from samovar.changelog import broker, broker_jars
-from samovar.changelog.broker_process import alive, begun_of, free_port, wait_for
-from samovar.changelog.errors import Refused
+from samovar.changelog.broker import jars as broker_jars
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.process import alive, begun_of, free_port, wait_for
+from samovar.common.errors import Refused
 from samovar.service.cli import app
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from samovar.changelog.cursors import POLL_S, STUCK_S, Cursor, in_pieces, read_all
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
 from samovar.tasks.model.clock import SetClock
 from tests.simulation.broker import Broker

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog import embedded_file
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import Refused
+from samovar.changelog.embedded import file as embedded_file
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
 from tests.contracts.log_driving import Seat, read_to_end, seated, values
 
 AT = TopicPartition("in", 0)
@@ -24,8 +24,8 @@ AT = TopicPartition("in", 0)
 FULL = """
 import sys
 from pathlib import Path
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import Refused
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.common.errors import Refused
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 
 log = EmbeddedLog(Path(sys.argv[1]))

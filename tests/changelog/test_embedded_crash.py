@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.embedded_locks import folder_of, take
-from samovar.changelog.errors import Refused
+from samovar.changelog.embedded.locks import folder_of, take
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Delivery, Joining, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
 from tests.contracts.log_driving import Seat, drive, read_to_end, seated, until, values
 
 AT, OUT = TopicPartition("in", 0), TopicPartition("out", 0)
@@ -23,7 +23,7 @@ AT, OUT = TopicPartition("in", 0), TopicPartition("out", 0)
 MEMBER = """
 import sys
 from pathlib import Path
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Delivery, Joining, TopicPartition
 
 folder, slot, act = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -43,7 +43,7 @@ while True:
 WRITER = """
 import sys
 from pathlib import Path
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append
 
 folder, name, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

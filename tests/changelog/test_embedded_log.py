@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.embedded_locks import folder_of
+from samovar.changelog.embedded.locks import folder_of
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Log
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.changelog.embedded_segment import (
+from samovar.changelog.batches import Packed, joined, kept, rows_between
+from samovar.changelog.embedded.segment import (
     DamagedSegmentError,
     Standing,
     columns,
@@ -16,7 +17,6 @@ from samovar.changelog.embedded_segment import (
     unpack,
 )
 from samovar.changelog.log import Headers, Pair
-from samovar.changelog.packed import Packed, joined, kept, rows_between
 from samovar.common.tunables import DEFAULTS
 
 PAIRS = st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=30)), min_size=1)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog import embedded_file, embedded_upkeep
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.embedded_compact import whole_pass
-from samovar.changelog.embedded_file import stored_topics
-from samovar.changelog.embedded_join import join_newest
-from samovar.changelog.errors import Refused
+from samovar.changelog.embedded import file as embedded_file
+from samovar.changelog.embedded import maintenance as embedded_upkeep
+from samovar.changelog.embedded.file import stored_topics
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.embedded.maintenance import join_newest, whole_pass
 from samovar.changelog.log import Append, Bounds, Pair, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from tests.contracts.log_driving import Row, read_to_end, read_until, until, values
 from tests.tunables import tiny

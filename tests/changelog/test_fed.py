@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from samovar.changelog.cursors import Cursor
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.fed import Feed, Range, fed_log
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
+from samovar.changelog.spark.connector_log import Feed, Range, fed_log
 from samovar.common.tunables import Tunables
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

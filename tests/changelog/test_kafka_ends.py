@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from samovar.changelog.kafka_ends import BREAK_S, FRESH_S, LOOK_S, EndWatch
+from samovar.changelog.kafka.ends import BREAK_S, FRESH_S, LOOK_S, EndWatch
 from samovar.changelog.log import TopicPartition
 
 AT, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

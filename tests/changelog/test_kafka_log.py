@@ -17,14 +17,16 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
-from samovar.changelog import broker, kafka_member, kafka_recent
-from samovar.changelog import kafka as kafka_log
-from samovar.changelog.broker_process import free_port
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
-from samovar.changelog.kafka import KafkaLog
-from samovar.changelog.kafka_settings import Settings
+from samovar.changelog.broker import node as broker
+from samovar.changelog.broker.process import free_port
+from samovar.changelog.kafka import log as kafka_log
+from samovar.changelog.kafka import member as kafka_member
+from samovar.changelog.kafka import recent as kafka_recent
+from samovar.changelog.kafka.log import KafkaLog
+from samovar.changelog.kafka.settings import Settings
 from samovar.changelog.log import Append, Bounds, Log, Reader, TopicPartition, TopicSpec
-from samovar.state import points
+from samovar.common import failpoints as points
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
 from tests.kafka import SOON

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samovar.changelog.newest import Newest, NewestTable
-from samovar.changelog.packed import Packed
+from samovar.changelog.batches import Packed
+from samovar.changelog.restore.latest_by_key import Newest, NewestTable
 from samovar.patterns.native import joined
 from samovar.state.errors import StoreDamaged, StoreError
 from samovar.state.memory import MemoryStore

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.changelog.partition import murmur2, partition_of, partitions_of
+from samovar.changelog.partitioner import murmur2, partition_of, partitions_of
 
 KNOWN = {
     b"21": -973932308,

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.record import (
+from samovar.changelog.formats.record import (
     FORMAT,
     Input,
     Part,
@@ -24,6 +23,7 @@ from samovar.changelog.record import (
     unpack_position,
     unreadable_rows,
 )
+from samovar.common.errors import Refused
 
 PLAIN = Position(5, {"use": Input("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.broker_process import free_port
-from samovar.changelog.errors import LogUnavailable, Refused
-from samovar.changelog.registry import ASK_AGAIN_S, Registry, RegistryUnavailable
+from samovar.changelog.broker.process import free_port
+from samovar.changelog.schema_registry import ASK_AGAIN_S, Registry, RegistryUnavailable
+from samovar.common.errors import LogUnavailable, Refused
 from tests.registry import USER, TestRegistry, running
 
 CARD = {"type": "record", "name": "Card", "fields": [{"name": "number", "type": "string"}]}

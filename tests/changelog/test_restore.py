@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import FOLLOWING, INDEXED, POSITION, Following, Position, pack_position
 from samovar.changelog.log import Append, Bounds, Pair, Topic, TopicPartition, TopicSpec
-from samovar.changelog.record import FOLLOWING, INDEXED, POSITION, Following, Position, pack_position
-from samovar.changelog.restore import STUCK_S, Changelog, Restore, following_of, next_step
+from samovar.changelog.restore.restore import STUCK_S, Changelog, Restore, following_of, next_step
+from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.clock import SetClock

@@ -13,12 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from samovar.changelog import broker_jars, spark_jars
-from samovar.changelog.broker_jars import Java
-from samovar.changelog.errors import Refused
-from samovar.changelog.spark import Session, starting
-from samovar.changelog.spark_errors import explained
-from samovar.changelog.spark_progress import Progress, Ticker, ticked
+from samovar.changelog.broker import jars as broker_jars
+from samovar.changelog.broker.jars import Java
+from samovar.changelog.spark import jars as spark_jars
+from samovar.changelog.spark.errors import explained
+from samovar.changelog.spark.progress import Progress, Ticker, ticked
+from samovar.changelog.spark.session import Session, starting
+from samovar.common.errors import Refused
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -113,7 +114,7 @@ def test_ctrl_c_cancels_the_job(spark: Session, tmp_path: Path) -> None:
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("samovar.changelog.spark._opened", lambda: None)
+    monkeypatch.setattr("samovar.changelog.spark.session._opened", lambda: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match="which Spark needs") as refused, starting("none"):

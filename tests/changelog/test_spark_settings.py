@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.kafka_java import java_settings
-from samovar.changelog.spark import Session
+from samovar.changelog.kafka.java import java_settings
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 
 BROKER = {"bootstrap.servers": "b:9092"}
 CANARY = 'p"a\\ss;= w\u00f6rd\n\t'

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from samovar.changelog.errors import Fenced, Refused
 from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.common.errors import Fenced, Refused
 from tests.contracts.log_driving import (
     LogParts,
     Making,

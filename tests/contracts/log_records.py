@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from samovar.changelog.log import Append, Bounds, Headers, Log, Reader, TopicPartition, TopicSpec
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from tests.contracts.log_driving import (
     DEADLINE_S,
     LogParts,

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from samovar.changelog.log import Append, Delivery, Log, TopicPartition
-from samovar.state import points
+from samovar.common import failpoints as points
 from tests.contracts.log_driving import (
     LogParts,
     Making,

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from samovar.changelog import kafka_member, restore
+from samovar.changelog.kafka import member as kafka_member
+from samovar.changelog.restore import restore
+from samovar.common import failpoints as points
 from samovar.service.cli import app
-from samovar.state import points
 from samovar.tasks.runtime import container, slot_claim
 
 LOADED = ["samovar.service.cli", "samovar.service.running", "samovar.service.settings", "samovar.service.logs"]
-LOADED += ["samovar.changelog.embedded", "samovar.changelog.kafka"]
+LOADED += ["samovar.changelog.embedded.log", "samovar.changelog.kafka.log"]
 END_S = 60.0
 
 _context = multiprocessing.get_context("forkserver")

@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.broker_process import wait_for
-from samovar.changelog.embedded_locks import folder_of, live_slots
-from samovar.changelog.errors import LogUnavailable
+from samovar.changelog.broker.process import wait_for
+from samovar.changelog.embedded.locks import folder_of, live_slots
+from samovar.common.errors import LogUnavailable
 from tests.contracts.log_driving import unique
 from tests.faults import world
 from tests.faults.child import Running

@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.record import POSITION, ROW, Position, unpack_position
 from samovar.changelog.log import Append, Log, Pair, TopicPartition
-from samovar.changelog.record import POSITION, ROW, Position, unpack_position
 from samovar.patterns.matcher import digest_of_rows
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule

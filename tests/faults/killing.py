@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from samovar.changelog.errors import LogUnavailable
 from samovar.changelog.log import Pair
-from samovar.state.points import POINTS
+from samovar.common.errors import LogUnavailable
+from samovar.common.failpoints import POINTS
 from tests.faults import child, world
 from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.ending import left_nothing, processed

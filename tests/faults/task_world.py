@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.log import Pair
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from samovar.service.running import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore

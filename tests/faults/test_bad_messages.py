@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from samovar.changelog.formats.record import ROW
 from samovar.changelog.log import Pair
-from samovar.changelog.record import ROW
 from samovar.service.topics import MAX_LETTER_BYTES, MAX_MESSAGE_BYTES
 from tests import oracle
 from tests.faults.comparing import at_places, header, shown

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from samovar.changelog import broker, kafka_ends
-from samovar.changelog.errors import LogUnavailable, Refused
-from samovar.changelog.kafka import KafkaLog
+from samovar.changelog.broker import node as broker
+from samovar.changelog.kafka import ends as kafka_ends
+from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append, Pair
+from samovar.common.errors import LogUnavailable, Refused
 from tests.contracts.log_driving import unique
 from tests.faults import world
 from tests.faults.ending import ends_right, open_transactions, processed

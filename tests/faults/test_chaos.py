@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from samovar.state.points import POINTS
+from samovar.common.failpoints import POINTS
 from tests.faults.chaos.__main__ import run_rounds, summary
 from tests.faults.chaos.progress import Outcome, Progress, Round, go_on_or_begin, load
 from tests.faults.killing import kills_of_round

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.forwarded import FORMAT, HEAD, heads_of
-from samovar.changelog.journal import pack_entry, unpack_entry
+from samovar.changelog.formats.forwarded import FORMAT, HEAD, heads_of
+from samovar.changelog.formats.journal import pack_entry, unpack_entry
+from samovar.changelog.formats.record import FOLLOWING, POSITION, ROW, ROW_FORMAT
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.record import FOLLOWING, POSITION, ROW, ROW_FORMAT
+from samovar.common.errors import Refused
 from samovar.patterns.native import joined
 from samovar.service.cli import run
 from samovar.state import snapshots

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from samovar.state.points import POINTS
+from samovar.common.failpoints import POINTS
 from tests.faults import world
 from tests.faults.conftest import Making
 from tests.faults.harness import Service

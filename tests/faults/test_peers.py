@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Pair
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
+from samovar.common.errors import Refused
 from samovar.service.logs import open_log
 from samovar.tasks.model.clock import SetClock
 from tests.faults import world

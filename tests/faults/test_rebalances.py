@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from samovar.state.points import MOVES
+from samovar.common.failpoints import MOVES
 from tests.faults import child, world
 from tests.faults.conftest import Making
 from tests.faults.ending import ends_right, processed

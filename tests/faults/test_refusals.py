@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.formats.record import FOLLOWING, Following, pack_following
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.changelog.record import FOLLOWING, Following, pack_following
-from samovar.changelog.restore import following_of
+from samovar.changelog.restore.restore import following_of
 from samovar.state import snapshots
 from samovar.tasks.model.clock import SetClock
 from tests.faults import world

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from samovar.state.points import POINTS
+from samovar.common.failpoints import POINTS
 from tests.faults import world
 from tests.faults.comparing import shown
 from tests.faults.conftest import Making

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.journal import Entry
+from samovar.changelog.formats.journal import Entry
 from samovar.service.plans import plan_of
 from samovar.service.publishing import plan_publish, publish
 from samovar.service.rulebook import with_rulebook

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from tests.faults.comparing import header, shown
 from tests.faults.conftest import Making
 from tests.faults.stage import Stage, ids, staged, told_without_late

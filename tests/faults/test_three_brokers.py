@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.errors import LogUnavailable
-from samovar.changelog.kafka import KafkaLog
+from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append, Pair, TopicPartition, TopicSpec
+from samovar.common.errors import LogUnavailable
 from tests.contracts.log_driving import unique
 from tests.faults import world
 from tests.faults.ending import ends_right, processed

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from samovar.changelog.log import Pair
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from tests.faults.harness import Service
 
 START_MS = 1_700_000_000_000

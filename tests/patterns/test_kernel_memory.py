@@ -13,7 +13,7 @@ pytestmark = pytest.mark.address_space
 COMMON = """
 import resource
 import numpy as np
-from samovar.changelog.newest import Newest
+from samovar.changelog.restore.latest_by_key import Newest
 from samovar.patterns.matcher import BatchTooLarge, RuleFailure, States, encode_key, step
 from samovar.patterns.native import Batch, Decoder, joined
 from tests.matching import arrived, program_of

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.access import NOBODY, hash_of
 from tests.http import Served, served
 from tests.lived import MARKED

@@ -15,11 +15,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.kafka import KafkaLog
+from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append
-from samovar.changelog.partition import partition_of
-from samovar.changelog.registry import RegistryUnavailable
+from samovar.changelog.partitioner import partition_of
+from samovar.changelog.schema_registry import RegistryUnavailable
+from samovar.common.errors import Refused
 from samovar.patterns.avro import framed
 from samovar.service.running import container_of
 from samovar.service.settings import load_service

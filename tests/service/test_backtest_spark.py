@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.spark import Session
+from samovar.changelog.spark.session import Session
 from tests.oncall import RULES, make, many, run
 
 SPREAD = "rule: spread\nmatch: |\n  aggregate by country over 1m [purchase where true] having distinct(card) >= 4\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.cli import app
 from samovar.service.settings import BadServiceFile, ServiceFile, load_service
 from samovar.service.settings_layers import OTHERS, OTHERS_BEGIN, PREFIX, names_of_settings, unknown_variables

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog import redriven
+from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats.redrives import Place, carried
 from samovar.changelog.log import Append, Topic, TopicPartition
-from samovar.changelog.redriven import Place, carried
 from samovar.service import dlq_redrive
 from tests.oncall import Service, make, many, purchase, run, run_apart
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog import kafka_facts
-from samovar.changelog.errors import Refused
-from samovar.changelog.kafka_facts import metadata_level, release_of
+from samovar.changelog.formats.heartbeat import Presence, Seen
+from samovar.changelog.kafka import facts as kafka_facts
+from samovar.changelog.kafka.facts import metadata_level, release_of
 from samovar.changelog.log import TopicSpec
-from samovar.changelog.presence import Presence, Seen
+from samovar.common.errors import Refused
 from samovar.service import doctor, doctor_machine
 from samovar.service.doctor_findings import Finding
 from samovar.service.topics_rights import Right

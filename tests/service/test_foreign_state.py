@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from tests.oncall import Service, make, many, restored, run, wipe
 
 SHARED = "changelog: s-changelog\njournal: s-journal\nstate: other\n"

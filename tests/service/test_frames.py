@@ -13,11 +13,11 @@ import pytest
 
 import samovar
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import POSITION
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.changelog.record import POSITION
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_errors import translated
+from samovar.changelog.spark.errors import translated
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.frames import frame_of
 from samovar.service.frames_events import _typed
 from tests.oncall import START, Service, make, many, purchase, run

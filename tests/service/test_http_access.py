@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, TopicPartition
+from samovar.common.errors import Refused
 from samovar.service.access import PREFIX, Role, add_token, hash_of, topic_of
 from samovar.service.access_masks import HIDDEN
 from samovar.service.http_guard import HEADERS, Rates

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.http_place import place_from
 from samovar.service.http_tls import client_context, server_context
 from samovar.service.settings import load_service

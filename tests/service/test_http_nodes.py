@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx2
 
-from samovar.changelog import presence
-from samovar.changelog.broker_process import free_port
-from samovar.changelog.presence import Presence, TaskReport
+from samovar.changelog.broker.process import free_port
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats.heartbeat import Presence, TaskReport
 from samovar.service.settings import load_service
 from tests.http import Served, served, wait_for
 from tests.lived import MARKED

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from samovar.service import http_tail
 from samovar.service.http_events import Event, Events, Place
 from samovar.service.http_near import events_near

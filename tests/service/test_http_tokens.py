@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
 from samovar.service import access, api_live, audit
 from samovar.service.access import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
 from samovar.service.http_asking import cookie_of

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import typer
 
-from samovar.changelog import broker
-from samovar.changelog.kafka import KafkaLog
+from samovar.changelog.broker import node as broker
+from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append
-from samovar.changelog.spark import Session
+from samovar.changelog.spark.session import Session
 from samovar.service.cli import app
 from samovar.service.logs import opened
 from samovar.service.publishing import quarantine

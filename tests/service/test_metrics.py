@@ -16,9 +16,9 @@ from urllib.error import HTTPError
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from samovar.changelog.broker_process import free_port
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import Refused
+from samovar.changelog.broker.process import free_port
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.common.errors import Refused
 from samovar.service.access import Role, add_token, remove_token
 from samovar.service.metrics import ContainerMetrics
 from samovar.service.metrics_list import COUNTS, METRICS, Kind

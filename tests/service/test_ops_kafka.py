@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.broker_process import wait_for
+from samovar.changelog.broker.process import wait_for
 from samovar.service.logs import opened
 from tests.oncall import ROOT, START, Service, is_equal, make, many, run, run_apart
 

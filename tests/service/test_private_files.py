@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from samovar.changelog.broker_process import free_port
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.broker.process import free_port
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.service.doctor_machine import state as state_findings
 from samovar.service.settings import load_service
 from samovar.service.sinks_targets import FileTarget

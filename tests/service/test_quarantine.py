@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import LogUnavailable
-from samovar.changelog.record import Position
-from samovar.changelog.rules_topic import read_changes
+from samovar.changelog.formats.record import Position
+from samovar.changelog.formats.rules_topic import read_changes
+from samovar.common.errors import LogUnavailable
 from samovar.service import running
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.container import Container

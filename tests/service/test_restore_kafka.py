@@ -7,7 +7,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from samovar.changelog.broker_process import wait_for
+from samovar.changelog.broker.process import wait_for
 from samovar.service.logs import opened
 from samovar.service.settings import load_service
 from tests.oncall import make, many, run, run_apart

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from samovar.changelog.formats.record import FOLLOWING
 from samovar.changelog.log import TopicSpec
-from samovar.changelog.record import FOLLOWING
 from samovar.state.rocks import RocksStore
 from tests.oncall import (
     HOUR,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import key_prefix, row_parts
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.record import key_prefix, row_parts
+from samovar.common.errors import Refused
 from samovar.state.rocks import RocksStore
 from samovar.tasks.replay.repair import Mender
 from tests.oncall import (

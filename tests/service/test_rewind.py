@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import (
+from samovar.changelog.formats.journal import (
     FORMAT,
     Entry,
     is_void,
@@ -20,8 +19,9 @@ from samovar.changelog.journal import (
     unpack_entry,
     was_set_back,
 )
+from samovar.changelog.formats.record import Input, Position
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import Input, Position
+from samovar.common.errors import Refused
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import journal_of
 from samovar.tasks.replay.repair import Mender

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.journal import Entry, unpack_entry
+from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.rules_topic import append_changes
 from samovar.changelog.log import Append, Pair, TopicPartition
-from samovar.changelog.rules_topic import append_changes
+from samovar.common.errors import Refused
 from samovar.service.publishing import plan_publish, publish
 from samovar.service.rule_watch import RuleWatch
 from samovar.service.rulebook import read_rulebook

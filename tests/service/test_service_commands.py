@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from samovar.changelog.embedded import EmbeddedLog
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from samovar.service.cli import app
 from samovar.service.produce import whole_lines
 from samovar.service.reading import shown

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from samovar.changelog import kafka_settings
-from samovar.changelog.errors import Refused
+from samovar.changelog.kafka import settings as kafka_settings
 from samovar.changelog.log import Delivery
+from samovar.common.errors import Refused
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Span
 from samovar.service import settings_models

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.avro import AvroDecoder, Listed
 from samovar.patterns.native import Decoder
 from samovar.service.avro_streams import avro_of, decoding_of

@@ -18,21 +18,21 @@ from confluent_kafka import Producer, admin
 from confluent_kafka import TopicPartition as KafkaPlace
 
 import samovar
-from samovar.changelog import spark_records
-from samovar.changelog.broker_process import wait_for
+from samovar.changelog.broker.process import wait_for
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Feed, Range
-from samovar.changelog.kafka_java import JavaSettings, java_settings
-from samovar.changelog.letters import PREFIX
+from samovar.changelog.formats.dead_letters import PREFIX
+from samovar.changelog.formats.record import POSITION
+from samovar.changelog.kafka.java import JavaSettings, java_settings
 from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
-from samovar.changelog.record import POSITION
-from samovar.changelog.restore import stuck
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_fed import Reading, spread_over
-from samovar.changelog.spark_progress import Progress, Ticker
-from samovar.changelog.spark_records import raw_records
-from samovar.changelog.views import put_tables, rows_of
+from samovar.changelog.restore.restore import stuck
+from samovar.changelog.spark import records as spark_records
+from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.progress import Progress, Ticker
+from samovar.changelog.spark.records import raw_records
+from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.views import put_tables, rows_of
+from samovar.common.errors import Refused
 from samovar.service.logs import opened
 from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.restoring import restore_all

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
-from samovar.changelog.fed import Feed
+from samovar.changelog.formats.staged import Staged
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.spark import Session
-from samovar.changelog.spark_progress import Ticker
-from samovar.changelog.staged import Staged
+from samovar.changelog.spark.connector_log import Feed
+from samovar.changelog.spark.progress import Ticker
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.restore_plan import Asked, plan_restore
 from samovar.service.spark_jobs import Part, shipped, stage
 from samovar.service.stores import Site, digest_of, plan_for, position_of, site_of
@@ -233,7 +233,7 @@ def _dying(part: Part, tick: Ticker) -> Staged:
 
 def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("samovar.service.spark_show.JSON_EVERY_S", 0.0)
-    monkeypatch.setattr("samovar.changelog.spark.LOOK_S", 0.01)
+    monkeypatch.setattr("samovar.changelog.spark.session.LOOK_S", 0.01)
     service.process(many(60))
     done = run("restore", service.config, "--engine", "spark", "--json")
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]

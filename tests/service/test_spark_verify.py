@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.record import key_prefix
-from samovar.changelog.spark import Session
+from samovar.changelog.formats.record import key_prefix
+from samovar.changelog.spark.session import Session
 from samovar.state.rocks import RocksStore
 from tests.oncall import Service, key_of, make, many, run
 from tests.views import CARDS, put

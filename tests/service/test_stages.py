@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append
-from samovar.changelog.partition import partition_of
-from samovar.changelog.spark import Session
+from samovar.changelog.partitioner import partition_of
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.cli import app
 from samovar.service.logs import opened
 from samovar.service.placement import misplaced

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog import presence
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import LogUnavailable, Refused
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats.heartbeat import InputReport, Presence, RestoreReport, Seen, TaskReport
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.presence import InputReport, Presence, RestoreReport, Seen, TaskReport
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.service.http_watch import Seen as Look
 from samovar.service.http_watch import rates_of
 from samovar.service.running import container_of

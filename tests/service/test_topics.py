@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import Refused
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Topic, TopicSpec
+from samovar.common.errors import Refused
 from samovar.service import topics_rights
 from samovar.service.access import ensure_access
 from samovar.service.logs import opened

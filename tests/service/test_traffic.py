@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import Fenced, Refused
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.common.errors import Fenced, Refused
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile
 from samovar.service.synth_live import BACK_MS, DISORDER_MS, Feed, Recipe

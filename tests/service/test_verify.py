@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from samovar.changelog.formats.record import FOLLOWING, key_prefix, pack_following, row_parts
 from samovar.changelog.log import Append
-from samovar.changelog.record import FOLLOWING, key_prefix, pack_following, row_parts
-from samovar.changelog.restore import following_of
+from samovar.changelog.restore.restore import following_of
 from samovar.state.rocks import RocksStore
 from samovar.tasks.rules.timer_index import DeadlineIndex
 from tests.oncall import HOUR, Service, catch_up, key_of, make, many, purchase, run

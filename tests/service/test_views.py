@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.views_store import ViewStore
 from tests.oncall import Service, make
 from tests.views import CARDS, put, views

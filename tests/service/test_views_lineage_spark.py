@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.spark import Session
-from samovar.changelog.views_lineage import lineage_of
+from samovar.changelog.spark.lineage import lineage_of
+from samovar.changelog.spark.session import Session
 from samovar.service.access_masks import HIDDEN
 from tests.http import Served
 from tests.planted import Planted, planted_site

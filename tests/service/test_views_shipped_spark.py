@@ -10,9 +10,9 @@ from typing import Any
 
 import duckdb
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, TopicSpec
-from samovar.changelog.spark import Session
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
 from samovar.service.generate import generate
 from samovar.service.stages import sources_of
 from samovar.service.views import path_of, rebuild

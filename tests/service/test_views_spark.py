@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from samovar.changelog.log import Append, TopicSpec
-from samovar.changelog.spark import Session
+from samovar.changelog.spark.session import Session
 from samovar.service.views import query
 from tests.http import served, wait_for
 from tests.oncall import START, Service, make, many, purchase, run, run_apart

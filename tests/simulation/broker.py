@@ -19,9 +19,9 @@ from itertools import count
 from random import Random
 from typing import NamedTuple, Protocol
 
-from samovar.changelog.errors import Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Bounds, Headers, Pair, Topic, TopicPartition, TopicSpec
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.tasks.model.clock import Clock
 
 SESSION_MS = 6_000

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from samovar.changelog.journal import Entry, unpack_entry
-from samovar.changelog.keytexts import key_text
-from samovar.changelog.partition import partition_of
-from samovar.changelog.record import POSITION, Position, unpack_position
+from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.record import POSITION, Position, unpack_position
+from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.wire import from_wire
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.spans import history_ms

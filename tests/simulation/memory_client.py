@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
-from samovar.changelog.errors import LogUnavailable, Refused
 from samovar.changelog.log import Records, TopicPartition
+from samovar.common.errors import LogUnavailable, Refused
 from tests.simulation.broker import Broker
 from tests.simulation.faults import Fault, Faults, Killed
 from tests.simulation.memory_records import MemoryRecords

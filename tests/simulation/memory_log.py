@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import (
     Append,
     Bounds,
@@ -28,6 +27,7 @@ from samovar.changelog.log import (
     TopicPartition,
     TopicSpec,
 )
+from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from tests.simulation.broker import Broker
 from tests.simulation.faults import Fault, Faults

@@ -1,4 +1,4 @@
-"""A container in its simulated group, as samovar.changelog.kafka_member.KafkaMember is in Kafka's.
+"""A container in its simulated group, as samovar.changelog.kafka.member.KafkaMember is in Kafka's.
 
 join      the slot's producer begins anew: the one before is fenced, its transaction ended
 poll      enters the group at the first time; gives up its partitions and joins again while others come or go
@@ -14,9 +14,9 @@ from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
-from samovar.state import points
+from samovar.common import failpoints as points
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from tests.simulation.broker import Membership, Outcome, PartitionLog, Transaction, UnknownMember, refuse_zombie
 from tests.simulation.faults import Fault, Killed
 from tests.simulation.memory_client import Client, Places

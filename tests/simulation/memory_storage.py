@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from samovar.common.failpoints import passing
 from samovar.state.errors import StoreClosed, StoreHeld
 from samovar.state.memory import MemoryStore
-from samovar.state.points import passing
 from samovar.state.snapshots import Found, Manifest, Snapshot
 from samovar.state.store import Change, Table
 from tests.simulation.faults import Killed

@@ -13,9 +13,8 @@ from enum import Enum
 from random import Random
 from typing import Any, TypeAlias
 
-from samovar.changelog.keytexts import key_text
-from samovar.changelog.partition import partition_of
-from samovar.state.points import POINTS
+from samovar.changelog.partitioner import key_text, partition_of
+from samovar.common.failpoints import POINTS
 from tests.rule_texts import has_overlap_any
 from tests.strategies import KEYS, TYPES, random_fields, random_rule, types_of
 from tests.tunables import RANGES

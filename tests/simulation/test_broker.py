@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from samovar.changelog.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.changelog.log import Append, Delivery, Log, Member, TopicPartition, TopicSpec
-from samovar.state import points
+from samovar.common import failpoints as points
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.tasks.model.clock import SetClock
 from tests.contracts.log_driving import Seat, rows_of
 from tests.simulation.broker import SESSION_MS, TRANSACTION_MS, Broker

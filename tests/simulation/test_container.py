@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.errors import Refused
 from samovar.changelog.log import Append, Delivery, Pair, TopicPartition
+from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
 from samovar.service.plans import plans_of
 from samovar.service.settings import load_service

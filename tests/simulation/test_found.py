@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import pytest
 
-from samovar.changelog.errors import LogUnavailable
+from samovar.common.errors import LogUnavailable
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.runtime.collector import collector_off
 from samovar.tasks.runtime.container import CALM_S, TROUBLE_S, Container

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.patterns.rulefile import load_text
 from samovar.service.settings import load_service
 from samovar.service.settings_models import ServiceFile, Stream

@@ -17,11 +17,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from samovar.changelog.errors import LogUnavailable, Refused
-from samovar.changelog.journal import Entry
+from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.record import POSITION, ROW, row_parts
+from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.changelog.record import POSITION, ROW, row_parts
-from samovar.changelog.rules_topic import topic_of
+from samovar.common import failpoints as points
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
@@ -35,7 +36,6 @@ from samovar.service.rulebook import with_rulebook
 from samovar.service.running import container_of
 from samovar.service.stores import Site, site_of
 from samovar.service.topics import ensure
-from samovar.state import points
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import MAIN, Plan

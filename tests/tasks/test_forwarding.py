@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from samovar.changelog.forwarded import heads_of
-from samovar.changelog.packed import Packed
-from samovar.changelog.record import Told
+from samovar.changelog.batches import Packed
+from samovar.changelog.formats.forwarded import heads_of
+from samovar.changelog.formats.record import Told
 from samovar.patterns.native import joined
 from samovar.patterns.order import NO_TIME
 from samovar.tasks.input.repartition_sink import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State

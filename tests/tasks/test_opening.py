@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.changelog.formats.record import Input, Position
 from samovar.changelog.log import Append, Bounds, Delivery, Topic, TopicPartition, TopicSpec
-from samovar.changelog.record import Input, Position
+from samovar.common.errors import Refused
 from samovar.tasks.input.startup_checks import (
     check_against_changelog,
     check_against_inputs,

@@ -9,11 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.keytexts import key_texts, misplaced_rows
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.formats.record import Input, Position, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
-from samovar.changelog.partition import partition_of
-from samovar.changelog.record import Input, Position, pack_position, unpack_position
+from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_of
 from samovar.patterns.native import Decoder, joined
 from samovar.tasks.input.placement import is_on, is_on_at, needed_turns
 from samovar.tasks.input.source import Intake

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from samovar.changelog.forwarded import NO_TIME, Mark, pack_events, pack_mark
-from samovar.changelog.journal import Entry
+from samovar.changelog.batches import Packed
+from samovar.changelog.formats.forwarded import NO_TIME, Mark, pack_events, pack_mark
+from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.record import Position, pack_position, unpack_position
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.packed import Packed
-from samovar.changelog.record import Position, pack_position, unpack_position
 from samovar.common.tunables import Tunables
 from samovar.patterns.native import joined
 from samovar.tasks.input.repartition_source import Receiver

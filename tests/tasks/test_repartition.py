@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.forwarded import FORMAT, HEAD_BYTES, Mark, heads_of, marks_of
+from samovar.changelog.formats.forwarded import FORMAT, HEAD_BYTES, Mark, heads_of, marks_of
 from samovar.changelog.log import Append
+from samovar.common.errors import Refused
 from samovar.patterns.native import joined
 from tests.faults.comparing import header, shown
 from tests.faults.harness import Service

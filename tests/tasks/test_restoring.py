@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.changelog.record import (
+from samovar.changelog.formats.record import (
     BOOK,
     FOLLOWING,
     POSITION,
@@ -19,6 +18,7 @@ from samovar.changelog.record import (
     pack_position,
     store_prefix,
 )
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.model.clock import SetClock

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
-from samovar.changelog.forwarded import Mark, heads_of, marks_of
+from samovar.changelog.formats.forwarded import Mark, heads_of, marks_of
 from samovar.changelog.log import Append
+from samovar.common.errors import Refused
 from samovar.patterns.native import joined
 from samovar.service.metrics_list import COUNTS
 from samovar.service.publishing import plan_publish, publish

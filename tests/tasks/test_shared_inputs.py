@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.restore import Restore
+from samovar.changelog.restore.restore import Restore
 from samovar.tasks.runtime.stream_task import Life, task_folder
 from tests.faults.harness import wait_until
 from tests.faults.stage import Stage, Staging

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog import presence
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.errors import Refused
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats.heartbeat import Presence, all_seen
 from samovar.changelog.log import Log
-from samovar.changelog.presence import Presence, all_seen
+from samovar.common.errors import Refused
 from samovar.tasks.runtime import slot_claim
 from samovar.tasks.runtime.slot_claim import SlotClaim
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samovar.changelog.embedded import EmbeddedLog
-from samovar.changelog.forwarded import pack_events
-from samovar.changelog.journal import SCHEMA, Entry
+from samovar.changelog.batches import Packed
+from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.changelog.formats.forwarded import pack_events
+from samovar.changelog.formats.journal import SCHEMA, Entry
+from samovar.changelog.formats.record import Input, Position, Unknown, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
-from samovar.changelog.packed import Packed
-from samovar.changelog.record import Input, Position, Unknown, pack_position, unpack_position
 from samovar.patterns.avro import Avro, Listed, framed
 from samovar.patterns.avro_schema import parse_schema
 from samovar.patterns.native import joined

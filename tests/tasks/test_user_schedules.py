@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.partition import partition_of
+from samovar.changelog.partitioner import partition_of
 from tests import stages
 from tests.faults.stage import Stage, Staging
 from tests.faults.task_world import CODE, PARTITIONS, RULES, TASKS, rebuilt_digests, task_digests

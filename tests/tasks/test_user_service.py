@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.service.settings import BadServiceFile, load_service
 from samovar.service.topics import plan
 from samovar.service.topics_rights import rights

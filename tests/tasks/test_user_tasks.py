@@ -11,7 +11,7 @@ import fastavro
 import pytest
 
 from samovar import ClosableTask, Context, Event, InitableTask, Task, TimerTask, WindowableTask
-from samovar.changelog.errors import Refused
+from samovar.common.errors import Refused
 from samovar.tasks.rules.replay_dedup import skip_rows
 from samovar.tasks.user.inspect import rows_of_stores
 from samovar.testing import Advance, Crash, Driver, Emitted, same_after_crashes

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from samovar.changelog.errors import CommitUnknown, Fenced
 from samovar.changelog.log import Append, TopicPartition
-from samovar.state.points import passing
+from samovar.common.errors import CommitUnknown, Fenced
+from samovar.common.failpoints import passing
 from samovar.tasks.model.results import Outcome
 from samovar.tasks.rules.processor import Core
 from samovar.tasks.runtime.container import Container

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from samovar.changelog import restore
 from samovar.changelog.log import Bounds, Log, TopicPartition
-from samovar.changelog.restore import Changelog, Restore
+from samovar.changelog.restore import restore
+from samovar.changelog.restore.restore import Changelog, Restore
 from samovar.tasks.runtime import stream_task as task
 from samovar.tasks.runtime.stream_task import Task
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from samovar.changelog.formats.record import Input, Position
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.record import Input, Position
 from samovar.tasks.input.source import Intake
 from samovar.tasks.rules.state_cache import Residence
 from samovar.tasks.rules.timer_index import DeadlineIndex, Index

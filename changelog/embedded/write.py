@@ -1,0 +1,111 @@
+"""Writing to the embedded log: records are packed before the file is locked, and stand where the file ends."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from samovar.changelog.embedded.file import Stored, existing_partition, existing_topics, missing
+from samovar.changelog.embedded.segment import Columns, columns, pack
+from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.partitioner import partitions_of, partitions_of_sized
+from samovar.common.errors import Refused
+
+MAX_RECORD_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A segment that waits for its place."""
+
+    stored: Stored
+    partition: int
+    named: bool
+    count: int
+    data: bytes
+
+    @property
+    def at(self) -> TopicPartition:
+        return TopicPartition(self.stored.topic.name, self.partition)
+
+
+def packed_appends(connection: sqlite3.Connection, appends: Sequence[Append], segment_bytes: int) -> list[Ready]:
+    """The segments of all appends, in order."""
+    topics = existing_topics(connection, [append.topic for append in appends])
+    return [ready for append in appends if append.records for ready in _packed(topics, append, segment_bytes)]
+
+
+def _packed(topics: Mapping[str, Stored], append: Append, segment_bytes: int) -> Iterator[Ready]:
+    stored = topics[append.topic]
+    if append.headers and len(append.headers) != len(append.records):
+        raise ValueError(f"{len(append.headers)} headers for {len(append.records)} records of topic {append.topic}")
+    records = columns(append.records, append.headers)
+    _refuse_records(stored, records)
+    for partition, here in _placed(topics, append, records):
+        for count, data in pack(here, segment_bytes):
+            yield Ready(stored, partition, append.partition is not None, count, data)
+
+
+def _placed(topics: Mapping[str, Stored], append: Append, records: Columns) -> Iterator[tuple[int, Columns]]:
+    """The records of each partition, in their order."""
+    if append.partition is not None:
+        existing_partition(topics, append.topic, append.partition)
+        yield append.partition, records
+        return
+    partitions = append.among or topics[append.topic].topic.partitions
+    if records.key_sizes.min() < 0:
+        places = partitions_of([key for key, _ in append.records], partitions)
+    else:
+        places = partitions_of_sized(records.keys, records.key_sizes.astype(np.int64), partitions)
+    for partition in range(partitions):
+        rows = np.flatnonzero(places == partition)
+        if len(rows):
+            yield partition, records.rows(rows)
+
+
+def _refuse_records(stored: Stored, records: Columns) -> None:
+    topic, settings = stored.topic.name, stored.topic.settings
+    if "compact" in settings.get("cleanup.policy", "") and records.key_sizes.min() < 0:
+        raise Refused(
+            "record-without-key",
+            f"a record for topic {topic} has no key",
+            "The topic is compacted: it keeps the newest record of each key, so every record needs one.",
+        )
+    limit, largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES)), int(records.sizes().max())
+    if largest > limit:
+        raise Refused(
+            "record-too-large",
+            f"a record for topic {topic} has {largest} bytes; the topic takes {limit}",
+            "Write smaller records, or make the topic with a larger max.message.bytes.",
+        )
+
+
+def write(connection: sqlite3.Connection, segments: Sequence[Ready], time_ms: int) -> dict[TopicPartition, int]:
+    """Put segments at the ends of their partitions, inside a transaction. Returns the new ends of all of them."""
+    ends: dict[TopicPartition, int] = {}
+    for segment in segments:
+        number, partition, at = segment.stored.number, segment.partition, segment.at
+        first = ends[at] if at in ends else _end(connection, segment)
+        ends[at] = first + segment.count
+        connection.execute(
+            "INSERT INTO segment (topic, partition, first, next, time, size, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (number, partition, first, ends[at], time_ms, len(segment.data), segment.data),
+        )
+    for segment in {segment.at: segment for segment in segments}.values():
+        connection.execute(
+            "UPDATE partition SET end = ? WHERE topic = ? AND partition = ?",
+            (ends[segment.at], segment.stored.number, segment.partition),
+        )
+    return ends
+
+
+def _end(connection: sqlite3.Connection, segment: Ready) -> int:
+    row = connection.execute(
+        "SELECT end FROM partition WHERE topic = ? AND partition = ?", (segment.stored.number, segment.partition)
+    ).fetchone()
+    if row is None:  # deleted between packing and now
+        raise missing(segment.stored.topic.name)
+    return int(row[0])

@@ -1,0 +1,225 @@
+"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 3.
+
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A
+container that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group
+any more. The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the
+difference shows a wrong clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from samovar.changelog.cursors import Cursor, read_all
+from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.common.errors import Refused
+from samovar.common.wire import from_wire, stored, to_wire
+
+FORMAT = 1
+SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": "3600000"}
+
+
+@stored("stream topic partition next end behind_s")
+@dataclass(frozen=True)
+class InputReport:
+    """Where a task stands in one input. `end` is the log's, as of the last look; `behind_s` is the lag in seconds."""
+
+    stream: str
+    topic: str
+    partition: int
+    next: int
+    end: int | None = None
+    behind_s: float | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """In events, at most: offsets have gaps."""
+        return None if self.end is None else max(self.end - self.next, 0)
+
+
+@stored("done todo per_s")
+@dataclass(frozen=True)
+class RestoreReport:
+    """How far a restore is, in offsets of the changelog."""
+
+    done: int
+    todo: int
+    per_s: float | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        return (self.todo - self.done) / self.per_s if self.per_s else None
+
+
+@stored("stage partition life watermark held_by inputs restore state_bytes waiting")
+@dataclass(frozen=True)
+class TaskReport:
+    """One task. `held_by` is the stream and partition whose events event time waits for; `waiting` is how many events
+    were taken and wait for event time.
+    """
+
+    stage: str
+    partition: int
+    life: str
+    watermark: int | None = None
+    held_by: tuple[str, int] | None = None
+    inputs: Sequence[InputReport] = ()
+    restore: RestoreReport | None = None
+    state_bytes: int | None = None
+    waiting: int | None = None
+
+
+@stored(
+    "id matches suppressed dropped_partials dropped_events dropped_matches no_key seconds live_partials muted throttled"
+)
+@dataclass(frozen=True)
+class RuleReport:
+    """What a rule did in a container, of all its tasks; never less than before. Live partials are of now."""
+
+    id: str
+    matches: int = 0
+    suppressed: int = 0
+    dropped_partials: int = 0
+    dropped_events: int = 0
+    dropped_matches: int = 0
+    no_key: int = 0
+    seconds: float = 0.0
+    live_partials: int = 0
+    muted: int = 0  # matches in shadow
+    throttled: int = 0  # alerts kept back in a storm
+
+
+@stored("rule version number status kept_back")
+@dataclass(frozen=True)
+class RuleAtWork:
+    """A rule at work. `status` is live, shadow, cold (in shadow while it has too little history) or draining; in a
+    storm, `kept_back` are the alerts that were not raised.
+    """
+
+    rule: str
+    version: str
+    number: int = 0
+    status: str = "live"
+    kept_back: int = 0
+
+
+@stored("slot host pid since_ms version time_ms tasks counts caught_up address rules at_work rules_refused unread")
+@dataclass(frozen=True)
+class Presence:
+    """One container. `address` is where questions about its keys are answered, if anywhere."""
+
+    slot: int
+    host: str
+    pid: int
+    since_ms: int
+    version: str
+    time_ms: int
+    tasks: Sequence[TaskReport] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    caught_up: bool = False
+    address: str | None = None
+    rules: Sequence[RuleReport] = ()
+    at_work: Sequence[RuleAtWork] = ()  # where rules were published, or one is in a storm
+    rules_refused: str | None = None  # why a published change is not taken
+    unread: Mapping[str, int] = field(default_factory=dict)  # by stream: records in partitions that came later
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A container's record as it is in the log."""
+
+    presence: Presence
+    log_ms: int
+
+
+class Heartbeat(NamedTuple):
+    """Who told something, and when by the log's clock."""
+
+    host: str
+    pid: int
+    since_ms: int
+    log_ms: int
+
+
+def topic_of(service: str) -> str:
+    return f"{service}-containers"
+
+
+def spec_of(service: str, replication: int = 1) -> TopicSpec:
+    return TopicSpec(topic_of(service), 1, SETTINGS, replication)
+
+
+def pack_presence(presence: Presence) -> bytes:
+    return json.dumps({"v": FORMAT, **to_wire(presence)}, separators=(",", ":")).encode()
+
+
+def unpack_presence(data: bytes) -> Presence:
+    raw: dict[str, Any] = json.loads(data)
+    if raw.pop("v") > FORMAT:
+        raise Refused(
+            "format-newer",
+            "a container of a newer version of Samovar runs, and this one cannot read what it tells",
+            "Use the version that the containers run, or a newer one.",
+        )
+    return from_wire(Presence, raw)
+
+
+# ---------------------------------------------------------------- in the log
+
+
+def tell(log: Log, service: str, presence: Presence) -> None:
+    """Say how a container is doing, outside of any transaction."""
+    log.append([Append(topic_of(service), [(_key(presence.slot), pack_presence(presence))], 0)])
+
+
+def leave(log: Log, service: str, slot: int) -> None:
+    """Say that a container is no more."""
+    log.append([Append(topic_of(service), [(_key(slot), None)], 0)])
+
+
+def all_seen(log: Log, service: str) -> dict[int, Seen]:
+    """The newest record of each slot; none where the service never ran."""
+    topic = topic_of(service)
+    if topic not in log.topics([topic]):
+        return {}
+    found: dict[int, Seen] = {}
+    for records in read_all(log, TopicPartition(topic, 0)):
+        for row, (key, value) in enumerate(records.pairs()):
+            slot = int(key or b"-1")
+            if value is None:
+                found.pop(slot, None)
+            else:
+                found[slot] = Seen(unpack_presence(value), int(records.times[row]))
+    return dict(sorted(found.items()))
+
+
+def heartbeats(log: Log, service: str, slot: int, start: int = 0) -> tuple[list[Heartbeat | None], int]:
+    """What was told in a slot from an offset on, as far as the topic still has it, None where a container left; and the
+    offset to go on from. Of any format: who told it is in all of them.
+    """
+    at = TopicPartition(topic_of(service), 0)
+    if at.topic not in log.topics([at.topic]):
+        return [], start
+    begin, end = log.bounds([at])[at]
+    cursor = Cursor(log, at, max(start, begin), end)
+    found: list[Heartbeat | None] = []
+    try:
+        while (records := cursor.take(end)) is not None:
+            for row, (key, value) in enumerate(records.pairs()):
+                if key == _key(slot):
+                    found.append(None if value is None else _heartbeat(value, int(records.times[row])))
+    finally:
+        cursor.close()
+    return found, end
+
+
+def _heartbeat(data: bytes, log_ms: int) -> Heartbeat:
+    raw: dict[str, Any] = json.loads(data)
+    return Heartbeat(raw["host"], raw["pid"], raw["since_ms"], log_ms)
+
+
+def _key(slot: int) -> bytes:
+    return str(slot).encode()

@@ -1,0 +1,169 @@
+"""A task's state on its way to a node: table files and what they stand for, in a folder that all machines can reach.
+
+    STAGING/<stage, or main>/<partition>/
+        000001.sst, 000002.sst, ...    taken in this order (samovar.state.tables)
+        manifest.json                  written last; the folder gets its name when all of it is there
+
+manifest.json is one JSON object:
+
+    format      1
+    service, stage, partition
+    source      "changelog": the rows follow it, up to the offset that their own row says; "source": they were folded
+                from the input and follow none yet
+    topic, topic_id, partitions, offset, time_ms   of the changelog; null with "source"
+    moment_ms   of a state of the past, else null
+    position    the task's position, as its row has it (samovar.changelog.formats.record), or null
+    records     read to make it
+    rows, digest
+    formats     name of a format to its version, as the rows have them
+    created_ms
+    files       name to bytes and sha256
+    checksum    sha256 of all the above as JSON with sorted keys and no spaces
+
+A folder is made under a name of its own attempt and renamed: of two that make the same, one wins, and both are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from samovar.changelog.formats.record import Following, refuse_newer
+from samovar.common.errors import Refused
+from samovar.common.wire import from_wire, stored, to_wire
+from samovar.state.folders import PART, make_private, remove, reveal, sync, write_file
+
+FORMAT = 1
+NAME = "manifest.json"
+MAIN_NAME = "main"  # of the stage that has no name
+_CHUNK = 1 << 20
+
+
+@stored(
+    "service stage partition source topic topic_id partitions offset time_ms moment_ms position records rows "
+    "digest formats created_ms files"
+)
+@dataclass(frozen=True)
+class Manifest:
+    """What staged tables stand for."""
+
+    service: str
+    stage: str
+    partition: int
+    source: str
+    topic: str | None
+    topic_id: str | None
+    partitions: int | None
+    offset: int | None
+    time_ms: int | None
+    moment_ms: int | None
+    position: str | None
+    records: int
+    rows: int
+    digest: str
+    formats: Mapping[str, int]
+    created_ms: int
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def following(self) -> Following | None:
+        """Where in which changelog the rows are."""
+        if self.topic is None or self.topic_id is None or self.partitions is None or self.offset is None:
+            return None
+        return Following(self.topic, self.topic_id, self.partition, self.partitions, self.offset, self.time_ms or 0)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Staged tables of one task."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.folder / name for name in sorted(self.manifest.files)]
+
+
+def place_of(staging: Path, stage: str, partition: int) -> Path:
+    return staging / (stage or MAIN_NAME) / str(partition)
+
+
+def attempt(place: Path) -> Path:
+    """A new folder to fill, beside where it will be."""
+    folder = place.with_name(f"{place.name}.{uuid4().hex[:12]}{PART}")
+    make_private(folder)
+    return folder
+
+
+def finish(folder: Path, place: Path, manifest: Manifest, files: Sequence[Path]) -> Staged:
+    """Write the manifest and give the folder its name. What had the name before goes."""
+    for file in files:
+        sync(file)
+    told = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+    body = {"format": FORMAT, **to_wire(manifest), "files": told}
+    write_file(folder / NAME, json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode())
+    remove(place)
+    try:
+        reveal(folder, place)
+    except OSError:
+        if not (place / NAME).exists():
+            raise
+        shutil.rmtree(folder)  # another attempt was first
+    return look(place)
+
+
+def look(place: Path) -> Staged:
+    """What is staged here, its files counted and whole; refused where it is not."""
+    try:
+        body = json.loads((place / NAME).read_bytes())
+        checksum = body.pop("checksum")
+        if body.pop("format") > FORMAT:
+            raise _unusable(place, "it is of a newer version of Samovar")
+        if checksum != _checksum({"format": FORMAT, **body}):
+            raise _unusable(place, "its manifest was changed")
+        manifest = from_wire(Manifest, body)
+    except FileNotFoundError:
+        raise Refused(
+            "staging-missing",
+            f"nothing is staged in {place}",
+            "Stage it first: `samovar restore CONFIG --engine spark --staging PATH`; or name other partitions.",
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unusable(place, f"its manifest cannot be read: {error}") from None
+    refuse_newer(manifest.formats, f"what is staged in {place}")
+    return Staged(place, manifest)
+
+
+def verify(staged: Staged) -> None:
+    """Read every file and hold it against the manifest."""
+    for name, told in staged.manifest.files.items():
+        file = staged.folder / name
+        if not file.is_file() or file.stat().st_size != told["bytes"] or _sha256(file) != told["sha256"]:
+            raise _unusable(staged.folder, f"{name} is missing or is not what was written")
+
+
+def _unusable(place: Path, reason: str) -> Refused:
+    return Refused(
+        "staging-unusable",
+        f"what is staged in {place} cannot be taken: {reason}",
+        "Stage it anew: `samovar restore CONFIG --engine spark --staging PATH`.",
+    )
+
+
+def _sha256(file: Path) -> str:
+    hashed = hashlib.sha256()
+    with file.open("rb") as data:
+        while chunk := data.read(_CHUNK):
+            hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,258 @@
+"""A log whose records Spark brings: what a task of Spark's connector hands over, read as any other log is.
+
+    with opened(settings) as log:
+        fed = fed_log(log, Feed(ranges, batches))
+        Restore(store, fed, changelog, start, to=end)
+
+Records of the ranges come from Spark. All else is asked of the log itself: topics and bounds, a journal, a few records
+before a range or after its end. Whoever reads two ranges by turns finds the one that came first in files of the
+executor: a stretch of a partition is handed over as a whole, one after the other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from samovar.changelog.batches import Packed, header_bytes_of, nothing_up_to
+from samovar.changelog.log import Log, Reader, Records, TopicPartition
+from samovar.common.tunables import DEFAULTS
+from samovar.patterns.native import Messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Range(NamedTuple):
+    """Offsets of one partition from `start` up to, not including, `end`."""
+
+    at: TopicPartition
+    start: int
+    end: int
+
+
+class Feed:
+    """What comes from Spark. The source of truth for how far each range was given out."""
+
+    def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch], scratch: Path | None = None) -> None:
+        self.ranges = {each.at: each for each in ranges}
+        self.given = 0  # records
+        self.tunables = DEFAULTS
+        self._coming = batches
+        self._pieces: deque[tuple[TopicPartition, pa.RecordBatch]] = deque()
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._begun: set[TopicPartition] = set()
+        self._over: set[TopicPartition] = set()
+        self._last: TopicPartition | None = None
+        self._scratch = scratch
+
+    def begins_at(self, at: TopicPartition, offset: int) -> bool:
+        """Whether a range begins here, and nobody reads it yet."""
+        return at in self.ranges and self.ranges[at].start == offset and at not in self._begun
+
+    def take(self, at: TopicPartition) -> Packed | None:
+        """The next records of a range; None where there are no more."""
+        self._begun.add(at)
+        waiting = self._waiting.get(at)
+        if waiting is not None and (batch := waiting.take()) is not None:
+            return self._given(at, batch)
+        while at not in self._over:
+            piece = self._next()
+            if piece is None:
+                break
+            if piece[0] == at:
+                return self._given(*piece)
+            if piece[0] not in self._waiting:
+                self._waiting[piece[0]] = _Waiting(self._scratch, self.tunables.feed_bytes)
+            self._waiting[piece[0]].add(piece[1])
+        return None
+
+    def coming(self) -> TopicPartition | None:
+        """Whose records come next; None where nothing does."""
+        piece = self._next()
+        if piece is not None:
+            self._pieces.appendleft(piece)
+        return None if piece is None else piece[0]
+
+    def _given(self, at: TopicPartition, batch: pa.RecordBatch) -> Packed:
+        self.given += batch.num_rows
+        return records_in(batch, at)
+
+    def _next(self) -> tuple[TopicPartition, pa.RecordBatch] | None:
+        while not self._pieces:
+            batch = next(self._coming, None)
+            if batch is None:
+                return None
+            self._pieces.extend(_by_partition(batch, self.ranges))
+        at, batch = self._pieces.popleft()
+        if self._last not in (None, at):
+            self._over.add(self._last)
+        if at in self._over:
+            raise AssertionError(f"{at} came in two stretches: its order is not known")
+        self._last = at
+        return at, batch
+
+    def close(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.close()
+
+
+def fed_log(log: Log, feed: Feed) -> Log:
+    """A log, but for the records that a feed has."""
+    feed.tunables = log.tunables
+    found: Any = _FedLog(log, feed)
+    return found  # type: ignore[no-any-return]  # what it does not do itself, the log does
+
+
+class _FedLog:
+    def __init__(self, log: Log, feed: Feed) -> None:
+        self._log, self._feed = log, feed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        if len(positions) == 1:
+            (at, offset), *_ = positions.items()
+            if self._feed.begins_at(at, offset):
+                return _FedReader(self._log, self._feed, at)
+        return self._log.reader(positions)
+
+
+class _FedReader:
+    """One range, and what comes after it in the log."""
+
+    def __init__(self, log: Log, feed: Feed, at: TopicPartition) -> None:
+        self._log, self._feed, self._at = log, feed, at
+        self._next, self._end = feed.ranges[at].start, feed.ranges[at].end
+        self._after: Reader | None = None
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Records]:
+        if self._next >= self._end:
+            if self._after is None:
+                self._after = self._log.reader({self._at: self._end})
+            return self._after.poll(max_records, timeout_s)
+        records = self._feed.take(self._at)
+        if records is None:  # what is left are markers and gaps
+            records = nothing_up_to(*self._at, self._end)
+        self._next = records.next
+        return [records]
+
+    def position(self, at: TopicPartition) -> int:
+        return self._next if self._after is None else self._after.position(at)
+
+    def close(self) -> None:
+        if self._after is not None:
+            self._after.close()
+
+
+# ---------------------------------------------------------------- waiting for their turn
+
+
+class _Waiting:
+    """Records of one range that came before they were asked for, in order."""
+
+    def __init__(self, scratch: Path | None, most_bytes: int) -> None:
+        self._scratch = scratch
+        self._most_bytes = most_bytes  # in memory
+        self._held: deque[pa.RecordBatch] = deque()
+        self._bytes = 0
+        self._file: Any = None
+        self._writer: Any = None
+        self._read: Iterator[pa.RecordBatch] | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - on executors only
+
+        if self._writer is None and self._bytes + batch.nbytes <= self._most_bytes:
+            self._held.append(batch)
+            self._bytes += batch.nbytes
+            return
+        if self._writer is None:
+            self._file = tempfile.TemporaryFile(prefix="samovar-feed-", dir=self._scratch)  # noqa: SIM115 - see close
+            self._writer = pa.ipc.new_stream(self._file, batch.schema)
+        self._writer.write_batch(batch)
+
+    def take(self) -> pa.RecordBatch | None:
+        import pyarrow as pa  # noqa: PLC0415 - as above
+
+        if self._held:
+            return self._held.popleft()
+        if self._writer is None:
+            return None
+        if self._read is None:
+            self._writer.close()
+            self._file.seek(0)
+            self._read = iter(pa.ipc.open_stream(self._file))
+        return next(self._read, None)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+# ---------------------------------------------------------------- Arrow
+
+
+def _by_partition(
+    batch: pa.RecordBatch, ranges: Collection[TopicPartition]
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """A batch cut where another partition begins. Without topics in it, no two ranges have a partition's number."""
+    if not batch.num_rows:
+        return
+    partitions = batch.column("partition").to_numpy()
+    is_cut = np.diff(partitions) != 0
+    topics = batch.column("topic").dictionary_encode() if "topic" in batch.schema.names else None
+    if topics is not None:
+        is_cut |= np.diff(topics.indices.to_numpy()) != 0
+    for start, stop in pairwise([0, *(np.flatnonzero(is_cut) + 1).tolist(), batch.num_rows]):
+        number = int(partitions[start])
+        if topics is not None:
+            at = TopicPartition(topics[start].as_py(), number)
+        else:
+            (at,) = (each for each in ranges if each.partition == number)
+        yield at, batch.slice(start, stop - start)
+
+
+def records_in(batch: pa.RecordBatch, at: TopicPartition) -> Packed:
+    """Arrow's columns as a log's records; nothing is copied but bounds, and headers where there are any."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    offsets = batch.column("offset").to_numpy()
+    times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+    keys, values = batch.column("key"), batch.column("value")
+    nexts = int(offsets[-1]) + 1
+    return Packed(
+        *at, offsets, times, nexts, _messages(keys), _messages(values), _null(keys), _null(values), _headers(batch)
+    )  # fmt: skip
+
+
+def _null(column: Any) -> Any:
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _messages(column: Any) -> Messages:
+    _, bounds, data = column.buffers()
+    places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
+
+
+def _headers(batch: pa.RecordBatch) -> Messages | None:
+    if "headers" not in batch.schema.names:
+        return None
+    column = batch.column("headers")
+    if column.null_count == len(column):
+        return None
+    packed = [
+        header_bytes_of(tuple((each["key"], each["value"] or b"") for each in found or ()))
+        for found in column.to_pylist()
+    ]
+    ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    return Messages(np.frombuffer(b"".join(packed), np.uint8), starts, ends)

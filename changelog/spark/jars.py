@@ -1,0 +1,83 @@
+"""Spark's connector for Kafka: fetched by name once, and kept in the user's cache.
+
+    $XDG_CACHE_HOME/samovar/spark/VERSION/*.jar     complete: made elsewhere and renamed
+
+Only what PySpark does not bring itself is handed to Spark: a second copy of a library would be loaded in its place.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+from typing import IO
+
+from samovar.changelog.broker.jars import Java, NotFetched, Say, fetch, find_java
+from samovar.common.errors import Refused
+
+SPARK = "4.0.0"
+CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK)
+_VERSION = re.compile(r"-\d[\w.-]*\.jar$")
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "samovar" / "spark" / SPARK
+
+
+def connector_jars(java: Java, say: Say) -> list[Path]:
+    """The jars that Spark needs to read Kafka, fetched where they are not there yet."""
+    folder = cache_folder()
+    if not folder.is_dir():
+        say(f"fetching Spark's Kafka connector {SPARK} into {folder} (once)")
+        try:
+            fetch(folder, java, [CONNECTOR])
+        except NotFetched as failed:
+            what = f"Spark's Kafka connector {SPARK}: {failed.what}"
+            raise Refused("spark-connector-missing", what, failed.hint, failed.tried) from None
+    jars = sorted(folder.glob("*.jar"))
+    if not any(jar.name == f"{CONNECTOR[1]}-{SPARK}.jar" for jar in jars):
+        raise Refused(
+            "spark-connector-missing",
+            f"{folder} holds no Kafka connector of Spark {SPARK}",
+            f"Delete {folder} and try again.",
+        )
+    known = {_library(jar) for jar in _pyspark().glob("jars/*.jar")}
+    return [jar for jar in jars if _library(jar) not in known]
+
+
+def _library(jar: Path) -> str:
+    """A jar's name without its version.
+
+    >>> _library(Path("snappy-java-1.1.10.5.jar")), _library(Path("spark-tags_2.13-4.0.0.jar"))
+    ('snappy-java', 'spark-tags_2.13')
+    """
+    return _VERSION.sub("", jar.name)
+
+
+def _pyspark() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None, "asked for with PySpark at hand"
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def main() -> int:
+    """`python -m samovar.changelog.spark.jars`: their paths, as `spark-submit --jars` takes them."""
+    try:
+        jars = connector_jars(find_java("Spark"), lambda text: _tell(sys.stderr, text))
+    except Refused as refused:
+        _tell(sys.stderr, str(refused))
+        return 2
+    _tell(sys.stdout, ",".join(map(str, jars)))
+    return 0
+
+
+def _tell(out: IO[str], text: str) -> None:
+    out.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""A data source for Spark in Python: who knows what a frame holds says so in Arrow, and Spark reads it in tasks.
+
+The layers above know services and states; this module only speaks to Spark. Spark 4.0 pushes no filters into a Python
+source: what narrows a frame are its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from samovar.changelog.log import Log
+from samovar.changelog.spark.connector_log import Feed, Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["BATCH_ROWS", "Frame", "Opening", "SparkSession", "register"]
+BATCH_ROWS = 10_000  # of an Arrow batch, at most about
+
+
+class Frame(Protocol):
+    """What can be read. It travels to executors, so it holds no open log."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def reads_headers(self) -> bool:
+        """Whether its rows are made of headers, too: who brings records may leave them out otherwise."""
+        ...
+
+    def parts(self) -> Sequence[Any]:
+        """What can be read at once by several tasks; any values that can be pickled."""
+        ...
+
+    def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
+    def ranges(self, log: Log) -> Sequence[Range]:
+        """The records that it is made of, for one who brings them."""
+        ...
+
+    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+        """Rows of the records that are brought, which are some of the ranges."""
+        ...
+
+
+Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader
+
+
+def register(spark: SparkSession, name: str, opening: Opening) -> None:
+    """Make `spark.read.format(name)` known to a session. `opening` is a function that executors can import."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: PLC0415 - with pyspark only
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
+
+    class Reader(DataSourceReader):
+        def __init__(self, frame: Frame) -> None:
+            self.frame = frame
+
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(part) for part in self.frame.parts()] or [InputPartition(None)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return iter(()) if partition.value is None else self.frame.read(partition.value)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> Any:
+            return from_arrow_schema(opening(self.options).schema)
+
+        def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - it is the one that was given
+            return Reader(opening(self.options))
+
+    spark.dataSource.register(Source)

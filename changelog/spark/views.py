@@ -1,0 +1,304 @@
+"""Spark SQL for views: tables by name, a query to Parquet, faults with their place in the text.
+
+The layers above know views and services; this module only speaks to Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.errors import refusal_in
+from samovar.changelog.spark.progress import OnProgress, Ticker
+from samovar.changelog.spark.records import raw_records
+from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.source import Frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PLACE = re.compile(r"line (\d+), pos (\d+)")
+_CLASS = re.compile(r"^\[([A-Z_.0-9]+)\]\s*")
+_END = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+|\n).*\Z", re.DOTALL)
+_SUGGESTED = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
+# They run any code of the Java that Spark is.
+_CODE = re.compile(r"\b(?:try_)?reflect\s*\(|\bjava_method\s*\(", re.IGNORECASE)
+
+
+# Spark takes our tables for as small as the list of their parts, and would send a large one to all tasks for a join.
+# Whether one is small is seen when it has been read.
+JOINS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.autoBroadcastJoinThreshold": "10485760"}
+FEW = 250_000  # rows that are read to make a view
+ROWS_HERE = 1_000_000  # up to so many are looked through without a job
+
+
+@dataclass
+class SqlFault(Exception):
+    """A query that cannot run. `missing` is the table that does not exist, where that is what is wrong."""
+
+    message: str
+    start: int = 0
+    stop: int = 0
+    missing: str | None = None
+    suggested: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of SQL: what to read and by how many tasks, columns to add (name to expression), and the values of an
+    expression that are wanted, where not all are.
+    """
+
+    name: str
+    frame: Frame
+    tasks: int
+    added: Mapping[str, str]
+    only: tuple[str, Sequence[str | None]] | None = None
+    kafka: Brought | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Brought:
+    """Where a table's records are, for Spark's connector: the settings of a client, and ranges that are settled."""
+
+    settings: Mapping[str, str]
+    ranges: Sequence[Range]
+    cut: bool  # whether a range may be read by several tasks
+    headers: bool  # whether they are read
+
+
+def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = None) -> None:
+    """Make tables known by their names. Nothing is read; when it is, tasks tell how far they are in a folder."""
+    for name, value in JOINS.items():
+        session.spark.conf.set(name, value)
+    for table in tables:
+        _frame_of(session, table, ticks if session.is_local else None).createOrReplaceTempView(table.name)
+
+
+def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
+
+    frame = _rows_in(session, table, ticks)
+    own = set(frame.columns)
+    frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
+    if table.only is not None:
+        expression, values = table.only
+        place = F.expr(expression).cast("string")
+        is_wanted = place.isin([value for value in values if value is not None])
+        is_nowhere = place.isNull() if None in values else F.lit(False)
+        frame = frame.where(is_wanted | is_nowhere)
+    return frame
+
+
+def _rows_in(session: Session, table: Table, ticks: Path | None) -> DataFrame:
+    """What a frame holds, some parts a task. Not as a data source: Spark would start two Python processes for each,
+    only to ask for its columns and its parts, which are known here.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
+
+    schema, parts = from_arrow_schema(table.frame.schema), list(table.frame.parts())
+    brought = table.kafka
+    if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
+        return session.spark.createDataFrame([], schema)
+    told = None if ticks is None else str(ticks)
+    if brought is not None:
+        most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
+        records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
+        return records.mapInArrow(_Brought(table.frame, brought.ranges, table.name, told), schema)  # type: ignore[arg-type]
+    numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
+    reading = _Reading(table.frame, parts, table.name, told)
+    return numbers.mapInArrow(reading, schema)  # type: ignore[arg-type]  # it is called as a function is
+
+
+class _Reading:
+    """What an executor runs. A class, and not a closure, so that it is pickled by its name."""
+
+    def __init__(self, frame: Frame, parts: Sequence[Any], name: str, ticks: str | None) -> None:
+        self.frame, self.parts, self.name, self.ticks = frame, parts, name, ticks
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._read(number)
+
+    def _read(self, number: int) -> Iterator[Any]:
+        tick, rows = Ticker(self.ticks, f"{self.name}-{number}"), 0
+        for found in self.frame.read(self.parts[number]):
+            yield found
+            rows += found.num_rows
+            tick(rows)
+        tick(rows, last=True)
+
+
+class _Brought:
+    """The same where the records come by Spark's connector. Each task tells apart from others by where it begins."""
+
+    def __init__(self, frame: Frame, ranges: Sequence[Range], name: str, ticks: str | None) -> None:
+        self.frame, self.ranges, self.name, self.ticks = frame, tuple(ranges), name, ticks
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        feed = Feed(self.ranges, batches)
+        tick, rows = Ticker(self.ticks, f"{self.name}-{os.getpid()}-{time.monotonic_ns()}"), 0
+        try:
+            for found in self.frame.read_fed(feed):
+                yield found
+                rows += found.num_rows
+                tick(rows)
+        finally:
+            feed.close()
+        tick(rows, last=True)
+
+
+def put_parquet(session: Session, name: str, folder: Path) -> None:
+    """Make a published view known by a name."""
+    session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
+
+
+# ---------------------------------------------------------------- queries
+
+
+def query(session: Session, sql: str, *, files: bool = True) -> DataFrame:
+    """A query, and nothing but a query, checked and not yet run. Without `files` it cannot name any by path."""
+    found = _CODE.search(sql)
+    if found is not None:
+        raise SqlFault("functions that call Java are not for queries", found.start(), found.end())
+    spark = session.spark
+    with faults(sql):
+        spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
+        spark.conf.set("spark.sql.runSQLOnFiles", str(files).lower())
+        try:
+            return spark.sql(sql)
+        finally:
+            spark.conf.set("spark.sql.runSQLOnFiles", "true")
+
+
+def rows_of(session: Session, frame: DataFrame, limit: int) -> tuple[list[str], list[list[Any]]]:
+    """The first rows: names of columns, and values."""
+    found = session.run("query", lambda: frame.limit(limit).toArrow())
+    return list(found.column_names), [list(row.values()) for row in found.to_pylist()]
+
+
+def values_of(session: Session, table: Table, expression: str) -> list[str | None]:
+    """All values of an expression over a table, as text."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+
+    with faults(expression):
+        frame = _frame_of(session, table).select(F.expr(expression).cast("string").alias("place")).distinct()
+        return [row.place for row in session.run("new rows", frame.collect)]
+
+
+def least_of(session: Session, table: Table, expression: str) -> str | None:
+    """The least value of an expression over a table, as text."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+
+    frame = _frame_of(session, table).select(F.min(F.expr(expression)).cast("string").alias("place"))
+    found: str | None = session.run("first rows", frame.collect)[0].place
+    return found
+
+
+def write(
+    session: Session, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
+    on_progress: OnProgress, total: int, ticks: Path,
+) -> None:  # fmt: skip
+    """Write a query's rows as Parquet, a folder a partition, each in the order of the key.
+
+    Of few rows the exchange between tasks is what takes long: then all of it is one task.
+    """
+    # With the key beside it a large partition is several files, and a small one is one.
+    spread = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
+    placed = frame.coalesce(1) if total <= FEW else spread
+    ordered = placed.sortWithinPartitions(*partitioning, *key) if partitioning or key else placed
+    writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
+    # Spark's own default is a format that says nothing of time zones, and that others have given up.
+    session.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    with faults(""):
+        if session.is_local:
+            session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total, ticks=ticks)
+        else:  # nobody here sees what tasks tell: their number is what is known
+            session.run(job, lambda: writer.parquet(str(folder)), on_progress)
+
+
+def twice(
+    session: Session, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str]
+) -> list[Any] | None:
+    """A key that stands in two written rows; None where all are different."""
+    import pyarrow as pa  # noqa: PLC0415 - takes long to import
+    import pyarrow.dataset as ds  # noqa: PLC0415 - as above
+
+    places = ds.partitioning(pa.schema([(name, pa.string()) for name in partitioning]), flavor="hive")
+    files = ds.dataset(sorted(map(str, folder.rglob("*.parquet"))), partitioning=places, partition_base_dir=str(folder))
+    if files.count_rows() <= ROWS_HERE and not any(pa.types.is_nested(files.schema.field(name).type) for name in key):
+        counted = files.to_table(columns=list(key)).group_by(list(key)).aggregate([([], "count_all")])
+        rows = counted.filter(ds.field("count_all") > 1).select(list(key)).slice(0, 1).to_pylist()
+        return list(rows[0].values()) if rows else None
+    written = session.spark.read.schema(frame.schema).parquet(str(folder))
+    repeated = written.groupBy(*key).count().where("count > 1").select(*key).limit(1)
+    found = session.run("keys", repeated.collect)
+    return list(found[0]) if found else None
+
+
+def types_of(frame: DataFrame) -> dict[str, str]:
+    """Columns and their types, as SQL writes them."""
+    return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+
+
+def folder_of(session: Session, column: str, value: str | None) -> str:
+    """The name of a partition's folder."""
+    utils = session.spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
+    return str(utils.getPartitionPathString(column, value))
+
+
+# ---------------------------------------------------------------- faults
+
+
+@contextmanager
+def faults(sql: str) -> Iterator[None]:
+    """What Spark finds wrong with a text, with its place in it."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - with pyspark only
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        told = refusal_in(str(error))
+        if told is not None:
+            raise told from error
+        raise _fault(error, sql) from error
+    except Py4JJavaError as error:
+        if "ParseException" not in str(error.java_exception.getClass()):
+            raise
+        raise _fault(error.java_exception.getMessage(), sql) from error
+
+
+def _fault(error: Any, sql: str) -> SqlFault:
+    text = str(error)
+    start, stop = _place(error, text, sql)
+    kind = _CLASS.match(text)
+    message = _END.sub("", _CLASS.sub("", text, count=1)).strip()
+    parameters = error.getMessageParameters() if hasattr(error, "getMessageParameters") else None
+    missing = None
+    if kind is not None and kind[1].startswith("TABLE_OR_VIEW_NOT_FOUND"):
+        missing = str((parameters or {}).get("relationName", sql[start:stop])).replace("`", "")
+    suggested = tuple(name.strip().replace("`", "") for found in _SUGGESTED.findall(text) for name in found.split(","))
+    return SqlFault(message, start, stop, missing, suggested)
+
+
+def _place(error: Any, text: str, sql: str) -> tuple[int, int]:
+    contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else ()
+    for context in contexts or ():
+        start = int(context.startIndex())
+        if start >= 0:
+            return start, int(context.stopIndex()) + 1
+    found = _PLACE.search(text)
+    if found is None:
+        return 0, 0
+    lines = sql.split("\n")
+    start = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
+    return min(start, max(0, len(sql) - 1)), min(start + 1, len(sql))

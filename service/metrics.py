@@ -18,8 +18,9 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import Presence, TaskReport
 from samovar.service.metrics_list import COUNTS, METRICS, Kind
+from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import CommitTimes, Look
+from samovar.tasks.runtime.metrics import Look
 
 PREFIX = "samovar_"
 LIVES = ("created", "restoring", "running")

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from samovar.patterns.event_types import keyed_brackets, reads_type
 from samovar.patterns.syntax import Rule
-from samovar.tasks.input.source import Fed
 from samovar.tasks.model.plan import InputSpec, Plan
 
 MISPLACED, MOVED = "key-misplaced", "key-moved"
@@ -50,7 +49,3 @@ def needed_turns(turns: Sequence[int], safe: int) -> tuple[int, ...]:
     """Those that count for what may be read again, from `safe` on."""
     passed = bisect_right(turns, safe)
     return (*((0,) if passed % 2 else ()), *turns[passed:])
-
-
-def count_misplaced(fed: Fed) -> int:
-    return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)

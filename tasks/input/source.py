@@ -584,3 +584,7 @@ def cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
     for start, end in pairwise(edges):
         if end > start:
             yield np.arange(start, end, dtype=np.int64)
+
+
+def count_misplaced(fed: Fed) -> int:
+    return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)

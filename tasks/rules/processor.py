@@ -14,10 +14,10 @@ from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.patterns.matcher import MatchHeader, PendingMatches
 from samovar.patterns.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
-from samovar.tasks.input.placement import checked_streams, count_misplaced
+from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.input.repartition_sink import Forwarding
 from samovar.tasks.input.repartition_source import Receiver
-from samovar.tasks.input.source import Fed, Intake
+from samovar.tasks.input.source import Fed, Intake, count_misplaced
 from samovar.tasks.input.startup_checks import rows_of_gone_rules
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Letters, Outcome, Settled, added

@@ -28,7 +28,7 @@ from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settle
 from samovar.tasks.rules.processor import Core
 from samovar.tasks.runtime.backpressure import Pausing
 from samovar.tasks.runtime.collector import collector_off
-from samovar.tasks.runtime.metrics import CommitTimes
+from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.rule_source import Never, Renewal
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import Life, RulesBehind, Task, Upkeep

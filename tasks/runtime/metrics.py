@@ -9,7 +9,6 @@ all states is asked for only so often that it takes a hundredth of the time. `sa
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,8 +28,6 @@ from samovar.tasks.runtime.stream_task import Life, Task
 LOOK_EVERY_S = 1.0
 WALK_EVERY_S = 5.0
 WALK_SHARE = 0.01  # of the time, at most, to count what only a walk over all states can tell
-
-BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -292,23 +289,3 @@ def _taken(task: Task) -> Iterable[tuple[TopicPartition, int]]:
     for source in task.core.intake.sources.values():
         if source.taken_ms is not None:
             yield TopicPartition(source.spec.topic, task.partition), source.taken_ms
-
-
-@dataclass
-class CommitTimes:
-    """Counts by upper bound, the last one for what is above all of them."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    sum_s: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound and how many were not above it, as Prometheus counts."""
-        found, total = [], 0
-        for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], list(self.counts), strict=True):
-            total += count
-            found.append((bound, float(total)))
-        return found

@@ -19,8 +19,8 @@ from samovar.common.errors import Refused
 from samovar.patterns.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
-from samovar.tasks.input.placement import checked_streams, count_misplaced
-from samovar.tasks.input.source import Fed
+from samovar.tasks.input.placement import checked_streams
+from samovar.tasks.input.source import Fed, count_misplaced
 from samovar.tasks.input.user_source import WholeIntake, WholeReceiver
 from samovar.tasks.model.plan import InputSpec, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Letters, Outcome, Settled, added

@@ -26,9 +26,10 @@ from samovar.service.metrics_serving import address_of, serving
 from samovar.service.telling import logging_told, teller
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.model.results import Counts
+from samovar.tasks.runtime.commit_times import BOUNDS_S, CommitTimes
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import BOUNDS_S, CommitTimes, Observer
+from samovar.tasks.runtime.metrics import Observer
 from tests.http import wait_for
 from tests.oncall import ROOT, Service, catch_up, make, many, purchase, run, wipe
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 FILE = "tests/faults/chaos/rounds.py"
+PATIENCE_S = "300"  # batches of one record on a busy machine take their time
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Round:
         return f"{self.bed}-{self.number}"
 
     def environment(self) -> dict[str, str]:
-        return {"SAMOVAR_SEED": str(self.seed), BEDS[self.bed].counts: str(self.size)}
+        told = {"SAMOVAR_SEED": str(self.seed), BEDS[self.bed].counts: str(self.size)}
+        return told | {"SAMOVAR_PATIENCE_S": PATIENCE_S}
 
     def command(self) -> str:
         """What repeats it."""

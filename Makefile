@@ -73,13 +73,13 @@ fuzz-kernel: kernel clang ## coverage-guided fuzzing of the kernel, SECONDS=60 e
 	@$(BIN)/python -m tests.kernel.fuzz $(or $(SECONDS),60) $(TARGETS)
 
 clean: ## remove everything that make made
-	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash service/web/static/_editor.*
+	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash service/http/web/static/_editor.*
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Asked for by name it must work; for the others the pages also have a plain text field in place of the editor.
 pages: $(INSTALLED) ## the editor of the pages, bundled from the npm registry
-	@$(BIN)/python service/web/editor/build.py $(if $(filter pages,$(MAKECMDGOALS)),,--optional)
+	@$(BIN)/python service/http/web/editor/build.py $(if $(filter pages,$(MAKECMDGOALS)),,--optional)
 
 demo test: pages
 test: browser promtool clang

@@ -9,7 +9,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 KERNEL_BUILD = Path(__file__).parent / "samovar" / "patterns" / "kernel" / "build.py"
-EDITOR_BUILD = Path(__file__).parent / "samovar" / "service" / "web" / "editor" / "build.py"
+EDITOR_BUILD = Path(__file__).parent / "samovar" / "service" / "http" / "web" / "editor" / "build.py"
 
 
 class BuildWithKernel(build_py):

@@ -26,7 +26,7 @@ from benchmarks.matcher import Figure, show
 from benchmarks.processes import FailedError
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, TopicSpec
-from samovar.service.generate import generate_blocks
+from samovar.service.offline.generate import generate_blocks
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = (

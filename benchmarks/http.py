@@ -171,7 +171,15 @@ def _service(place: Bed, port: int) -> Iterator[Watched]:
     limits = "http: {requests_per_s: 100000}\n"
     text = SERVICE.format(name=NAME, log=log, topic=TOPIC, delivery="exactly_once") + limits
     (folder / "service.yml").write_text(text)
-    command = [sys.executable, "-m", "samovar.service.cli", "run", str(folder / "service.yml"), "--http", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "samovar.service.cli.main",
+        "run",
+        str(folder / "service.yml"),
+        "--http",
+        str(port),
+    ]
     with Watched(command, folder / "run.log", {"PYTHONPATH": str(ROOT)}) as service:
         yield service
 

@@ -46,7 +46,7 @@ TARGETS = {
 WITH_PEAK = """
 import re, sys
 from pathlib import Path
-from samovar.service.cli import run
+from samovar.service.cli.main import run
 code = run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1], file=sys.stderr)
 sys.exit(code)

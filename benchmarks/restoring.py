@@ -26,9 +26,9 @@ from benchmarks.sides import ROOT, Side, Streams, on_kafka, streams_on
 from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import Given, measured
 from samovar.changelog.log import Append
-from samovar.service.logs import opened
-from samovar.service.running import plan_of, upkeep_of
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
+from samovar.service.runtime.running import plan_of, upkeep_of
+from samovar.service.topology.logs import opened
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.runtime.stream_task import Task
 

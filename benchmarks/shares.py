@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.kafka import member as kafka_member
-from samovar.service import running
-from samovar.service.logs import opened
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
+from samovar.service.runtime import running
+from samovar.service.topology.logs import opened
 from samovar.state.rocks import RocksStore
 from samovar.tasks.input import source as intake
 from samovar.tasks.rules import processor as core

@@ -48,7 +48,7 @@ from benchmarks.soak_samples import (
 from benchmarks.soak_trend import Trend, fit
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.log import TopicSpec
-from samovar.service.processes import LEAVE
+from samovar.service.runtime.processes import LEAVE
 
 NAME, TOPIC, RULE = "soak", "soak-in", "tried"
 SLOTS = (0, 1)

@@ -18,7 +18,7 @@ from benchmarks import bed
 from benchmarks.bed import Bed, partitions_of
 from benchmarks.processes import Watched, command_of, descendants
 from benchmarks.soak_trend import Measure
-from samovar.service.processes import ENDS_WITH_PARENT
+from samovar.service.runtime.processes import ENDS_WITH_PARENT
 
 MB = 1 << 20
 BLOCK = 512  # the unit of st_blocks

@@ -35,12 +35,12 @@ from benchmarks.throughput import run_through
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.spark.session import READING, Session, starting
-from samovar.service.logs import opened
-from samovar.service.restore_plan import Asked, plan_restore
-from samovar.service.restoring import restore_all
-from samovar.service.settings import load_service
-from samovar.service.spark_restoring import OnSpark
-from samovar.service.stores import Site, digest_of, plan_for, position_of, reading, site_of
+from samovar.service.config.loading import load_service
+from samovar.service.recovery.restore import restore_all
+from samovar.service.recovery.restore_plan import Asked, plan_restore
+from samovar.service.spark.restore import OnSpark
+from samovar.service.topology.logs import opened
+from samovar.service.topology.stores import Site, digest_of, plan_for, position_of, reading, site_of
 
 A_KEY = 5  # records
 RESTORE_AIM, SOURCE_AIM = 300_000, 100_000

@@ -1,5 +1,5 @@
 """What spark-submit runs: the samovar command, with its arguments."""
 
-from samovar.service.cli import main
+from samovar.service.cli.main import main
 
 main()

@@ -20,9 +20,7 @@ from samovar.changelog.formats.journal import Entry, unpack_entry
 from samovar.changelog.partitioner import key_text
 from samovar.patterns.decode import RefusedError, lookup, time_of
 from samovar.patterns.order import NO_TIME
-from samovar.service.state_view import keys_meant, look_up
-from samovar.service.stores import digest_of
-from samovar.service.trial import (
+from samovar.service.offline.trial import (
     BadTestError,
     Emitted,
     Letter,
@@ -35,6 +33,8 @@ from samovar.service.trial import (
     plan_of_service,
     plan_of_task,
 )
+from samovar.service.query.state_view import keys_meant, look_up
+from samovar.service.topology.stores import digest_of
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import InputSpec, Plan

@@ -14,12 +14,12 @@ from typing import Any
 import httpx2
 
 from samovar.changelog.log import Log
-from samovar.service.http import app_of
-from samovar.service.http_place import place_of
-from samovar.service.http_server import bound, run_server, server_of
-from samovar.service.http_world import World
-from samovar.service.logs import opened
-from samovar.service.settings_models import ServiceFile
+from samovar.service.config.models import ServiceFile
+from samovar.service.http.app import app_of
+from samovar.service.http.http_place import place_of
+from samovar.service.http.server import bound, run_server, server_of
+from samovar.service.http.state import World
+from samovar.service.topology.logs import opened
 from tests.oncall import Service
 
 WAIT_S = 60.0

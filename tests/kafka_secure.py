@@ -22,7 +22,7 @@ from samovar.changelog.broker import node as broker
 from samovar.changelog.broker.jars import find_java, kafka_jars
 from samovar.changelog.broker.process import wait_for
 from samovar.common.errors import Refused
-from samovar.service.topics_rights import Right
+from samovar.service.topology.acls import Right
 from tests.kafka import HINT, SOON, low_port
 
 ANSWER_S = 30.0

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from samovar.changelog.log import Append
-from samovar.service.access import Role, add_token
-from samovar.service.logs import opened
-from samovar.service.views_store import Manifest, ViewStore
+from samovar.service.http.auth.tokens import Role, add_token
+from samovar.service.topology.logs import opened
+from samovar.service.views.store import Manifest, ViewStore
 from tests.http import Served, served, wait_for
 from tests.oncall import Service, catch_up, make, many, purchase
 

@@ -22,10 +22,10 @@ from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import partition_of
 from samovar.changelog.restore.restore import following_of
 from samovar.patterns.matcher import encode_key
-from samovar.service.cli import app
-from samovar.service.running import container_of
-from samovar.service.settings import load_service
-from samovar.service.settings_models import ServiceFile
+from samovar.service.cli.main import app
+from samovar.service.config.loading import load_service
+from samovar.service.config.models import ServiceFile
+from samovar.service.runtime.running import container_of
 from samovar.state.rocks import RocksStore
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.runtime.container import Container

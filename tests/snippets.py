@@ -29,7 +29,7 @@ import pytest
 
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.ruletest import run_tests
-from samovar.service import cli
+from samovar.service.cli import main as cli
 
 _BLOCK = re.compile(
     r"(?:^<!-- file: (?P<name>\S+) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL

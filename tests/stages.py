@@ -10,7 +10,7 @@ from typing import Any
 
 from samovar.changelog.formats.record import Position
 from samovar.changelog.log import TopicPartition
-from samovar.service.plans import plans_of
+from samovar.service.topology.plans import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.tasks.model.plan import Plan

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from samovar.service.cli import app
-from samovar.service.logs import opened
-from samovar.service.settings import load_service
-from samovar.service.traffic_mark import read_mark
+from samovar.service.cli.main import app
+from samovar.service.config.loading import load_service
+from samovar.service.offline.traffic_mark import read_mark
+from samovar.service.topology.logs import opened
 from tests.oncall import run, run_apart
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,17 @@ class Watched:
 
 @contextmanager
 def demo(folder: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[Watched]:
-    command = [sys.executable, "-m", "samovar.service.cli", "demo", "--folder", str(folder), "--rate", "5", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "samovar.service.cli.main",
+        "demo",
+        "--folder",
+        str(folder),
+        "--rate",
+        "5",
+        *arguments,
+    ]
     with subprocess.Popen(
         command,
         cwd=ROOT,

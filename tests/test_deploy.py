@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 from samovar.changelog.broker.process import free_port
-from samovar.service.settings import load_service
-from samovar.service.settings_layers import unknown_variables
+from samovar.service.config.layers import unknown_variables
+from samovar.service.config.loading import load_service
 from tests.deploying import (
     DEPLOY,
     ROOT,
@@ -368,7 +368,7 @@ class Told:
         self._words = folder / "said.txt"
         shim = folder / "bin" / "samovar"
         shim.parent.mkdir()
-        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m samovar.service.cli "$@"\n', "utf-8")
+        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m samovar.service.cli.main "$@"\n', "utf-8")
         shim.chmod(0o755)
         state = folder / "state"
         state.mkdir()
@@ -396,7 +396,7 @@ class Told:
 
     def _may_be(self, user: int) -> bool:
         """Whether that user could read the sources and the packages here."""
-        tried = [sys.executable, "-c", "import samovar.service.running"]
+        tried = [sys.executable, "-c", "import samovar.service.runtime.running"]
         with suppress(PermissionError):
             ended = subprocess.run(tried, user=user, env=self.environment, capture_output=True, check=False)
             return ended.returncode == 0

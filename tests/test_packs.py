@@ -18,9 +18,11 @@ from samovar.patterns.replay import BadLine, Lines, Replay
 from samovar.patterns.rulefile import Loaded, load_paths
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Expected, Rule, RuleTest
-from samovar.service import synth_fraud, synth_plants, synth_sessions
-from samovar.service.generate import START_MS, generate
-from samovar.service.score import detects, read_labels, score
+from samovar.service.offline.generate import START_MS, generate
+from samovar.service.offline.score import detects, read_labels, score
+from samovar.service.offline.synth import fraud as synth_fraud
+from samovar.service.offline.synth import plants as synth_plants
+from samovar.service.offline.synth import sessions as synth_sessions
 from tests import oracle
 
 Matches: TypeAlias = list[dict[str, Any]]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from samovar.service.service_rules import rules_of
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
+from samovar.service.rules.loading import rules_of
 from tests.oncall import run, run_apart
 
 ROOT = Path(__file__).resolve().parent.parent

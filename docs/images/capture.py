@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.text import Text
 
-from samovar.service.demo import Options, demo
+from samovar.service.offline.demo import Options, demo
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100

@@ -31,7 +31,7 @@ from tests.browser.chromium import FLAGS, find_chromium  # noqa: E402 # found on
 
 IMAGES = Path(__file__).resolve().parent
 SIZE = ViewportSize(width=1280, height=800)
-COMMAND = [sys.executable, "-c", "from samovar.service.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from samovar.service.cli.main import main; main()"]
 SERVICES = ("fraud", "sessions")
 PORTS: dict[str, int] = {}
 RATE = "40"

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, ViewportSize, expect, sync_playwright
 
-from samovar.service.settings import load_service
-from samovar.service.views_store import Manifest, ViewStore
+from samovar.service.config.loading import load_service
+from samovar.service.views.store import Manifest, ViewStore
 from tests.browser.chromium import ADVICE, FLAGS, find_chromium
 from tests.browser.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMMAND = [sys.executable, "-c", "from samovar.service.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from samovar.service.cli.main import main; main()"]
 SIZE = ViewportSize(width=1440, height=900)
 PATIENCE_MS = 30_000
 

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from samovar.changelog.log import Append
-from samovar.service.logs import opened as opened_log
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
+from samovar.service.topology.logs import opened as opened_log
 from tests.browser.conftest import Site, opened
 from tests.browser.contrast import poor_contrast
 from tests.browser.waiting import wait_for

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import Site, opened
 from tests.browser.waiting import wait_for
 
-BUNDLE = Path(__file__).resolve().parent.parent.parent / "service" / "web" / "static" / "_editor.js"
+BUNDLE = Path(__file__).resolve().parent.parent.parent / "service" / "http" / "web" / "static" / "_editor.js"
 
 RULE = """rule: twice-abroad
 title: Two purchases abroad

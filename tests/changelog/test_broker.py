@@ -19,7 +19,7 @@ from samovar.changelog.broker import jars as broker_jars
 from samovar.changelog.broker import node as broker
 from samovar.changelog.broker.process import alive, begun_of, free_port, wait_for
 from samovar.common.errors import Refused
-from samovar.service.cli import app
+from samovar.service.cli.main import app
 
 
 def samovar(*arguments: object) -> Result:

@@ -19,10 +19,15 @@ from pathlib import Path
 from samovar.changelog.kafka import member as kafka_member
 from samovar.changelog.restore import restore
 from samovar.common import failpoints as points
-from samovar.service.cli import app
+from samovar.service.cli.main import app
 from samovar.tasks.runtime import container, slot_claim
 
-LOADED = ["samovar.service.cli", "samovar.service.running", "samovar.service.settings", "samovar.service.logs"]
+LOADED = [
+    "samovar.service.cli.main",
+    "samovar.service.runtime.running",
+    "samovar.service.config.loading",
+    "samovar.service.topology.logs",
+]
 LOADED += ["samovar.changelog.embedded.log", "samovar.changelog.kafka.log"]
 END_S = 60.0
 

@@ -20,12 +20,12 @@ from samovar.changelog.log import Append, Log, Pair, TopicPartition
 from samovar.patterns.matcher import digest_of_rows
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule
-from samovar.service.logs import open_log
-from samovar.service.rulebook import with_rulebook
-from samovar.service.running import container_of, plan_of
-from samovar.service.settings import ServiceFile, load_service
-from samovar.service.topics import ensure
-from samovar.service.verifying import overdue_in
+from samovar.service.config.loading import ServiceFile, load_service
+from samovar.service.query.verify import overdue_in
+from samovar.service.rules.registry import with_rulebook
+from samovar.service.runtime.running import container_of, plan_of
+from samovar.service.topology.logs import open_log
+from samovar.service.topology.topics import ensure
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Store
 from samovar.tasks.model.clock import Clock

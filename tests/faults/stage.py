@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.service.running import container_of
+from samovar.service.runtime.running import container_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.input.repartition_source import Receiver
 from samovar.tasks.model.clock import SetClock

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from samovar.changelog.formats.record import ROW
 from samovar.changelog.log import Pair
-from samovar.service.topics import MAX_LETTER_BYTES, MAX_MESSAGE_BYTES
+from samovar.service.topology.topics import MAX_LETTER_BYTES, MAX_MESSAGE_BYTES
 from tests import oracle
 from tests.faults.comparing import at_places, header, shown
 from tests.faults.conftest import Making

@@ -19,7 +19,7 @@ from samovar.changelog.formats.record import FOLLOWING, POSITION, ROW, ROW_FORMA
 from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.native import joined
-from samovar.service.cli import run
+from samovar.service.cli.main import run
 from samovar.state import snapshots
 from tests.faults import world
 from tests.faults.conftest import Making

@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewPartitions
 from samovar.changelog.log import Append, Pair
 from samovar.changelog.partitioner import partition_of
 from samovar.common.errors import Refused
-from samovar.service.logs import open_log
+from samovar.service.topology.logs import open_log
 from samovar.tasks.model.clock import SetClock
 from tests.faults import world
 from tests.faults.conftest import Making

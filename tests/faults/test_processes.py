@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.service.processes import RESTARTS_MOST
+from samovar.service.runtime.processes import RESTARTS_MOST
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from samovar.service import running
-from samovar.service.cli import run
+from samovar.service.cli.main import run
+from samovar.service.runtime import running
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET

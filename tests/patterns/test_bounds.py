@@ -170,7 +170,7 @@ def test_all_matches_of_three_large_events_fit_into_little_memory(tmp_path: Path
     (tmp_path / "boom.yml").write_text(ALL_OF_THREE)
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in some(154, "b" * 1024)))
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES}, {MEMORY_BYTES}))"
-    main = "from samovar.service.cli import main; main()"
+    main = "from samovar.service.cli.main import main; main()"
     command = [sys.executable, "-c", f"{limited}; {main}", "match", "boom.yml", "events.jsonl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path) as running:
         assert running.stdout is not None

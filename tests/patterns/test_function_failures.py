@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from samovar.patterns import scalars
 from samovar.patterns.matcher import END_OF_TIME, FunctionFailure, States, step
 from samovar.patterns.native import Batch
-from samovar.service.match import RULE_ERRORS, Options, match
-from samovar.service.rules_test import run_files
+from samovar.service.offline.match import RULE_ERRORS, Options, match
+from samovar.service.rules.testing import run_files
 from tests.matching import arrived, in_order, matches_of, program_of
 
 EVENTS = [

@@ -21,8 +21,8 @@ from samovar.changelog.partitioner import partition_of
 from samovar.changelog.schema_registry import RegistryUnavailable
 from samovar.common.errors import Refused
 from samovar.patterns.avro import framed
-from samovar.service.running import container_of
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
+from samovar.service.runtime.running import container_of
 from samovar.tasks.runtime import container as containers
 from samovar.tasks.runtime.container import Container
 from tests.oncall import RULES, START, Service, catch_up, is_equal, many, purchase, restored, run, wipe

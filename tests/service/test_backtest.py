@@ -13,9 +13,9 @@ import pytest
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.patterns.api import Rules
 from samovar.patterns.rulefile import load_text
-from samovar.service import backtest_fold
-from samovar.service.backtest_report import html
-from samovar.service.backtesting import Asked, Backtest, backtest, run_here
+from samovar.service.backtest import fold as backtest_fold
+from samovar.service.backtest.report import html
+from samovar.service.backtest.run import Asked, Backtest, backtest, run_here
 from tests.oncall import RULES, START, Service, catch_up, make, many, purchase, run, run_apart
 
 PROBES = RULES["testing"]

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 import typer
-from samovar.service import cli
+from samovar.service.cli import main as cli
 
 @cli.app.command()
 def fail() -> None:

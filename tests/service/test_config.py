@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from samovar.common.errors import Refused
-from samovar.service.cli import app
-from samovar.service.settings import BadServiceFile, ServiceFile, load_service
-from samovar.service.settings_layers import OTHERS, OTHERS_BEGIN, PREFIX, names_of_settings, unknown_variables
+from samovar.service.cli.main import app
+from samovar.service.config.layers import OTHERS, OTHERS_BEGIN, PREFIX, names_of_settings, unknown_variables
+from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
 from tests.service.test_service_file_page import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from samovar.changelog.formats import redrives as redriven
 from samovar.changelog.formats.redrives import Place, carried
 from samovar.changelog.log import Append, Topic, TopicPartition
-from samovar.service import dlq_redrive
+from samovar.service.recovery import redrive as dlq_redrive
 from tests.oncall import Service, make, many, purchase, run, run_apart
 
 WRONG = {"card": "c1", "amount": "a lot", "country": "US", "ts": 1_767_600_000_000}

@@ -21,9 +21,10 @@ from samovar.changelog.kafka import facts as kafka_facts
 from samovar.changelog.kafka.facts import metadata_level, release_of
 from samovar.changelog.log import TopicSpec
 from samovar.common.errors import Refused
-from samovar.service import doctor, doctor_machine
-from samovar.service.doctor_findings import Finding
-from samovar.service.topics_rights import Right
+from samovar.service.ops import doctor
+from samovar.service.ops import machine as doctor_machine
+from samovar.service.ops.doctor_findings import Finding
+from samovar.service.topology.acls import Right
 from samovar.state.rocks import RocksStore
 from tests.oncall import ROOT, Service, make, many, run
 from tests.registry import USER, TestRegistry, running

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.service.web.editor import build
+from samovar.service.http.web.editor import build
 
 WEB = Path(build.__file__).resolve().parent.parent
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from samovar.changelog.log import Append
-from samovar.service import http_lookback
-from samovar.service.generate import generate
-from samovar.service.running import container_of
-from samovar.service.settings_models import ServiceFile
+from samovar.service.config.models import ServiceFile
+from samovar.service.offline.generate import generate
+from samovar.service.query import lookback as http_lookback
+from samovar.service.runtime.running import container_of
 from tests.http import Served, served
 from tests.oncall import HOUR, START, Service, catch_up, make, purchase
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from samovar.service import synth_plants, synth_sessions
-from samovar.service.generate import START_MS, generate, generate_blocks, write
+from samovar.service.offline.generate import START_MS, generate, generate_blocks, write
+from samovar.service.offline.synth import plants as synth_plants
+from samovar.service.offline.synth import sessions as synth_sessions
 
 EVENTS, KEYS, SEED = 60_000, 3_000, 7
 KINDS = {"fraud": synth_plants.KINDS, "sessions": synth_sessions.KINDS}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from samovar.service.cli import app
+from samovar.service.cli.main import app
 
 
 def test_generate_to_stdout_and_to_files(tmp_path: Path) -> None:

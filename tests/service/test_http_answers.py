@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from samovar.service import http_answers, http_answers_rules, http_answers_state
-from samovar.service.http_server import bound
+from samovar.service.http.schemas import alerts as http_answers
+from samovar.service.http.schemas import rules as http_answers_rules
+from samovar.service.http.schemas import state as http_answers_state
+from samovar.service.http.server import bound
 from tests.asynchronous import run_async
 from tests.http import Served, wait_for
 from tests.lived import ABROAD, lived

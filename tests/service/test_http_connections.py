@@ -15,10 +15,10 @@ import httpx2
 import pytest
 
 from samovar.common.errors import Refused
-from samovar.service.http_place import place_from
-from samovar.service.http_tls import client_context, server_context
-from samovar.service.settings import load_service
-from samovar.service.settings_http import TlsSettings
+from samovar.service.config.http import TlsSettings
+from samovar.service.config.loading import load_service
+from samovar.service.http.http_place import place_from
+from samovar.service.http.tls import client_context, server_context
 from tests.http import Served, listening_to, served, wait_for
 from tests.oncall import Service, make, purchase, run_apart
 from tests.service.test_http_access import tokens_of

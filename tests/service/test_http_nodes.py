@@ -19,7 +19,7 @@ import httpx2
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.formats import heartbeat as presence
 from samovar.changelog.formats.heartbeat import Presence, TaskReport
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
 from tests.http import Served, served, wait_for
 from tests.lived import MARKED
 from tests.oncall import ROOT, Service, make, many, purchase

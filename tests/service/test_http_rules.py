@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from samovar.service.http_rules import LOOK_EVERY_S, Loaded, RuleShelf
-from samovar.service.logs import open_log
-from samovar.service.publishing import plan_publish, publish
+from samovar.service.http.rule_cache import LOOK_EVERY_S, Loaded, RuleShelf
+from samovar.service.rules.publishing import plan_publish, publish
+from samovar.service.topology.logs import open_log
 from tests.faults.harness import make_service
 
 RULE = """

@@ -13,11 +13,11 @@ import pytest
 
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
-from samovar.service import http_tail
-from samovar.service.http_events import Event, Events, Place
-from samovar.service.http_near import events_near
-from samovar.service.http_tail import Tail
-from samovar.service.logs import opened
+from samovar.service.query import tailing_reader as http_tail
+from samovar.service.query.events import Event, Events, Place
+from samovar.service.query.surrounding_events import events_near
+from samovar.service.query.tailing_reader import Tail
+from samovar.service.topology.logs import opened
 from tests.http import wait_for
 from tests.oncall import Service, make, purchase
 

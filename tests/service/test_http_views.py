@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from samovar.service.access_masks import HIDDEN
-from samovar.service.views_store import Manifest, ViewStore
+from samovar.service.http.masking.fields import HIDDEN
+from samovar.service.views.store import Manifest, ViewStore
 from tests.http import Served, served
 from tests.lived import MARKED, ROWS, VIEW
 from tests.oncall import make

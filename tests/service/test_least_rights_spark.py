@@ -22,14 +22,11 @@ from samovar.changelog.broker import node as broker
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append
 from samovar.changelog.spark.session import Session
-from samovar.service.cli import app
-from samovar.service.logs import opened
-from samovar.service.publishing import quarantine
-from samovar.service.rulebook import read_rulebook
-from samovar.service.settings import load_service
-from samovar.service.side_topics import sink_group
-from samovar.service.topics import plan
-from samovar.service.topics_rights import (
+from samovar.service.cli.main import app
+from samovar.service.config.loading import load_service
+from samovar.service.rules.publishing import quarantine
+from samovar.service.rules.registry import read_rulebook
+from samovar.service.topology.acls import (
     ANALYSTS,
     AUTHORS,
     COMMANDS,
@@ -42,6 +39,9 @@ from samovar.service.topics_rights import (
     Right,
     rights,
 )
+from samovar.service.topology.logs import opened
+from samovar.service.topology.side_topics import sink_group
+from samovar.service.topology.topics import plan
 from tests.http import Served, served, wait_for
 from tests.kafka_secure import Decision, SecureKafka, certificates, password_of, secure_kafka
 from tests.oncall import Service

@@ -6,10 +6,10 @@ import pytest
 
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import History, Rule, walk
-from samovar.service.access_masks import HIDDEN, Lineage, Masks, masked, replaced
-from samovar.service.http_held import masked_history
-from samovar.service.lineage import Flow, compared, expressions_of, flows_of
-from samovar.service.settings_models import ServiceFile
+from samovar.service.config.models import ServiceFile
+from samovar.service.http.masking.fields import HIDDEN, Lineage, Masks, masked, replaced
+from samovar.service.query.local_state import masked_history
+from samovar.service.rules.lineage import Flow, compared, expressions_of, flows_of
 
 RULE = """
 rule: x

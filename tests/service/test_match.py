@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from samovar.service.cli import app
-from samovar.service.progress import Progress
+from samovar.service.cli.main import app
+from samovar.service.cli.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = sorted((ROOT / "tests" / "cases" / "match").iterdir())
@@ -186,7 +186,7 @@ def test_memory_does_not_grow_with_slack(rule: Path, tmp_path: Path) -> None:
                 "".join(event("x", block * 100_000 + n, card=f"c{n % 50}", pad="x" * 100) for n in range(10_000))
             )
     program = (
-        "import re, sys; from pathlib import Path; from samovar.service.cli import run; code = run(sys.argv[1:]);"
+        "import re, sys; from pathlib import Path; from samovar.service.cli.main import run; code = run(sys.argv[1:]);"
         # The peak of this program alone: what getrusage tells is handed on from the process that started it.
         r"print(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1], file=sys.stderr);"
         "sys.exit(code)"
@@ -360,7 +360,7 @@ def test_explain_as_json(rule: Path, events: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_error_of_ours(rule: Path, events: Path) -> None:
     events.write_text("".join(event("ab"[n % 2], n, card=f"c{n // 2}") for n in range(40_000)))
-    command = f"{sys.executable} -m samovar.service.cli match {rule} {events} | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m samovar.service.cli.main match {rule} {events} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[1:] == ["141"]
     assert done.stderr == ""
@@ -368,7 +368,7 @@ def test_a_reader_that_goes_away_is_no_error_of_ours(rule: Path, events: Path) -
 
 def test_a_pipe_made_by_the_shell(rule: Path, events: Path) -> None:
     events.write_text(event("a", 0) + event("b", 1))
-    command = f"{sys.executable} -m samovar.service.cli match {rule} <(cat {events}) --explain c1"
+    command = f"{sys.executable} -m samovar.service.cli.main match {rule} <(cat {events}) --explain c1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "It matched once" in done.stdout
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.broker.process import wait_for
-from samovar.service.logs import opened
+from samovar.service.topology.logs import opened
 from tests.oncall import ROOT, START, Service, is_equal, make, many, run, run_apart
 
 PATIENCE_S = 30.0

@@ -17,7 +17,7 @@ import pytest
 from samovar.changelog.formats.record import Position
 from samovar.changelog.formats.rules_topic import read_changes
 from samovar.common.errors import LogUnavailable
-from samovar.service import running
+from samovar.service.runtime import running
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.metrics import at_work
@@ -356,8 +356,8 @@ def test_a_history_that_finds_much_is_folded_in_pieces(
 LIMITED = """
 import sys
 from dataclasses import replace
-from samovar.service import running
-from samovar.service.cli import main
+from samovar.service.runtime import running
+from samovar.service.cli.main import main
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Task
 name, value = sys.argv.pop().split("=")

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.log import Append
-from samovar.service import restore_show, restoring
-from samovar.service.restore_plan import Planned
-from samovar.service.restoring import Restored, alone
-from samovar.service.stores import Standing
+from samovar.service.recovery import restore as restoring
+from samovar.service.recovery import restore_progress as restore_show
+from samovar.service.recovery.restore import Restored, alone
+from samovar.service.recovery.restore_plan import Planned
+from samovar.service.topology.stores import Standing
 from samovar.state.rocks import RocksStore
 from tests.oncall import (
     Service,

@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 from samovar.changelog.broker.process import wait_for
-from samovar.service.logs import opened
-from samovar.service.settings import load_service
+from samovar.service.config.loading import load_service
+from samovar.service.topology.logs import opened
 from tests.oncall import make, many, run, run_apart
 
 PATIENCE_S = 60.0

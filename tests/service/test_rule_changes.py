@@ -21,12 +21,12 @@ from samovar.changelog.formats.journal import Entry, unpack_entry
 from samovar.changelog.formats.rules_topic import append_changes
 from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.common.errors import Refused
-from samovar.service.publishing import plan_publish, publish
-from samovar.service.rule_watch import RuleWatch
-from samovar.service.rulebook import read_rulebook
-from samovar.service.running import container_of
-from samovar.service.state_counts import states_here
-from samovar.service.stores import site_of
+from samovar.service.query.state_counts import states_here
+from samovar.service.rules.publishing import plan_publish, publish
+from samovar.service.rules.registry import read_rulebook
+from samovar.service.runtime.rule_source import RuleWatch
+from samovar.service.runtime.running import container_of
+from samovar.service.topology.stores import site_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
 from samovar.tasks.runtime.container import Container

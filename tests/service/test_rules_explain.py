@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from samovar.service import cli
+from samovar.service.cli import main as cli
 
 RULE = """
 rule: card-testing

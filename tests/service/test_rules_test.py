@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner, Result
 
-from samovar.service.cli import app
-from samovar.service.junit import Case, write_junit
+from samovar.service.cli.main import app
+from samovar.service.rules.junit import Case, write_junit
 
 RULE = """
 rule: {name}

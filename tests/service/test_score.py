@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from samovar.service.score import detects, read_labels, render_json, render_table, score
+from samovar.service.offline.score import detects, read_labels, render_json, render_table, score
 
 LABELS = {0: ("card-testing", "f-1"), 1: ("card-testing", "f-1"), 5: ("card-testing", "f-2"), 7: ("mule", "f-3")}
 

@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import partition_of
-from samovar.service.cli import app
-from samovar.service.produce import whole_lines
-from samovar.service.reading import shown
-from samovar.service.settings import load_service
+from samovar.service.cli.main import app
+from samovar.service.config.loading import load_service
+from samovar.service.offline.produce import whole_lines
+from samovar.service.query.read import shown
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVICE = """

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from samovar.service.settings import ServiceFile, load_service
+from samovar.service.config.loading import ServiceFile, load_service
 from tests.snippets import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]

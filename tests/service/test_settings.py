@@ -16,11 +16,11 @@ from samovar.changelog.log import Delivery
 from samovar.common.errors import Refused
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Span
-from samovar.service import settings_models
-from samovar.service.service_rules import rules_of, schema_of
-from samovar.service.settings import BadServiceFile, ServiceFile, load_service
-from samovar.service.settings_place import allowed_names
-from samovar.service.settings_types import is_secret
+from samovar.service.config import models as settings_models
+from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
+from samovar.service.config.settings_place import allowed_names
+from samovar.service.config.types import is_secret
+from samovar.service.rules.loading import rules_of, schema_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -351,7 +351,7 @@ def model_names(model: type[BaseModel]) -> set[str]:
 
 
 def test_the_editors_schema_knows_the_same_settings() -> None:
-    schema = json.loads((ROOT / "service" / "service.schema.json").read_text())
+    schema = json.loads((ROOT / "service" / "config" / "service.schema.json").read_text())
     names = schema_names(schema, schema)
     assert set(names) == model_names(ServiceFile)
     assert set(schema_names(schema["$defs"]["stream"], schema)) == model_names(settings_models.Stream)
@@ -360,7 +360,7 @@ def test_the_editors_schema_knows_the_same_settings() -> None:
 
 
 def test_the_editors_schema_has_the_same_defaults() -> None:
-    schema = json.loads((ROOT / "service" / "service.schema.json").read_text())
+    schema = json.loads((ROOT / "service" / "config" / "service.schema.json").read_text())
     stream = {
         name: part["default"] for name, part in schema["$defs"]["stream"]["properties"].items() if "default" in part
     }

@@ -12,9 +12,9 @@ import pytest
 from samovar.common.errors import Refused
 from samovar.patterns.avro import AvroDecoder, Listed
 from samovar.patterns.native import Decoder
-from samovar.service.avro_streams import avro_of, decoding_of
-from samovar.service.service_rules import rules_of
-from samovar.service.settings import BadServiceFile, ServiceFile, load_service
+from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
+from samovar.service.rules.loading import rules_of
+from samovar.service.topology.avro_streams import avro_of, decoding_of
 
 PURCHASE = {
     "type": "record",

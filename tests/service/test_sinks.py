@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from samovar.service.logs import opened
-from samovar.service.sinks import Sinks
+from samovar.service.http.sinks.delivery import Sinks
+from samovar.service.topology.logs import opened
 from tests.http import wait_for
 from tests.oncall import SERVICE, Service, make, purchase
 
@@ -95,7 +95,7 @@ def running(service: Service) -> Iterator[Sinks]:
 
 def ids_of(service: Service) -> list[str]:
     """Of all alerts but those before the sink was there."""
-    from samovar.service.reading import Options, bounded  # noqa: PLC0415 - only here
+    from samovar.service.query.read import Options, bounded  # noqa: PLC0415 - only here
 
     with service.log() as log:
         found = [json.loads(record.value or b"") for record in bounded(log, "s-alerts", Options())]

@@ -33,14 +33,14 @@ from samovar.changelog.spark.records import raw_records
 from samovar.changelog.spark.session import Session
 from samovar.changelog.spark.views import put_tables, rows_of
 from samovar.common.errors import Refused
-from samovar.service.logs import opened
-from samovar.service.restore_plan import Asked, plan_restore
-from samovar.service.restoring import restore_all
-from samovar.service.settings import load_service
-from samovar.service.spark_jobs import Part, Shipped, arrived, ranges_of, shipped, stage
-from samovar.service.spark_restoring import OnSpark
-from samovar.service.stores import site_of
-from samovar.service.views_sources import Sources, bounds_of, table_of
+from samovar.service.config.loading import load_service
+from samovar.service.recovery.restore import restore_all
+from samovar.service.recovery.restore_plan import Asked, plan_restore
+from samovar.service.spark.jobs import Part, Shipped, arrived, ranges_of, shipped, stage
+from samovar.service.spark.restore import OnSpark
+from samovar.service.topology.logs import opened
+from samovar.service.topology.stores import site_of
+from samovar.service.views.sources import Sources, bounds_of, table_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
 from tests.oncall import ROOT, RULES, Service, make, many, restored, run, run_apart, wipe
@@ -460,7 +460,14 @@ def test_on_a_cluster_tables_are_staged_and_taken_by_the_node(ran: OnKafka, tmp_
 
 def on_cluster(*arguments: object) -> str:
     """A command on a master and two workers, each with an executor of one core."""
-    command = [sys.executable, "-m", "samovar.service.cli", *map(str, arguments), "--master", "local-cluster[2,1,1024]"]
+    command = [
+        sys.executable,
+        "-m",
+        "samovar.service.cli.main",
+        *map(str, arguments),
+        "--master",
+        "local-cluster[2,1,1024]",
+    ]
     # Three Javas that live for seconds: what they would gain by compiling well they have no time to use.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)

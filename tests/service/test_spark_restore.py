@@ -18,9 +18,9 @@ from samovar.changelog.spark.connector_log import Feed
 from samovar.changelog.spark.progress import Ticker
 from samovar.changelog.spark.session import Session
 from samovar.common.errors import Refused
-from samovar.service.restore_plan import Asked, plan_restore
-from samovar.service.spark_jobs import Part, shipped, stage
-from samovar.service.stores import Site, digest_of, plan_for, position_of, site_of
+from samovar.service.recovery.restore_plan import Asked, plan_restore
+from samovar.service.spark.jobs import Part, shipped, stage
+from samovar.service.topology.stores import Site, digest_of, plan_for, position_of, site_of
 from samovar.state.rocks import RocksStore
 from tests.oncall import RULES, Service, is_equal, make, many, purchase, refused, restored, run, wipe
 
@@ -177,7 +177,7 @@ def test_a_restore_that_failed_leaves_the_stores_alone(
     """The last partition's journal is cut: nothing was replaced, nothing is left."""
     service.process(many(60))
     before = service.digests()
-    monkeypatch.setattr("samovar.service.spark_restoring.stage", _refusing)
+    monkeypatch.setattr("samovar.service.spark.restore.stage", _refusing)
     assert "journal-cut" in codes_of(service)
     assert service.digests() == before
     assert not list(service.state.rglob("*.part*"))
@@ -217,7 +217,7 @@ def test_p3_a_killed_executor_harms_nothing(spark: Session, service: Service, mo
     left.mkdir(parents=True)  # as a driver that was killed leaves it
     (left / "junk.sst").write_bytes(b"half")
     with monkeypatch.context() as patch:
-        patch.setattr("samovar.service.spark_restoring.stage", _dying)
+        patch.setattr("samovar.service.spark.restore.stage", _dying)
         assert "spark-job-failed" in codes_of(service)
     assert service.digests() == before
     assert digests_in(restored(service, "--engine", "spark")) == before
@@ -232,7 +232,7 @@ def _dying(part: Part, tick: Ticker) -> Staged:
 
 
 def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("samovar.service.spark_show.JSON_EVERY_S", 0.0)
+    monkeypatch.setattr("samovar.service.spark.progress.JSON_EVERY_S", 0.0)
     monkeypatch.setattr("samovar.changelog.spark.session.LOOK_S", 0.01)
     service.process(many(60))
     done = run("restore", service.config, "--engine", "spark", "--json")
@@ -303,7 +303,7 @@ def test_an_executor_that_fails_leaves_no_files(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.process(many(60))
-    monkeypatch.setattr("samovar.service.spark_jobs.digest_of", _failing)
+    monkeypatch.setattr("samovar.service.spark.jobs.digest_of", _failing)
     with service.log() as log:
         site = site_of(service.settings, log)
         (planned, _) = plan_restore(site, Asked(source="changelog", engine="spark"), service.clock.now_ms)

@@ -15,13 +15,13 @@ from samovar.changelog.log import Append
 from samovar.changelog.partitioner import partition_of
 from samovar.changelog.spark.session import Session
 from samovar.common.errors import Refused
-from samovar.service.cli import app
-from samovar.service.logs import opened
-from samovar.service.placement import misplaced
-from samovar.service.plans import plans_of, rule_plans
-from samovar.service.settings import ServiceFile, load_service
-from samovar.service.topics import Role, check, ensure, plan
-from samovar.service.topics_rights import rights
+from samovar.service.cli.main import app
+from samovar.service.config.loading import ServiceFile, load_service
+from samovar.service.topology.acls import rights
+from samovar.service.topology.copartitioning import misplaced
+from samovar.service.topology.logs import opened
+from samovar.service.topology.plans import plans_of, rule_plans
+from samovar.service.topology.topics import Role, check, ensure, plan
 
 RULE = "rule: {id}\nmatch: |\n  {match}\n"
 T0 = 1_700_000_000_000

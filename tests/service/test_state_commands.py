@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from samovar.patterns.follow import iso_time
-from samovar.service.state_view import keys_meant
-from samovar.service.stores import site_of
+from samovar.service.query.state_view import keys_meant
+from samovar.service.topology.stores import site_of
 from tests.oncall import START, Service, catch_up, make, many, purchase, run
 
 

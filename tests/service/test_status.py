@@ -17,11 +17,11 @@ from samovar.changelog.formats import heartbeat as presence
 from samovar.changelog.formats.heartbeat import InputReport, Presence, RestoreReport, Seen, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.service.http_watch import Seen as Look
-from samovar.service.http_watch import rates_of
-from samovar.service.running import container_of
-from samovar.service.status import ContainerStatus, ServiceStatus, containers_of
-from samovar.service.status_show import seconds_text
+from samovar.service.http.status_poller import Seen as Look
+from samovar.service.http.status_poller import rates_of
+from samovar.service.ops.status import ContainerStatus, ServiceStatus, containers_of
+from samovar.service.ops.status_text import seconds_text
+from samovar.service.runtime.running import container_of
 from samovar.tasks.model.clock import SetClock, SystemClock
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.heartbeat import Ends, Reporter

@@ -14,12 +14,22 @@ import pytest
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Topic, TopicSpec
 from samovar.common.errors import Refused
-from samovar.service import topics_rights
-from samovar.service.access import ensure_access
-from samovar.service.logs import opened
-from samovar.service.settings import ServiceFile, load_service
-from samovar.service.topics import SIDE_ROLES, Mismatch, Planned, Role, check, create_command, ensure, mismatches, plan
-from samovar.service.topics_rights import rights
+from samovar.service.config.loading import ServiceFile, load_service
+from samovar.service.http.auth.tokens import ensure_access
+from samovar.service.topology import acls as topics_rights
+from samovar.service.topology.acls import rights
+from samovar.service.topology.logs import opened
+from samovar.service.topology.topics import (
+    SIDE_ROLES,
+    Mismatch,
+    Planned,
+    Role,
+    check,
+    create_command,
+    ensure,
+    mismatches,
+    plan,
+)
 
 OWN = ["f-alerts", "f-late", "f-dead-letters", "f-changelog", "f-journal"]
 LOOK = "DESCRIBE_CONFIGS"

@@ -13,11 +13,11 @@ import pytest
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.common.errors import Fenced, Refused
-from samovar.service.settings import load_service
-from samovar.service.settings_models import ServiceFile
-from samovar.service.synth_live import BACK_MS, DISORDER_MS, Feed, Recipe
-from samovar.service.traffic import Run, Wanted, alone, kind_of
-from samovar.service.traffic_mark import append_of, read_mark, topic_of
+from samovar.service.config.loading import load_service
+from samovar.service.config.models import ServiceFile
+from samovar.service.offline.synth.live import BACK_MS, DISORDER_MS, Feed, Recipe
+from samovar.service.offline.traffic import Run, Wanted, alone, kind_of
+from samovar.service.offline.traffic_mark import append_of, read_mark, topic_of
 from samovar.tasks.model.clock import SetClock
 from tests.oncall import run_apart
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from samovar.common.errors import Refused
-from samovar.service.views_store import ViewStore
+from samovar.service.views.store import ViewStore
 from tests.oncall import Service, make
 from tests.views import CARDS, put, views
 
@@ -30,7 +30,7 @@ PUBLISH = """
 import sys
 import uuid
 from pathlib import Path
-from samovar.service.views_store import Manifest, ViewStore
+from samovar.service.views.store import Manifest, ViewStore
 
 store = ViewStore(Path(sys.argv[1]), "v")
 with store.writing():

@@ -13,9 +13,9 @@ import duckdb
 from samovar.changelog.log import Append, TopicSpec
 from samovar.changelog.spark.session import Session
 from samovar.common.errors import Refused
-from samovar.service.generate import generate
-from samovar.service.stages import sources_of
-from samovar.service.views import path_of, rebuild
+from samovar.service.offline.generate import generate
+from samovar.service.topology.stages import sources_of
+from samovar.service.views.commands import path_of, rebuild
 from tests.oncall import ROOT, START, Service, purchase, run
 
 Event = dict[str, Any]

@@ -12,7 +12,7 @@ import pytest
 
 from samovar.changelog.log import Append, TopicSpec
 from samovar.changelog.spark.session import Session
-from samovar.service.views import query
+from samovar.service.views.commands import query
 from tests.http import served, wait_for
 from tests.oncall import START, Service, make, many, purchase, run, run_apart
 from tests.views import CARDS, put, views

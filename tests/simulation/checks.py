@@ -19,8 +19,8 @@ from samovar.common.wire import from_wire
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.spans import history_ms
 from samovar.patterns.syntax import Rule
-from samovar.service.stores import digest_of
-from samovar.service.verifying import overdue_in
+from samovar.service.query.verify import overdue_in
+from samovar.service.topology.stores import digest_of
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
 from samovar.tasks.input.placement import checked_streams

@@ -15,10 +15,10 @@ from samovar.changelog.cursors import read_all
 from samovar.changelog.log import Append, Delivery, Pair, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
-from samovar.service.plans import plans_of
-from samovar.service.settings import load_service
-from samovar.service.settings_models import ServiceFile
-from samovar.service.topics import ensure
+from samovar.service.config.loading import load_service
+from samovar.service.config.models import ServiceFile
+from samovar.service.topology.plans import plans_of
+from samovar.service.topology.topics import ensure
 from samovar.state.rocks import Memory
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.runtime.container import Container

@@ -8,9 +8,9 @@ from typing import Any
 
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile import load_text
-from samovar.service.settings import load_service
-from samovar.service.settings_models import ServiceFile, Stream
-from samovar.service.stages import stages_of
+from samovar.service.config.loading import load_service
+from samovar.service.config.models import ServiceFile, Stream
+from samovar.service.topology.stages import stages_of
 from tests.simulation.counting import SETTINGS, TASK
 from tests.simulation.scenario import Scenario
 

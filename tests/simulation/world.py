@@ -26,16 +26,16 @@ from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
-from samovar.service import lists, publishing
-from samovar.service.plans import plans_of
-from samovar.service.restore_plan import Asked, plan_restore
-from samovar.service.restoring import restore_all
-from samovar.service.rewind_plan import SKIP_ALERTS, plan_rewind
-from samovar.service.rewinding import rewind_all
-from samovar.service.rulebook import with_rulebook
-from samovar.service.running import container_of
-from samovar.service.stores import Site, site_of
-from samovar.service.topics import ensure
+from samovar.service.recovery.restore import restore_all
+from samovar.service.recovery.restore_plan import Asked, plan_restore
+from samovar.service.recovery.rewind import rewind_all
+from samovar.service.recovery.rewind_plan import SKIP_ALERTS, plan_rewind
+from samovar.service.rules import lists, publishing
+from samovar.service.rules.registry import with_rulebook
+from samovar.service.runtime.running import container_of
+from samovar.service.topology.plans import plans_of
+from samovar.service.topology.stores import Site, site_of
+from samovar.service.topology.topics import ensure
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import MAIN, Plan

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from samovar.common.errors import Refused
-from samovar.service.settings import BadServiceFile, load_service
-from samovar.service.topics import plan
-from samovar.service.topics_rights import rights
-from samovar.service.user_tasks import spec_of
+from samovar.service.config.loading import BadServiceFile, load_service
+from samovar.service.topology.acls import rights
+from samovar.service.topology.topics import plan
+from samovar.service.topology.user_tasks import spec_of
 from samovar.state.rocks import RocksStore
 from samovar.state.stack import ROWS, namespace
 from samovar.tasks.rules.timer_index import time_bytes

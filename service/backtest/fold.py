@@ -1,0 +1,216 @@
+"""Rules over a part of history, to what they find: one partition, or several as one. Memory has a bound.
+
+Nothing here knows whether it runs in the command itself or in a task of Spark: `run_fold` gives the same either way.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from samovar.changelog.formats.journal import Entry, standing
+from samovar.changelog.log import Log
+from samovar.common.errors import Refused
+from samovar.patterns.compile import compile_rules
+from samovar.patterns.matcher import Matches
+from samovar.patterns.order import NO_TIME
+from samovar.patterns.syntax import Rule
+from samovar.service.backtest.lanes import Lane, Seen, Stretch, merged
+from samovar.service.config.models import ServiceFile
+from samovar.service.topology.plans import input_of
+from samovar.state.memory import MemoryStore
+from samovar.state.rocks import RocksStore
+from samovar.tasks.model.plan import OutputTopics, Plan
+from samovar.tasks.replay.rebuild import journal_of
+from samovar.tasks.rules.state_cache import Residence
+
+STATE_BYTES = 1 << 30  # of states in memory; beyond it they go to a store on disk
+LOOK_EVERY = 500_000  # events between two looks at that
+
+OnEvents = Callable[[int], None]  # how many more were read
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What one run is over. Plain data, so that it can be sent to another machine."""
+
+    rules: tuple[Rule, ...]
+    streams: tuple[str, ...]
+    stretches: tuple[Stretch, ...]
+    until_ms: int
+    state_bytes: int = STATE_BYTES
+    placed_in: int = 1  # partitions among which keys are placed, where one partition alone is folded
+
+    @property
+    def records(self) -> int:
+        return sum(stretch.records for stretch in self.stretches)
+
+    @property
+    def partition(self) -> int:
+        """The partition that it is over; -1 where there are several."""
+        return self.stretches[0].partition if len(self.stretches) == 1 else -1
+
+
+class Found(NamedTuple):
+    """A match as it is compared, and its line of JSON."""
+
+    rule: str
+    partition: int
+    key: bytes
+    start: int
+    at: int
+    line: bytes
+
+
+@dataclass
+class Tally:
+    """What folds met on their way. Where several read the same partition, it counts once."""
+
+    seen: dict[tuple[str, int], Seen] = field(default_factory=dict)  # by stream and partition
+    largest: int = NO_TIME  # event time
+    dropped: dict[str, int] = field(default_factory=dict)  # by rule: partial matches and events beyond a limit
+    no_key: dict[str, int] = field(default_factory=dict)
+    suppressed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def events(self) -> int:
+        return sum(each.records for each in self.seen.values())
+
+    @property
+    def dead(self) -> int:
+        return sum(each.dead for each in self.seen.values())
+
+    @property
+    def late(self) -> int:
+        return sum(each.late for each in self.seen.values())
+
+    def see(self, place: tuple[str, int], seen: Seen) -> None:
+        self.seen[place] = max(seen, self.seen.get(place, seen), key=lambda each: each.records)
+
+    def add(self, other: Tally) -> None:
+        self.largest = max(self.largest, other.largest)
+        for place, seen in other.seen.items():
+            self.see(place, seen)
+        for mine, its in (
+            (self.dropped, other.dropped), (self.no_key, other.no_key), (self.suppressed, other.suppressed)
+        ):  # fmt: skip
+            for rule, count in its.items():
+                mine[rule] = mine.get(rule, 0) + count
+
+
+def run_fold(
+    settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents = lambda _: None
+) -> Iterator[Found]:
+    """All matches of a fold, in order of event time; what else it met is added to the tally."""
+    plan = plan_of(settings, fold)
+    lanes = [Lane(log, plan, each, _entries(log, plan, each.partition), fold.until_ms) for each in fold.stretches]
+    with _states(plan, fold) as states:
+        try:
+            seen = 0
+            for batch, watermark in merged(lanes, len(plan.fields)):
+                if len(batch):
+                    tally.largest = max(tally.largest, int(batch.time[-1]))
+                yield from _found(states.run(batch, watermark), fold.partition)
+                read = sum(lane.records for lane in lanes)
+                on_events(read - seen)
+                seen = read
+        finally:
+            for lane in lanes:
+                lane.close()
+        for lane in lanes:
+            for stream, each in lane.counts.items():
+                tally.see((stream, lane.stretch.partition), each)
+        states.count(tally)
+
+
+def plan_of(settings: ServiceFile, fold: Fold) -> Plan:
+    inputs = tuple(input_of(name, settings.streams[name], fold.placed_in) for name in fold.streams)
+    topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)
+    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
+    return Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
+
+
+def _entries(log: Log, plan: Plan, partition: int) -> Sequence[Entry]:
+    """The journal of the main stage, which knows every stream; none where the service never ran."""
+    if not log.topics([plan.topics.journal]):
+        return ()
+    try:
+        return standing(journal_of(log, plan, partition))
+    except Refused as refused:
+        if refused.code != "journal-cut":
+            raise
+        return ()
+
+
+def _found(matches: Matches, partition: int) -> Iterator[Found]:
+    for key, line in matches.records() if len(matches) else ():
+        match: dict[str, Any] = json.loads(line)
+        yield Found(match["rule"], partition, key, match["start"], match["at"], line)
+
+
+# ---------------------------------------------------------------- states, in memory and beyond
+
+
+class _States:
+    """The rules' states. In memory while they fit there."""
+
+    def __init__(self, plan: Plan, fold: Fold, folder: Path) -> None:
+        self.plan, self.folder, self.limit = plan, folder, fold.state_bytes
+        self.topics = [spec.origin for spec in plan.inputs]
+        self.residence = Residence(plan, MemoryStore(), self.topics)
+        self.store: RocksStore | None = None
+        self.gone = Tally()
+        self._since_look = 0
+
+    def run(self, batch: Any, watermark: int) -> Matches:
+        found = self.residence.run(batch, watermark).render()
+        self._since_look += len(batch)
+        if self._since_look >= LOOK_EVERY:
+            self._since_look = 0
+            if self.residence.states.memory_bytes() > self.limit:
+                self._spill(watermark)
+        return found
+
+    def _spill(self, watermark: int) -> None:
+        """All states to the disk; those that are needed again come back."""
+        if self.store is None:
+            self.store = RocksStore(self.folder / "states")
+            self.residence.spill_to(self.store)
+        rows, index = self.residence.changes(watermark)
+        self.store.write([*rows, *index])
+        self.residence.committed()
+        self._count_states(self.gone)
+        self.residence.let_go()
+
+    def count(self, tally: Tally) -> None:
+        self._count_states(self.gone)
+        tally.add(self.gone)
+
+    def _count_states(self, tally: Tally) -> None:
+        for number, plan in enumerate(self.plan.program.rules):
+            found = self.residence.states.tallies(number)
+            dropped = found.dropped_partials + found.dropped_events + found.dropped_matches
+            for counts, count in (
+                (tally.dropped, dropped), (tally.no_key, found.no_key), (tally.suppressed, found.suppressed)
+            ):  # fmt: skip
+                if count:
+                    counts[plan.rule.id] = counts.get(plan.rule.id, 0) + count
+
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
+
+@contextmanager
+def _states(plan: Plan, fold: Fold) -> Iterator[_States]:
+    with tempfile.TemporaryDirectory(prefix="samovar-backtest-") as folder:
+        states = _States(plan, fold, Path(folder))
+        try:
+            yield states
+        finally:
+            states.close()

@@ -1,0 +1,127 @@
+"""The `samovar` command: what a person or a script types.
+
+This module is imported on every start, so it imports only typer and the standard library; a command imports what it
+needs inside its function. Exit codes: 0 fine, 2 wrong usage, 70 a fault of ours, 130 stopped by Ctrl-C, 141 the
+reader of our output went away; a command may add its own and says so in its help.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from typing import Annotated
+
+import typer
+
+from samovar import __version__
+from samovar.service.cli import backtest as cli_backtest
+from samovar.service.cli import config as cli_config
+from samovar.service.cli import demo as cli_demo
+from samovar.service.cli import kafka as cli_kafka
+from samovar.service.cli import offline as cli_offline
+from samovar.service.cli import ops as cli_ops
+from samovar.service.cli import publish as cli_publish
+from samovar.service.cli import restore as cli_restore
+from samovar.service.cli import rules as cli_rules
+from samovar.service.cli import run as cli_run
+from samovar.service.cli import serve as cli_serve
+from samovar.service.cli import service as cli_service
+from samovar.service.cli import state as cli_state
+from samovar.service.cli import views as cli_views
+from samovar.service.runtime.umask import keep_private
+
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED = 128 + 2  # as if ended by SIGINT
+BROKEN_PIPE = 128 + 13  # as if ended by SIGPIPE
+
+# Plain help and no pretty tracebacks: rich takes longer to import than all the rest.
+app = typer.Typer(
+    name="samovar", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, test, explain and publish rules.")
+app.add_typer(rules, name="rules")
+cli_offline.register(app, rules)
+cli_rules.register(rules)
+cli_publish.register(app, rules)
+cli_backtest.register(rules)
+cli_kafka.register(app)
+cli_service.register(app)
+cli_run.register(app)
+cli_serve.register(app)
+cli_restore.register(app)
+cli_state.register(app)
+cli_ops.register(app)
+cli_config.register(app)
+cli_demo.register(app)
+cli_views.register(app)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"samovar {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def samovar(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Stateful event processing with a rule language."""
+
+
+def main() -> None:
+    """Entry point. Whatever happens, the user sees a sentence and an exit code, never a traceback."""
+    keep_private()
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line and gives its exit code; a command sets its own by `raise typer.Exit(code)`."""
+    try:
+        code = exit_code_of(arguments)
+        sys.stdout.flush()  # here, where a broken pipe can still be answered
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return leave_broken_pipe()
+    except Exception as error:  # the last line of defence
+        return report_internal_error(error)
+    return code
+
+
+def exit_code_of(arguments: list[str]) -> int:
+    # typer always leaves by SystemExit, after it has shown wrong usage and the like in its own way.
+    try:
+        app(arguments, prog_name="samovar")
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):
+            raise leaving.__context__ from None
+        return leaving.code if isinstance(leaving.code, int) else 0
+    return 0
+
+
+def leave_broken_pipe() -> int:
+    """The reader is gone: let the interpreter's last flush go nowhere instead of failing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def report_internal_error(error: Exception) -> int:
+    what = f"internal error: {type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="samovar-", suffix=".log", delete=False, encoding="utf-8") as log:
+            log.write(f"samovar {__version__}, Python {sys.version}\narguments: {sys.argv[1:]}\n\n")
+            traceback.print_exception(error, file=log)
+        where = f"details in {log.name}"
+    except OSError as unwritable:
+        where = f"details could not be written ({unwritable})"
+    print(f"{what}; this is a fault of samovar, please report it, {where}", file=sys.stderr)
+    return INTERNAL_ERROR
+
+
+if __name__ == "__main__":
+    main()

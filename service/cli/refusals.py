@@ -1,0 +1,47 @@
+"""How a command ends that cannot do what it was asked: a few sentences and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import typer
+
+REFUSED = 2
+
+
+@contextmanager
+def told(*, as_json: bool = False) -> Iterator[None]:
+    """Everything that a command may refuse, written to standard error."""
+    from samovar.changelog.schema_registry import RegistryUnavailable
+    from samovar.common.errors import LogUnavailable, Refused
+    from samovar.patterns.matcher import RuleFailure
+    from samovar.service.offline.match import UsageError
+    from samovar.state.errors import StoreError
+
+    try:
+        yield
+    except (Refused, StoreError) as refused:
+        text = str(refused)
+    except UsageError as error:
+        text = f"samovar: {error}"
+    except RuleFailure as failure:
+        text = f"rule-failed: {failure}\n  {failure.hint}"
+    except RegistryUnavailable as error:
+        text = f"registry-unavailable: {error}\n  see that the registry can be reached from here, and try again"
+    except LogUnavailable as error:
+        text = f"log-unavailable: {error}\n  see that the log of the service file can be reached, and try again"
+    else:
+        return
+    print(_object(text) if as_json else text, file=sys.stderr)
+    raise typer.Exit(REFUSED)
+
+
+def _object(text: str) -> str:
+    """As a line of `--log json` is (samovar.service.runtime.telling)."""
+    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    code = text.partition(":")[0]
+    return json.dumps({"time": moment, "level": "error", "event": "refused", "text": text, "code": code})

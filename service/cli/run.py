@@ -1,0 +1,123 @@
+"""The commands that run a service."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from samovar.service.cli.refusals import told
+from samovar.service.cli.service import Config, SetFlags
+from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent, nothing_begun, run_processes
+
+RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
+
+SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at any
+moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
+
+On Kafka the partitions of a container that ended wait some seconds for it to come back: a restart moves nothing. One
+that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
+
+Exit codes: 0 stopped or caught up, 2 wrong usage or refused."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(help=RUN_HELP)(run)
+
+
+def run(
+    config: Config,
+    *,
+    containers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many processes share the partitions; by default 1.")
+    ] = None,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End when all that is in the streams has been processed.")
+    ] = False,
+    slot: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="This container's number in the service; by default 0.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT", help="Serve metrics for Prometheus here; each further process at the next port."
+        ),
+    ] = None,
+    leave: Annotated[
+        bool | None, typer.Option("--leave", help="When it is stopped, hand its partitions to the others at once.")
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option("--log", metavar="text|json", help="How it tells what it does; by default text.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, beside it.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")
+    ] = None,
+    answers_at: Annotated[str | None, typer.Option(metavar="URL", hidden=True)] = None,
+    ends_with_parent: Annotated[bool, typer.Option(ENDS_WITH_PARENT, hidden=True)] = False,
+    set_: SetFlags = None,
+) -> None:
+    if log not in (None, "text", "json"):
+        raise typer.BadParameter(f"`{log}`: choose text or json", param_hint="--log")
+    # What the settings say before they are read: a refusal to read them should come in the same form.
+    with nothing_begun(), told(as_json=(log or os.environ.get("SAMOVAR_RUN__LOG")) == "json"):
+        if ends_with_parent:
+            end_with_parent()
+        from samovar.service.config.loading import load_service
+
+        flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
+        flags += given_flags(None, http=http, advertise=advertise)
+        settings = load_service(config, flags=flags)
+        containers, http = settings.run.containers, settings.run.http if answers_at is None else None
+        if containers > 1 or http is not None:
+            options, beside = [part for flag in flags for part in ("--set", flag)], None
+            if http is not None:
+                from samovar.service.http.http_place import place_from
+
+                place = place_from(http, settings.run.advertise, settings.http.scheme)
+                options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
+                beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
+                beside += [part for flag in flags for part in ("--set", flag)]
+            raise typer.Exit(
+                run_processes(
+                    config,
+                    containers,
+                    until_caught_up=until_caught_up,
+                    options=options,
+                    serve=beside,
+                    first=settings.run.slot,
+                    metrics=settings.run.metrics,
+                )
+            )
+        from samovar.service.runtime.running import run_here
+        from samovar.service.topology.logs import opened
+        from samovar.state.arenas import few_arenas
+
+        few_arenas()
+        with opened(settings) as source:
+            counts = run_here(
+                settings,
+                source,
+                settings.run.slot,
+                sys.stderr,
+                until_caught_up=until_caught_up,
+                form=settings.run.log_form,
+                metrics=settings.run.metrics,
+                leave=settings.run.leave,
+                address=answers_at,
+            )
+    if json:
+        print(jsonlib.dumps(asdict(counts)))
+
+
+def given_flags(flags: list[str] | None, **own: object) -> list[str]:
+    """All flags as `--set` has them; the short ones of `run` are settings under `run`, and come last."""
+    given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in own.items()}
+    return [*(flags or ()), *(f"run.{name}={value}" for name, value in given.items() if value is not None)]

@@ -1,0 +1,145 @@
+"""The commands around a service: init, produce, read, topics plan and topics check."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samovar.service.cli.refusals import told
+
+INIT_HELP = """Make a service folder that runs as it is: a service file, two rules with tests, some events.
+
+Exit codes: 0 fine, 2 refused, as where the folder is not empty."""
+
+PRODUCE_HELP = """Write JSON lines to the topic of a stream, which is made where it is missing.
+
+FILE may be gzip, and `-` is standard input. A record's key is the text of the stream's key field; murmur2 of it says
+the partition. A bad line stops it: what stands before it has been written.
+
+Exit codes: 0 fine, 2 wrong usage or refused, 3 stopped at a bad line."""
+
+READ_HELP = """Show the records of a topic: partition/offset, time, key, value, headers.
+
+TOPIC is a stream's name, one of alerts, late, dead-letters, changelog, journal, or the name of any topic. FROM and TO
+are begin, end, an offset, -N for the last N of each partition, or a time; TO itself is left out.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+PLAN_HELP = """Show the topics that a service needs, their settings, and the least access rights.
+
+Nothing is asked of the log and nothing is made. Exit codes: 0 fine, 2 the service file has errors."""
+
+CHECK_HELP = """Compare the topics of a service with what they should be. Nothing is made or changed.
+
+Exit codes: 0 all is well, 1 a topic is missing or is otherwise, 2 wrong usage or refused."""
+
+MISMATCHES = 1
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="The service file.")]
+SetFlags = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PLACE=VALUE", help="Another value for a setting: cache=64MB; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    topics = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The topics of a service.")
+    topics.command(name="plan", help=PLAN_HELP)(topics_plan)
+    topics.command(name="check", help=CHECK_HELP)(topics_check)
+    app.command(help=INIT_HELP)(init)
+    app.command(help=PRODUCE_HELP)(produce)
+    app.command(help=READ_HELP)(read)
+    app.add_typer(topics, name="topics")
+
+
+def init(folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]) -> None:
+    from samovar.service.offline.init import init as make
+    from samovar.service.offline.init import next_steps
+
+    with told():
+        for path in make(folder):
+            print(path)
+    print(next_steps(folder))
+
+
+def produce(
+    config: Config,
+    stream: Annotated[str, typer.Argument(metavar="STREAM", show_default=False)],
+    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
+    *,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and count them.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
+) -> None:
+    with told():
+        from samovar.service.config.loading import load_service
+        from samovar.service.offline.produce import produce as run
+
+        code = run(load_service(config), stream, file, sys.stderr, skip_bad=skip_bad, quiet=quiet)
+    raise typer.Exit(code)
+
+
+def read(
+    config: Config,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    start: Annotated[str, typer.Option("--from", metavar="FROM", help="Where to begin.")] = "begin",
+    stop: Annotated[str | None, typer.Option("--to", metavar="TO", help="Where to end.", show_default=False)] = None,
+    partition: Annotated[int | None, typer.Option(min=0, metavar="P", help="Only this partition.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as records come, until stopped.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+) -> None:
+    if follow and stop is not None:
+        raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")
+    with told():
+        from samovar.service.config.loading import load_service
+        from samovar.service.query.read import Options
+        from samovar.service.query.read import read as run
+        from samovar.service.rules.audit import record_reading
+        from samovar.service.topology.logs import opened
+
+        settings = load_service(config)
+        with opened(settings) as log:
+            record_reading(log, settings, "read", {"topic": topic, "from": start, "to": stop})
+            run(log, settings, topic, Options(start, stop, partition, follow, limit, json), sys.stdout)
+
+
+def topics_plan(
+    config: Config,
+    *,
+    json: Json = False,
+    commands: Annotated[bool, typer.Option("--commands", help="Kafka's own commands for all of it.")] = False,
+) -> None:
+    with told():
+        from samovar.service.config.loading import load_service
+        from samovar.service.topology import acls as topics_rights
+        from samovar.service.topology.topics import plan
+
+        settings = load_service(config, lenient=True)  # whoever grants rights need not know the secrets
+        show = topics_rights.as_json if json else topics_rights.as_commands if commands else topics_rights.as_text
+        print(show(settings, plan(settings)))
+
+
+def topics_check(config: Config, *, json: Json = False) -> None:
+    with told():
+        from samovar.service.config.loading import load_service
+        from samovar.service.rules.loading import has_rules
+        from samovar.service.topology import acls as topics_rights
+        from samovar.service.topology.copartitioning import misplaced
+        from samovar.service.topology.logs import opened
+        from samovar.service.topology.plans import rule_plans
+        from samovar.service.topology.topics import bootstrap_of, check, plan_here
+
+        settings = load_service(config)
+        with opened(settings) as log:
+            specs = plan_here(log, settings)
+            found = check(log, specs, bootstrap_of(settings))
+            if not found and has_rules(settings):
+                partitions = specs[0].partitions
+                found = misplaced(log, settings, rule_plans(settings, partitions), partitions)
+        print(topics_rights.check_json(specs, found) if json else topics_rights.check_text(specs, found))
+    raise typer.Exit(MISMATCHES if found else 0)

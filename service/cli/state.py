@@ -1,0 +1,229 @@
+"""The commands that look at state: state get, scan, history, digest, diff; and verify."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samovar.service.cli.refusals import told
+from samovar.service.cli.service import Config, Json
+from samovar.service.cli.spark import Engine, Master, refuse_engine
+
+if TYPE_CHECKING:
+    from samovar.service.query.verify import Verdict
+    from samovar.service.topology.stores import Site
+
+STATE_HELP = "Look at the state of a service, also while it runs. Nothing is changed."
+
+GET_HELP = """Show what is held of a key: per rule its live partial matches, how far each is and what it waits for.
+
+KEY is written as in events: c1; for a key of several fields `c1,u7`, `card=c1,user=u7` or a JSON array.
+
+Exit codes: 0 fine, 1 nothing is held of this key, 2 wrong usage or refused."""
+
+SCAN_HELP = """List keys that have state, with their rules and the size of their rows.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+HISTORY_HELP = """Show every change of a key that the changelog still has, with offset and time.
+
+Compaction removes old changes: within min_compaction_lag (24 h unless set) all of them are there.
+
+Exit codes: 0 fine, 1 no change of this key is there, 2 wrong usage or refused."""
+
+DIGEST_HELP = """Print the digest of each partition's state: equal exactly where the states are.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+DIFF_HELP = """List the keys whose state differs: between the live store and DIR, or between two folders.
+
+Exit codes: 0 equal, 1 different, 2 wrong usage or refused."""
+
+VERIFY_HELP = """Hold each store against its changelog and its source: the input folded again, by the same rules.
+
+Works while the service runs. The first difference is shown with its rule and key, and what each side holds.
+`--engine spark` verifies all stores at once, states larger than memory too, and lists every key that differs.
+
+Exit codes: 0 equal, 1 different, 2 wrong usage or refused, 3 equal, but not all of it can be verified any more."""
+
+NOTHING, DIFFERENT, UNVERIFIABLE = 1, 1, 3
+
+Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+Rule = Annotated[str | None, typer.Option(metavar="R", help="Only this rule.", show_default=False)]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", min=0, metavar="P", help="Only this partition; may be repeated.")
+]
+Stage = Annotated[
+    str | None, typer.Option(metavar="S", help="Only this stage: main, by-..., or a task's name.", show_default=False)
+]
+Folder = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help="Another state, as `restore --out` makes it.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=STATE_HELP)
+    state.command(name="get", help=GET_HELP)(state_get)
+    state.command(name="scan", help=SCAN_HELP)(state_scan)
+    state.command(name="history", help=HISTORY_HELP)(state_history)
+    state.command(name="digest", help=DIGEST_HELP)(state_digest)
+    state.command(name="diff", help=DIFF_HELP)(state_diff)
+    app.add_typer(state, name="state")
+    app.command(help=VERIFY_HELP)(verify)
+
+
+@contextmanager
+def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[Site]:
+    """The service at its log. `shows` is the command, where it shows keys and states as they are."""
+    from samovar.service.config.loading import load_service
+    from samovar.service.rules.audit import record_reading
+    from samovar.service.topology.logs import opened
+    from samovar.service.topology.stores import site_of
+
+    with told():
+        settings = load_service(config)
+        with opened(settings) as log:
+            if shows is not None:
+                record_reading(log, settings, shows, {})
+            yield site_of(settings, log, state)
+
+
+def state_get(
+    config: Config, key: Key, *, rule: Rule = None, stage: Stage = None, store: Folder = None, json: Json = False
+) -> None:
+    from samovar.service.query.commands import get
+
+    with at_site(config, store, shows="state get") as site:
+        found = get(site, key, rule, stage)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+    raise typer.Exit(0 if found.data else NOTHING)
+
+
+def state_scan(
+    config: Config,
+    *,
+    rule: Rule = None,
+    partition: Partitions = None,
+    stage: Stage = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many keys.")] = 100,
+    store: Folder = None,
+    json: Json = False,
+) -> None:
+    from samovar.service.query.commands import scan
+
+    with at_site(config, store, shows="state scan") as site:
+        found = scan(site, rule, partition or (), limit, stage)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+
+
+def state_history(
+    config: Config,
+    key: Key,
+    *,
+    rule: Rule = None,
+    partition: Partitions = None,
+    stage: Stage = None,
+    json: Json = False,
+) -> None:
+    from samovar.service.query.commands import history
+
+    with at_site(config, shows="state history") as site:
+        found = history(site, key, rule, partition or (), stage)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+    raise typer.Exit(0 if found.data else NOTHING)
+
+
+def state_digest(
+    config: Config, *, partition: Partitions = None, stage: Stage = None, store: Folder = None, json: Json = False
+) -> None:
+    from samovar.service.query.commands import digests
+
+    with at_site(config, store) as site:
+        found = digests(site, partition or (), stage)
+        for line in [jsonlib.dumps(found.data)] if json else found.lines:
+            print(line)
+
+
+def state_diff(
+    config: Config,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    other: Annotated[Path | None, typer.Argument(metavar="[DIR2]", show_default=False)] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many keys.")] = 100,
+    json: Json = False,
+) -> None:
+    from samovar.service.query.commands import diff
+
+    with at_site(config) as site:
+        found = diff(site, *((folder, other) if other else (site.state, folder)), limit)
+        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+            print(line)
+    raise typer.Exit(DIFFERENT if found.data else 0)
+
+
+def verify(
+    config: Config,
+    *,
+    partition: Partitions = None,
+    stage: Stage = None,
+    engine: Engine = "local",
+    master: Master = None,
+    json: Json = False,
+) -> None:
+    from samovar.service.query.verify import text_of_verdict
+
+    refuse_engine(engine, master)
+    verdicts = []
+    with at_site(config) as site:
+        found = site.found(partition or (), stage)
+        verified = _verified_on_spark(site, found, master, json) if engine == "spark" else _verified(found, json)
+        for verdict in verified:
+            verdicts.append(verdict)
+            if not json:
+                print("\n".join(text_of_verdict(verdict)), flush=True)
+        there = {(here.stage, each) for here, each in found}
+        for here in site.stages(stage):
+            missing = [each for each in here.chosen(partition or ()) if (here.stage, each) not in there]
+            if missing and not json:
+                more = f" of {here.stage}" if here.stage else ""
+                print(f"no store on this machine: partition {', '.join(map(str, missing))}{more}", file=sys.stderr)
+    if json:
+        print(jsonlib.dumps([each.data() for each in verdicts], ensure_ascii=False))
+    if not all(each.is_equal for each in verdicts):
+        raise typer.Exit(DIFFERENT)
+    raise typer.Exit(UNVERIFIABLE if any(each.unverifiable for each in verdicts) else 0)
+
+
+def _verified(found: list[tuple[Site, int]], quiet: bool) -> Iterator[Verdict]:
+    import time
+
+    from samovar.service.cli.progress import Progress
+    from samovar.service.query.verify import verify as verified
+
+    progress = Progress(sys.stderr, quiet=quiet)
+    for here, each in found:
+        verdict = verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None))
+        progress.clear()
+        yield verdict
+
+
+def _verified_on_spark(site: Site, found: list[tuple[Site, int]], master: str | None, quiet: bool) -> Iterator[Verdict]:
+    from samovar.service.spark.progress import Showing
+    from samovar.service.spark.session import starting_for
+    from samovar.service.spark.verify import verify_all
+
+    with (
+        Showing(sys.stderr, as_json=quiet) as showing,
+        starting_for(site.settings, "samovar verify", master, showing.say) as start,
+    ):
+        showing.say(f"verifying {len(found)} stores against changelog and source")
+        yield from verify_all(start.ready(), site, found, showing)

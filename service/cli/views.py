@@ -1,0 +1,272 @@
+"""The commands of views: views list, show, rebuild, refresh, query, rollback, path."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from samovar.service.cli.refusals import told
+from samovar.service.cli.service import Config, Json
+from samovar.service.cli.spark import Master
+
+if TYPE_CHECKING:
+    from samovar.service.config.models import ServiceFile
+    from samovar.service.views.build import Made
+    from samovar.service.views.commands import Listed, Rows
+
+VIEWS_HELP = "Views: Spark SQL over what a service holds, published as Parquet for anyone to read."
+
+LIST_HELP = """List the views of a service: version, rows, when it was made.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+SHOW_HELP = """Show a view: its columns, its versions, and the offsets and rule versions that it stands for.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+REBUILD_HELP = """Make views anew from all that their sources hold, and publish them. Without NAME, all.
+
+Readers see the old version until the new one is whole. It can be stopped at any moment and run again.
+
+Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused."""
+
+REFRESH_HELP = """Bring views up to date, as their files say: `full`, or `incremental` by offsets. Without NAME, all.
+
+An incremental view makes only the partitions anew that have new rows; late ones rewrite theirs. Where nothing is new,
+nothing is made.
+
+Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused."""
+
+QUERY_HELP = """Show rows of a view, or run a query in Spark's SQL, to which all published views are tables.
+
+In SQL a view's name has `_` for `-`. Without --sql no Spark is needed.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+ROLLBACK_HELP = """Show readers the version of a view before the current one, or another that is still there.
+
+The next rebuild or refresh makes a newer one. Exit codes: 0 fine, 2 wrong usage or refused."""
+
+PATH_HELP = """Print the folder of a view's current version, for DuckDB, Spark, Trino and other readers of Parquet.
+
+The folder stays as it is while newer versions are made, until `keep` of them are.
+
+Exit codes: 0 fine, 2 wrong usage or refused."""
+
+FAILED = 1
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)]
+
+
+class Reader(StrEnum):
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+    TRINO = "trino"
+
+
+def register(app: typer.Typer) -> None:
+    views = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=VIEWS_HELP)
+    views.command(name="list", help=LIST_HELP)(views_list)
+    views.command(name="show", help=SHOW_HELP)(views_show)
+    views.command(name="rebuild", help=REBUILD_HELP)(views_rebuild)
+    views.command(name="refresh", help=REFRESH_HELP)(views_refresh)
+    views.command(name="query", help=QUERY_HELP)(views_query)
+    views.command(name="rollback", help=ROLLBACK_HELP)(views_rollback)
+    views.command(name="path", help=PATH_HELP)(views_path)
+    app.add_typer(views, name="views")
+
+
+def _settings(config: Any) -> ServiceFile:
+    from samovar.service.config.loading import load_service
+
+    return load_service(config)
+
+
+def views_list(config: Config, *, json: Json = False) -> None:
+    from samovar.service.views.commands import list_views
+
+    with told():
+        found = list_views(_settings(config))
+    if json:
+        print(jsonlib.dumps([each.to_json() for each in found], ensure_ascii=False))
+        return
+    for line in _lines(found):
+        print(line)
+
+
+def _lines(found: list[Listed]) -> list[str]:
+    if not found:
+        return ["no views"]
+    wide = max(len(each.view.name) for each in found)
+    return [f"{each.view.name:{wide}}  {_state(each)}" for each in found]
+
+
+def _state(each: Listed) -> str:
+    from samovar.patterns.follow import iso_time
+
+    made = each.manifest
+    if made is None:
+        return f"{each.view.refresh}, never made"
+    changed = "; its file changed since" if made.digest != each.view.digest else ""
+    return f"{each.view.refresh}, version {made.version}, {made.rows:,} rows, made {iso_time(made.made_ms)}{changed}"
+
+
+def views_show(config: Config, name: Name, *, json: Json = False) -> None:
+    from samovar.service.views.commands import show
+
+    with told():
+        found = show(_settings(config), name)
+    if json:
+        print(jsonlib.dumps(found.to_json(), ensure_ascii=False))
+        return
+    print(f"{found.view.name}: {found.view.title}\n{_state(found)}")
+    if found.manifest is None:
+        return
+    made = found.manifest
+    print(f"versions: {', '.join(map(str, found.versions))}; {found.path}")
+    for column, kind in made.columns.items():
+        marks = ["key"] * (column in found.view.key) + ["partition"] * (column in found.view.partitioning)
+        print(f"  {column} {kind}" + (f" ({', '.join(marks)})" if marks else ""))
+    for source, offsets in made.sources.items():
+        for at, (start, end) in offsets.items():
+            print(f"  {source}: {at} from {start:,} up to {end:,}")
+    for rule, version in made.rules.items():
+        print(f"  rule {rule} version {version}")
+
+
+def views_rebuild(config: Config, names: Names = None, *, master: Master = None, json: Json = False) -> None:
+    _make(config, names or [], master, json, anew=True)
+
+
+def views_refresh(config: Config, names: Names = None, *, master: Master = None, json: Json = False) -> None:
+    _make(config, names or [], master, json, anew=False)
+
+
+def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew: bool) -> None:
+    from samovar.common.errors import Refused
+    from samovar.service.spark.progress import Showing
+
+    failed = False
+    with told():
+        from samovar.service.spark.session import starting_for
+        from samovar.service.topology.logs import opened
+        from samovar.service.views.commands import chosen, rebuild, refresh
+
+        settings = _settings(config)
+        chosen(settings, names)  # what is wrong with the files is told before Spark starts
+        with (
+            Showing(sys.stderr, as_json=json) as showing,
+            starting_for(settings, "samovar views", master, showing.say) as start,
+            opened(settings) as log,
+        ):
+            for made in (rebuild if anew else refresh)(settings, log, start.ready(), names, showing):
+                showing.clear()
+                if isinstance(made, Refused):
+                    failed = True
+                    print(made, file=sys.stderr)
+                else:
+                    print(jsonlib.dumps(_made_json(made), ensure_ascii=False) if json else _made_text(made), flush=True)
+    raise typer.Exit(FAILED if failed else 0)
+
+
+def _made_json(made: Made) -> dict[str, Any]:
+    from samovar.service.views.commands import manifest_json
+
+    manifest = None if made.manifest is None else manifest_json(made.manifest)
+    return {"view": made.view.name, "seconds": round(made.seconds, 3), "made": manifest, "notes": list(made.notes)}
+
+
+def _made_text(made: Made) -> str:
+    notes = "".join(f"\n  {note}" for note in made.notes)
+    manifest = made.manifest
+    if manifest is None:
+        return f"{made.view.name}: nothing new{notes}"
+    how = "" if manifest.kind == "full" else f", {len(manifest.written)} partitions made anew"
+    return f"{made.view.name}: version {manifest.version}, {manifest.rows:,} rows{how}, {made.seconds:.1f} s{notes}"
+
+
+def views_query(
+    config: Config,
+    name: Name,
+    *,
+    sql: Annotated[str | None, typer.Option(metavar="SQL", help="A query; otherwise the first rows.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
+    json: Json = False,
+) -> None:
+    from samovar.service.rules.audit import record_reading
+    from samovar.service.topology.logs import opened
+    from samovar.service.views.commands import query
+
+    with told():
+        settings = _settings(config)
+        found = query(settings, name, sql, limit)
+        with opened(settings) as log:
+            record_reading(log, settings, "views query", {"view": name})
+    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _table(found))
+
+
+def _table(found: Rows) -> str:
+    from samovar.service.views.commands import plain
+
+    cells = [list(found.columns), *([_cell(plain(value)) for value in row] for row in found.rows)]
+    wide = [max(len(row[place]) for row in cells) for place in range(len(found.columns))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in cells]
+    return "\n".join([lines[0], "  ".join("-" * width for width in wide), *lines[1:]])
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
+
+
+def views_rollback(
+    config: Config,
+    name: Name,
+    *,
+    to: Annotated[int | None, typer.Option(min=1, metavar="N", help="This version.", show_default=False)] = None,
+) -> None:
+    from samovar.service.views.commands import roll_back
+
+    with told():
+        manifest = roll_back(_settings(config), name, to)
+    print(f"{name}: version {manifest.version}, {manifest.rows:,} rows")
+
+
+def views_path(
+    config: Config,
+    name: Name,
+    *,
+    reader: Annotated[Reader | None, typer.Option("--for", help="A statement for this reader instead.")] = None,
+) -> None:
+    from samovar.service.views.commands import show
+    from samovar.service.views.store import never_made
+
+    with told():
+        found = show(_settings(config), name)
+        if found.path is None:
+            raise never_made(name)
+        print(found.path if reader is None else _statement(found, reader))
+
+
+def _statement(found: Listed, reader: Reader) -> str:
+    path, table = found.path, found.view.table
+    if reader is Reader.DUCKDB:
+        return f"create or replace view {table} as select * from read_parquet('{path}/**/*.parquet');"  # noqa: S608 - for people to paste
+    if reader is Reader.SPARK:
+        return f"create or replace temporary view {table} using parquet options (path '{path}');"
+    parts = ", ".join(f"'{column}'" for column in found.view.partitioning)
+    more = f", partitioned_by = array[{parts}]" if parts else ""
+    columns = found.manifest.columns if found.manifest else {}
+    # Trino wants partition columns last.
+    ordered = sorted(columns.items(), key=lambda item: item[0] in found.view.partitioning)
+    typed = ", ".join(f'"{column}" {_trino(kind)}' for column, kind in ordered)
+    return f"create table {table} ({typed}) with (external_location = 'file://{path}', format = 'PARQUET'{more});"
+
+
+def _trino(kind: str) -> str:
+    kinds = {"string": "varchar", "int": "integer", "timestamp": "timestamp(6)", "binary": "varbinary"}
+    return kinds.get(kind, kind.replace("<", "(").replace(">", ")").replace("string", "varchar"))

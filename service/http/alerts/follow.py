@@ -1,0 +1,202 @@
+"""The thread that reads what the HTTP process keeps: alerts and labels into the index, tokens into memory.
+
+One reader for all topics. A log that does not answer is asked again; a damaged index is thrown away and folded again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
+from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.service.config.models import ServiceFile
+from samovar.service.http.alerts.index import Alert, AlertsIndex, read_alert
+from samovar.service.http.auth import tokens as access
+from samovar.service.http.auth.tokens import Tokens
+from samovar.service.rules import labels as labels_topic
+
+POLL_RECORDS = 5_000
+POLL_S = 0.2
+AGAIN_S = 1.0
+CLOSE_S = 5.0
+LOOK_S = 5.0  # whether topics are still the same
+
+LOGGER = logging.getLogger("samovar.http")
+OnAlerts: TypeAlias = Callable[[Sequence[Alert], Mapping[int, int]], None]
+
+
+class Follower:
+    """Reads on until it is closed. `position` is what the index has of each partition of alerts."""
+
+    def __init__(
+        self,
+        settings: ServiceFile,
+        log: Log,
+        index: AlertsIndex,
+        on_alerts: OnAlerts,
+        tokens: Tokens | None = None,
+    ) -> None:
+        self._settings, self._log, self._index, self._on_alerts = settings, log, index, on_alerts
+        self._tokens = tokens
+        self._access = access.topic_of(settings.service)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self.position: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self.skipped = 0  # records that are no alerts and no labels
+        self.trouble: str | None = None
+        self.is_caught_up = False
+        self._changed = threading.Condition()
+        self._looked_s = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join(CLOSE_S)
+
+    @property
+    def now(self) -> dict[int, int]:
+        """Where live alerts begin for one who comes new: while old ones are still being read, behind those."""
+        return {number: max(after, self._ends.get(number, 0)) for number, after in self.position.items()}
+
+    def wait_begun(self, timeout_s: float) -> bool:
+        """Whether it knows where the alerts begin, or will within this time."""
+        if self.position:
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self.position), timeout_s)
+
+    def wait_for(self, at: TopicPartition, offset: int, timeout_s: float) -> bool:
+        """Whether the index has all of the alerts before an offset, or will within this time."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.position.get(at.partition, 0) >= offset, max(deadline - time.monotonic(), 0)
+            )
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._follow()
+            except sqlite3.DatabaseError as error:
+                self.trouble = f"the index of alerts is made anew: {error}"
+                self._index.renew()
+            except (LogUnavailable, Fenced, Refused) as error:
+                self.trouble = str(error).splitlines()[0]
+            except Exception as error:  # the last line of defence: without this thread no token could be removed
+                LOGGER.error("what the HTTP process follows cannot be read", exc_info=error)
+                self.trouble = f"internal error: {type(error).__name__}"
+            self._ending.wait(AGAIN_S)
+
+    def _follow(self) -> None:
+        names = [self._settings.alerts.topic, labels_topic.topic_of(self._settings.service)]
+        names += [] if self._tokens is None else [self._access]
+        topics = self._log.topics(names)
+        if self._tokens is not None:
+            self._tokens.renew(access.load_tokens(self._log, self._settings.service))
+        starts, ends = self._starts(topics)
+        if not starts:
+            return
+        topic = self._settings.alerts.topic
+        self._ends = {at.partition: end for at, end in ends.items() if at.topic == topic}
+        self._index.begin(topics, {at: start for at, start in starts.items() if at.topic != self._access})
+        reader = self._log.reader(starts)
+        positions = dict(starts)
+        self._moved(positions)
+        try:
+            while not self._ending.is_set():
+                batch = reader.poll(POLL_RECORDS, POLL_S)
+                self._take(batch, reader, positions)
+                self.trouble = None
+                self.is_caught_up = self.is_caught_up or all(positions[at] >= end for at, end in ends.items())
+                if self._are_others(topics, names, has_more=bool(batch)):
+                    return  # one was made since, or deleted and made again: begin again
+        finally:
+            reader.close()
+
+    def _are_others(self, topics: Mapping[str, Topic], names: Sequence[str], *, has_more: bool) -> bool:
+        """Whether the log has other topics under these names: looked at whenever it is quiet while one is missing, and
+        every few seconds in any case.
+        """
+        now = time.monotonic()
+        is_due = now - self._looked_s > LOOK_S or (len(topics) < len(set(names)) and not has_more)
+        if not is_due:
+            return False
+        self._looked_s = now
+        return {each.name: each.id for each in self._log.topics(names).values()} != {
+            each.name: each.id for each in topics.values()
+        }
+
+    def _starts(self, topics: Mapping[str, Topic]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        starts: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        for topic in topics.values():
+            if self._tokens is not None and topic.name == self._access:
+                stored = {0: self._tokens.next}  # what was before has been folded, removals included
+            else:
+                stored = self._index.positions(topic)
+            places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            for at, (begin, end) in self._log.bounds(places).items():
+                first = max(begin, end - self._index.most) if topic.name == self._settings.alerts.topic else begin
+                known = stored.get(at.partition)
+                starts[at] = first if known is None or known > end else max(known, begin)
+                ends[at] = end
+        return starts, ends
+
+    def _take(self, batch: Sequence[Records], reader: Reader, positions: dict[TopicPartition, int]) -> None:
+        alerts: list[Alert] = []
+        labels: list[labels_topic.Label] = []
+        moved: dict[TopicPartition, int] = {}
+        for records in batch:
+            at = TopicPartition(records.topic, records.partition)
+            if self._tokens is not None and at.topic == self._access:
+                self._tokens.fold(records)
+                continue
+            moved[at] = reader.position(at)
+            if at.topic == self._settings.alerts.topic:
+                alerts += self._alerts(records)
+            else:
+                labels += self._labels(records)
+        if moved:
+            new = self._index.take(alerts, labels, moved)
+            positions |= moved
+            self._moved(positions)
+            if new:
+                self._on_alerts(new, dict(self.position))
+        for at in positions:
+            positions[at] = max(positions[at], reader.position(at))
+
+    def _labels(self, records: Records) -> list[labels_topic.Label]:
+        found = []
+        for _, value in records.pairs():
+            try:
+                found += [] if value is None else [labels_topic.unpack(value)]
+            except (ValueError, KeyError, TypeError):
+                self.skipped += 1
+        return found
+
+    def _alerts(self, records: Records) -> list[Alert]:
+        found = []
+        rows = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
+        for offset, logged, (_, value) in rows:
+            alert = read_alert(records.partition, offset, logged, value)
+            if alert is None:
+                self.skipped += 1
+            else:
+                found.append(alert)
+        return found
+
+    def _moved(self, positions: Mapping[TopicPartition, int]) -> None:
+        with self._changed:
+            topic = self._settings.alerts.topic
+            self.position = {at.partition: after for at, after in sorted(positions.items()) if at.topic == topic}
+            self._changed.notify_all()

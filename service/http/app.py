@@ -1,0 +1,125 @@
+"""The HTTP API and the pages of a service, put together: routers under /api/v1, pages at /, layers around both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI
+
+from samovar import __version__
+from samovar.service.http import middleware as http_guard
+from samovar.service.http import pages as http_pages
+from samovar.service.http import problems as http_problems
+from samovar.service.http import proxies as http_proxies
+from samovar.service.http.request import bearer
+from samovar.service.http.routes import access as api_access
+from samovar.service.http.routes import alerts as api_alerts
+from samovar.service.http.routes import keys as api_keys
+from samovar.service.http.routes import lists as api_lists
+from samovar.service.http.routes import publish as api_publish
+from samovar.service.http.routes import rules as api_rules
+from samovar.service.http.routes import status as api_status
+from samovar.service.http.routes import streams as api_streams
+from samovar.service.http.routes import view_versions as api_views_making
+from samovar.service.http.routes import views as api_views
+from samovar.service.http.state import World
+
+PREFIX = "/api/v1"
+PROBLEM = {
+    "description": "Refused: application/problem+json, with a code of docs/errors.md.",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+PROBLEM_SCHEMA = {
+    "type": "object",
+    "required": ["type", "title", "status", "code"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string"},
+        "detail": {"type": "string"},
+        "hint": {"type": "string"},
+        "instance": {"type": "string"},
+    },
+}
+# /rules/plan and the like come before /rules/{rule}.
+ROUTERS = (
+    api_access,
+    api_status,
+    api_alerts,
+    api_keys,
+    api_lists,
+    api_publish,
+    api_rules,
+    api_streams,
+    api_views,
+    api_views_making,
+)
+
+
+def app_of(world: World) -> FastAPI:
+    """The app. Its life is the world's: threads begin when it starts, and end when it does."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        world.hub.bind(asyncio.get_running_loop())
+        await asyncio.to_thread(world.start)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(world.close)
+
+    app = FastAPI(
+        title=f"Samovar: {world.settings.service}",
+        version=__version__,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        lifespan=life,
+    )
+    app.state.world = world
+    http_problems.register(app)
+    api = APIRouter(prefix=PREFIX, dependencies=[Depends(bearer)], responses={"4XX": PROBLEM, "5XX": PROBLEM})
+    api.include_router(api_status.probes)
+    for module in ROUTERS:
+        api.include_router(module.router)
+    app.include_router(api)
+    app.include_router(api_status.probes, include_in_schema=False)
+    app.add_api_route("/metrics", api_status.metrics, include_in_schema=False)
+    http_pages.register(app)
+    _describe(app)
+    _guard(app, world)
+    return app
+
+
+def _guard(app: FastAPI, world: World) -> None:
+    """The last one added is the first to see a request."""
+    limits = world.settings.http
+    app.add_middleware(http_guard.Sizes, most_bytes=limits.max_request_bytes)
+    app.add_middleware(http_guard.Rates, per_s=float(limits.requests_per_s), burst=limits.requests_per_s * 2)
+    app.add_middleware(http_guard.Origins)
+    app.add_middleware(http_guard.Hosts, world=world)
+    app.add_middleware(http_guard.Headers)
+    app.add_middleware(http_guard.Counting, world=world)
+    app.add_middleware(http_proxies.Proxies, trusted=limits.trusted_proxies)
+
+
+def _describe(app: FastAPI) -> None:
+    """The OpenAPI document: validation errors are problems here, too."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = made()
+        schemas = found.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Problem"] = PROBLEM_SCHEMA
+        for path in found["paths"].values():
+            for operation in path.values():
+                operation.get("responses", {}).pop("422", None)  # FastAPI's own form; 4XX says ours
+        schemas.pop("HTTPValidationError", None)
+        schemas.pop("ValidationError", None)
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]

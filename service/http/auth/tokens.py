@@ -1,0 +1,353 @@
+"""Who may do what: API tokens with roles, in a compacted topic of one partition, `{service}-access`. Format 1.
+
+A record's key is the token's name; its value JSON, with the token only as its hash:
+
+    {"v": 1, "name", "role": viewer | author | operator, "hash": SHA-256 as hex, "at": epoch ms, "by"}
+
+A token has 256 random bits, so that a plain hash is enough: there is nothing to guess. It is shown once, when it is
+made. Further records, whose keys no token can have:
+
+    #mask            {"v": 1, "secret"}: of pseudonyms (samovar.service.http.masking.fields), so that all nodes give the
+    same
+    #closed          {"v": 1, "at"}: a token was made. Written before the first one and never deleted: from then on no
+                     tokens means nobody, after any compaction and on every node
+    #session:HASH    {"v": 1, "token", "token_hash", "at", "seen"}: a browser's login
+    (samovar.service.http.auth.sessions)
+
+Every node follows the topic: a token that is removed is refused within a second or so. A record that cannot be read
+gives nobody anything. Where the topic itself was lost, the audit trail still says that a token was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from samovar.changelog.cursors import read_all
+from samovar.changelog.log import Append, Log, Records, TopicPartition
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
+from samovar.service.config.models import ServiceFile
+from samovar.service.rules import audit
+from samovar.service.topology.own_topics import ensure_topic
+from samovar.service.topology.side_topics import access_topic
+from samovar.service.topology.topics import Role as TopicRole
+
+FORMAT = 1
+PREFIX = "smv_"
+MASK = "#mask"
+CLOSED = "#closed"
+SESSION = "#session:"
+MADE = "token added"  # as the audit trail has it
+ENDED_KEPT = 10_000  # sessions that ended here, so that an older record cannot bring one back
+LOGGER = logging.getLogger("samovar.access")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
+
+
+class Role(IntEnum):
+    """Each may what the one before it may. An operator also sees what is marked `pii`."""
+
+    VIEWER = 1
+    AUTHOR = 2
+    OPERATOR = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+WORDS = tuple(role.word for role in Role)
+
+# What a role may, as pages ask for it.
+RIGHTS = {
+    "read": Role.VIEWER,
+    "label": Role.AUTHOR,
+    "rules": Role.AUTHOR,
+    "ingest": Role.OPERATOR,
+    "operate": Role.OPERATOR,
+    "pii": Role.OPERATOR,
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is kept."""
+
+    name: str
+    role: Role
+    hash: str
+    at: int
+    by: str
+
+    def data(self) -> dict[str, Any]:
+        """For people: without the hash."""
+        return {"name": self.name, "role": self.role.word, "at": self.at, "by": self.by}
+
+
+@dataclass(frozen=True)
+class Who:
+    """Whoever asks. Without a role they may nothing but log in."""
+
+    name: str | None
+    role: Role | None
+
+    def may(self, right: str) -> bool:
+        return self.role is not None and self.role >= RIGHTS[right]
+
+    @property
+    def rights(self) -> list[str]:
+        return [right for right in RIGHTS if self.may(right)]
+
+
+NOBODY = Who(None, None)
+LOCAL = Who("local", Role.OPERATOR)  # on this machine, where there is no token at all
+
+
+def topic_of(service: str) -> str:
+    return access_topic(service).name
+
+
+def role_of(word: str) -> Role:
+    if word not in WORDS:
+        hint = did_you_mean(word, WORDS) or f"Roles are {', '.join(WORDS)}."
+        raise Refused("unknown-role", f"there is no role `{word}`", hint)
+    return Role[word.upper()]
+
+
+def hash_of(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# ---------------------------------------------------------------- what the topic says
+
+
+@dataclass(frozen=True)
+class Session:
+    """A browser's login with a token, by the hash of its id. It is worth what the token is worth now."""
+
+    hash: str
+    token: str
+    token_hash: str
+    at: int
+    seen: int
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "v": FORMAT,
+            "token": self.token,
+            "token_hash": self.token_hash,
+            "at": self.at,
+            "seen": self.seen,
+        }
+
+
+class Tokens:
+    """All tokens and sessions as of the last record folded. Threads may share it: a change replaces the whole."""
+
+    def __init__(self) -> None:
+        self._by_name: Mapping[str, Token] = {}
+        self._by_hash: Mapping[str, Token] = {}
+        self._sessions: Mapping[str, Session] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._changed = threading.Condition()
+        self.was_made = False  # a token, at any time: without one left, nobody may do anything
+        self.mask_secret: bytes | None = None
+        self.next = 0  # the offset after the last record
+        self.on_change: Callable[[], None] = _nothing
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def all(self) -> list[Token]:
+        return sorted(self._by_name.values(), key=lambda token: token.name)
+
+    @property
+    def sessions(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def get(self, name: str) -> Token | None:
+        return self._by_name.get(name)
+
+    def named_by(self, text: str) -> Token | None:
+        """The token of this text. Looked up by its hash, and compared in constant time all the same."""
+        wanted = hash_of(text)
+        found = self._by_hash.get(wanted)
+        return found if found is not None and hmac.compare_digest(found.hash, wanted) else None
+
+    def who(self, text: str) -> Who | None:
+        """Whose token this is."""
+        found = self.named_by(text)
+        return None if found is None else Who(found.name, found.role)
+
+    def session(self, hashed: str) -> Session | None:
+        return self._sessions.get(hashed)
+
+    def token_of(self, session: Session) -> Token | None:
+        """The token that a session was opened with: none where that was removed, also where its name was used again."""
+        found = self._by_name.get(session.token)
+        return found if found is not None and hmac.compare_digest(found.hash, session.token_hash) else None
+
+    def wait_for_session(self, hashed: str, timeout_s: float) -> None:
+        """For one that another node may have opened this moment."""
+        with self._changed:
+            self._changed.wait_for(lambda: hashed in self._sessions, timeout_s)
+
+    def fold(self, records: Records) -> None:
+        self.fold_pairs(records.pairs(), records.next)
+
+    def fold_pairs(self, pairs: Iterable[tuple[bytes | None, bytes | None]], after: int = 0) -> None:
+        with self._changed:
+            tokens, sessions = dict(self._by_name), dict(self._sessions)
+            for key, value in pairs:
+                name = (key or b"").decode("utf-8", "replace")
+                try:
+                    self._take(name, value, tokens, sessions)
+                except (ValueError, KeyError, TypeError, AttributeError, Refused) as error:
+                    LOGGER.warning("the record `%s` of the access topic cannot be read: %s", name[:80], error)
+                    tokens.pop(name, None)
+            self._put(tokens, sessions)
+            self.next = max(self.next, after)
+            self._changed.notify_all()
+        self.on_change()
+
+    def _take(self, name: str, value: bytes | None, tokens: dict[str, Token], sessions: dict[str, Session]) -> None:
+        if name == MASK:
+            self.mask_secret = self.mask_secret if value is None else bytes.fromhex(json.loads(value)["secret"])
+        elif name.startswith(SESSION):
+            hashed = name.removeprefix(SESSION)
+            if value is None:
+                sessions.pop(hashed, None)
+            elif hashed not in self._ended:
+                raw = _known(json.loads(value))
+                found = Session(hashed, raw["token"], raw["token_hash"], int(raw["at"]), int(raw["seen"]))
+                sessions[hashed] = max(sessions.get(hashed, found), found, key=lambda each: each.seen)
+        else:
+            self.was_made = True  # also where it is a token no more, or one that only a newer version can read
+            if name == CLOSED:
+                return
+            if value is None:
+                tokens.pop(name, None)
+            else:
+                tokens[name] = _unpacked(value)
+
+    def _put(self, tokens: Mapping[str, Token], sessions: Mapping[str, Session]) -> None:
+        self._by_name, self._sessions = tokens, sessions
+        self._by_hash = {token.hash: token for token in tokens.values()}
+
+    def end(self, sessions: Iterable[str]) -> None:
+        """Forget sessions at once, whatever older record is still on its way."""
+        with self._changed:
+            gone = set(sessions)
+            self._ended |= dict.fromkeys(gone)
+            while len(self._ended) > ENDED_KEPT:
+                self._ended.popitem(last=False)
+            self._sessions = {hashed: each for hashed, each in self._sessions.items() if hashed not in gone}
+        self.on_change()
+
+    def renew(self, found: Tokens) -> None:
+        """Be what the topic holds now: what was deleted from it while nobody read is gone here, too."""
+        with self._changed:
+            kept = {hashed: each for hashed, each in found._sessions.items() if hashed not in self._ended}
+            self._put(found._by_name, kept)
+            self.was_made = self.was_made or found.was_made
+            self.mask_secret = found.mask_secret or self.mask_secret
+            self.next = found.next
+            self._changed.notify_all()
+        self.on_change()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _known(raw: dict[str, Any]) -> dict[str, Any]:
+    if raw["v"] > FORMAT:
+        raise Refused(
+            "format-newer",
+            "it was written by a newer version of Samovar",
+            "Use the version that wrote it, or a newer one.",
+        )
+    return raw
+
+
+def _unpacked(value: bytes) -> Token:
+    raw = _known(json.loads(value))
+    return Token(raw["name"], role_of(raw["role"]), str(raw["hash"]), raw["at"], raw["by"])
+
+
+def load_tokens(log: Log, service: str) -> Tokens:
+    """All that is in the topic now."""
+    found, at = Tokens(), TopicPartition(topic_of(service), 0)
+    if at.topic in log.topics([at.topic]):
+        for records in read_all(log, at):
+            found.fold(records)
+    return found
+
+
+# ---------------------------------------------------------------- changing them
+
+
+def ensure_access(settings: ServiceFile, log: Log) -> Tokens:
+    """The topic, made where it is missing, with a secret for pseudonyms in it.
+
+    A topic that says nothing of tokens may be one that was deleted and made again: then the audit trail says so, and
+    the topic is told once more.
+    """
+    found = _with_secret(settings, log)
+    if not found.was_made and audit.has(log, settings, MADE):
+        log.append([Append(topic_of(settings.service), [_closed()], 0)])
+        found = load_tokens(log, settings.service)
+    return found
+
+
+def _with_secret(settings: ServiceFile, log: Log) -> Tokens:
+    ensure_topic(settings, log, TopicRole.ACCESS)
+    found = load_tokens(log, settings.service)
+    if found.mask_secret is None:
+        value = json.dumps({"v": FORMAT, "secret": secrets.token_hex(32)}).encode()
+        log.append([Append(topic_of(settings.service), [(MASK.encode(), value)], 0)])
+        found = load_tokens(log, settings.service)  # another one may have been first, and the last one counts
+    return found
+
+
+def _closed() -> tuple[bytes, bytes]:
+    return CLOSED.encode(), json.dumps({"v": FORMAT, "at": int(time.time() * 1000)}).encode()
+
+
+def add_token(settings: ServiceFile, log: Log, name: str, role: Role, by: str) -> str:
+    """Make a token and give it: this is the only time that anybody sees it."""
+    if not _NAME.match(name):
+        hint = "Write 1 to 64 letters, digits, `.`, `_`, `@` or `-`: anna, or deploy-bot."
+        raise Refused("bad-token-name", f"`{name[:80]}` cannot be a token's name", hint)
+    known = _with_secret(settings, log)
+    if known.get(name) is not None:
+        hint = f"Remove it first: `samovar tokens remove CONFIG {name}`; or choose another name."
+        raise Refused("token-exists", f"there is a token `{name}` already", hint)
+    token = PREFIX + secrets.token_urlsafe(32)
+    value = {"v": FORMAT, "name": name, "role": role.word, "hash": hash_of(token)}
+    packed = json.dumps({**value, "at": int(time.time() * 1000), "by": by}).encode()
+    # First that there is one: whatever happens between the two, the API is not open any more.
+    first = [] if known.was_made else [_closed()]
+    log.append([Append(topic_of(settings.service), [*first, (name.encode(), packed)], 0)])
+    return token
+
+
+def remove_token(settings: ServiceFile, log: Log, name: str) -> None:
+    known = load_tokens(log, settings.service)
+    if known.get(name) is None:
+        names = [token.name for token in known.all]
+        hint = did_you_mean(name, names) or "`samovar tokens list CONFIG` shows all."
+        raise Refused("unknown-token", f"there is no token `{name[:80]}`", hint)
+    log.append([Append(topic_of(settings.service), [(name.encode(), None)], 0)])

@@ -1,0 +1,144 @@
+"""Questions about state go to the node whose container owns it: this process answers for the stores beside it, and asks
+the HTTP process beside another container for the rest.
+
+Addresses come from the containers' own topic and from nowhere else; a forwarded question is never forwarded again, and
+goes with the token or the session of the caller, so that nobody learns more by asking another node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from samovar.changelog.formats.heartbeat import Presence
+from samovar.common.errors import Refused
+from samovar.service.http.request import cookie_of, credential_of
+from samovar.service.query.local_state import Task
+
+if TYPE_CHECKING:
+    from samovar.service.http.request import Asking
+
+HEADER = "samovar-tasks"  # the tasks that another node asks for
+ANSWER_S = 5.0
+ANSWER_BYTES = 20_000_000
+AT_ONCE = 8
+
+Answer = Callable[[Sequence[Task]], list[dict[str, Any]]]
+
+
+def gathered(
+    asking: Asking, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What all owners of these tasks answer, and those that did not. Without tasks, of all."""
+    wanted = list(tasks) if tasks is not None else _all_tasks(asking)
+    local, remote, missing = _owners(asking, wanted)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = {address: pool.submit(_ask, asking, address, path, own, query) for address, own in remote.items()}
+        found = _with_container(asking, here(local)) if local else []
+        for address, future in asked.items():
+            try:
+                found += future.result()
+            except Refused as refused:
+                missing += [{"stage": stage, "partition": at, "why": refused.what} for stage, at in remote[address]]
+    return found, missing
+
+
+def answered_here(asking: Asking, here: Answer) -> list[dict[str, Any]]:
+    """What this node holds of the tasks that another one asks for."""
+    given = read_tasks(asking.request.headers.get(HEADER, ""))
+    known = set(_all_tasks(asking))
+    return _with_container(asking, here([task for task in given if task in known]))
+
+
+def read_tasks(text: str) -> list[Task]:
+    """
+    >>> read_tasks("/0,by-user/3")
+    [('', 0), ('by-user', 3)]
+    """
+    found = []
+    for part in text.split(","):
+        stage, _, partition = part.rpartition("/")
+        if not partition.isdecimal() or len(partition) > 6:
+            raise Refused("bad-place", f"`{part[:80]}` is no task", "Other nodes write STAGE/PARTITION here.")
+        found.append((stage, int(partition)))
+    return found
+
+
+def _all_tasks(asking: Asking) -> list[Task]:
+    site = asking.world.shelf.site()
+    return [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
+
+
+def owners_of(asking: Asking) -> dict[Task, Presence]:
+    """Which container has which task, as far as containers told."""
+    seen = asking.world.watch.latest
+    return {(task.stage, task.partition): each for each in seen.presences for task in each.tasks}
+
+
+def _owners(asking: Asking, tasks: Sequence[Task]) -> tuple[list[Task], dict[str, list[Task]], list[dict[str, Any]]]:
+    """Tasks of this node, tasks by the address of another, and those that nobody can be asked for."""
+    owners = owners_of(asking)
+    world = asking.world
+    local: list[Task] = []
+    remote: dict[str, list[Task]] = {}
+    missing: list[dict[str, Any]] = []
+    for task in tasks:
+        owner = owners.get(task)
+        if (
+            owner is None
+            or owner.address == world.place.advertised
+            or (owner.address is None and owner.host == world.host)
+        ):
+            local.append(task)
+        elif owner.address is None:
+            why = f"container {owner.slot} on {owner.host} has it, and answers no questions: start it with --http"
+            missing.append({"stage": task[0], "partition": task[1], "why": why})
+        else:
+            remote.setdefault(owner.address, []).append(task)
+    return local, remote, missing
+
+
+def _with_container(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    owners = owners_of(asking)
+    for each in found:
+        owner = owners.get((each["stage"], each["partition"]))
+        each["container"] = None if owner is None else owner.slot
+    return found
+
+
+def _ask(
+    asking: Asking, address: str, path: str, tasks: Sequence[Task], query: dict[str, str | None]
+) -> list[dict[str, Any]]:
+    """Another node's answer: what it holds, hidden for whoever asks as all else is."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Refused("owner-silent", f"{address} is no address", "The container's record in the log is wrong.")
+    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)} | _shown(asking)
+    url = f"{address}/api/v1/held/{path}"
+    given = {name: value for name, value in {**query, **dict(asking.request.query_params)}.items() if value is not None}
+    try:
+        client_of = httpx2.Client(
+            timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=asking.world.verifying
+        )
+        with client_of as client:
+            response = client.get(url, params=given, headers=headers)
+        data = response.json() if len(response.content) <= ANSWER_BYTES else None
+    except (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        hint = "Ask again in a moment; `samovar status` says whether the container runs."
+        raise Refused("owner-silent", f"the node {address} does not answer", hint, type(error).__name__) from error
+    if response.status_code != 200 or not isinstance(data, list):
+        raise Refused("owner-silent", f"the node {address} answered with {response.status_code}", "Look at its log.")
+    return data
+
+
+def _shown(asking: Asking) -> dict[str, str]:
+    """What the caller showed here. Sessions are in the log: every node knows them."""
+    given = credential_of(asking.request)
+    if given.token is not None:
+        return {"authorization": f"Bearer {given.token}"}
+    return {} if given.session is None else {"cookie": f"{cookie_of(asking.world)}={given.session}"}

@@ -1,0 +1,149 @@
+"""What every endpoint needs of a request: the world, who asks, and whether they may."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from fastapi.responses import Response
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict
+
+from samovar.common.errors import Refused
+from samovar.service.http.auth.tokens import NOBODY, RIGHTS, Who
+from samovar.service.http.masking.fields import Masks
+from samovar.service.http.state import Credential, World
+
+API = "/api/v1"
+# What shows no event, key or alert. Another node that is asked (/held) has been asked by one that wrote it down.
+UNMARKED = ("/audit", "/completions", "/held", "/me", "/metrics", "/session", "/snapshots", "/status")
+LEAST_MS, MOST_MS = -(1 << 53), 1 << 53
+
+# Only for the OpenAPI document: who asks is found by `who_asks`, which takes the cookie of pages as well.
+bearer = HTTPBearer(auto_error=False, description="An API token, as `samovar tokens add` gives it.")
+
+
+class Body(BaseModel):
+    """What a request gives. A name that nobody knows is refused, not passed over."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+def world_of(request: Request) -> World:
+    found: World = request.app.state.world
+    return found
+
+
+def who_asks(request: Request) -> Who:
+    world, given = world_of(request), credential_of(request)
+    found = world.who(given)
+    if found.role is None and given.token is not None:
+        world.trail.refused(client_of(request))
+    return found
+
+
+def credential_of(request: Request) -> Credential:
+    """A token from the header, else a session from the cookie. A cookie is never a token, nor the other way round."""
+    header = request.headers.get("authorization", "")
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return Credential(token=token.strip())
+    return Credential(session=request.cookies.get(cookie_of(world_of(request))))
+
+
+def client_of(request: Request) -> str:
+    """The address that a request comes from, as a declared proxy tells it."""
+    return request.client.host if request.client is not None else ""
+
+
+def cookie_of(world: World) -> str:
+    """Its own name for each service: browsers keep cookies by host, whatever the port."""
+    return f"samovar-{world.settings.service}"
+
+
+class Asking:
+    """A request that was let in."""
+
+    def __init__(self, request: Request, who: Who) -> None:
+        self.request, self.who = request, who
+        self.world = world_of(request)
+
+    @property
+    def is_still_allowed(self) -> bool:
+        """For answers that go on: whether the caller is still who they were."""
+        return self.world.is_still(self.who, credential_of(self.request))
+
+    @property
+    def masks(self) -> Masks:
+        return self.world.masks(self.who)
+
+    @property
+    def name(self) -> str:
+        return self.who.name or "nobody"
+
+
+def need(right: str) -> Callable[[Request], Asking]:
+    """A dependency: whoever asks has this right."""
+
+    def check(request: Request) -> Asking:
+        who = who_asks(request)
+        if who.role is None:
+            raise Refused(
+                "access-token",
+                "this needs an API token that is known",
+                "Send `Authorization: Bearer TOKEN`; `samovar tokens add` makes one.",
+            )
+        if not who.may(right):
+            raise Refused(
+                "access-role",
+                f"the role {who.role.word} may not do this",
+                f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
+            )
+        asking = Asking(request, who)
+        if right != "ingest":  # which only writes, and is written down as that
+            _note_reading(asking)
+        return asking
+
+    return check
+
+
+def _note_reading(asking: Asking) -> None:
+    """That marked fields may be read in the clear here, and of which key: that as its pseudonym."""
+    world, request = asking.world, asking.request
+    path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
+    if not asking.who.may("pii") or path.startswith(UNMARKED) or not world.marks_pii:
+        return
+    key = request.path_params.get("key")
+    shown = "" if key is None else f" {world.masks(NOBODY).alias(key)}"
+    world.trail.count(asking.name, "unmasked read", f"{request.method} {path}{shown}")
+
+
+Reading = Annotated[Asking, Depends(need("read"))]
+Labelling = Annotated[Asking, Depends(need("label"))]
+Authoring = Annotated[Asking, Depends(need("rules"))]
+Operating = Annotated[Asking, Depends(need("operate"))]
+Ingesting = Annotated[Asking, Depends(need("ingest"))]
+
+
+def answered(data: Any, status: int = 200) -> Response:
+    """JSON as it is: no second look at every value, which for a page of alerts takes longer than the search."""
+    return Response(json_text(data).encode("utf-8", "replace"), status, media_type="application/json")
+
+
+def json_text(data: Any) -> str:
+    """One line. A number that JSON has no word for (an event may say 1e999) is null."""
+    try:
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,81 @@
+"""Who asks: /me and /session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar import __version__
+from samovar.common.errors import Refused
+from samovar.service.http.auth.tokens import Who
+from samovar.service.http.request import Body, answered, client_of, cookie_of, who_asks, world_of
+from samovar.service.http.schemas.alerts import answers_with
+from samovar.service.http.schemas.state import Me
+from samovar.service.http.state import now_ms
+
+router = APIRouter(tags=["access"])
+
+
+@router.get("/me", responses=answers_with(Me))
+def me(request: Request) -> Response:
+    """Who asks, and what they may. Without a token that is known the role is null."""
+    return answered(_told(request, who_asks(request)))
+
+
+class Login(Body):
+    token: str = Field(max_length=500)
+
+
+@router.post("/session", responses=answers_with(Me))
+def log_in(request: Request, body: Login) -> Response:
+    """For pages: a session, by a cookie that no script can read and no other site can send."""
+    world = world_of(request)
+    token = world.tokens.named_by(body.token.strip())
+    if token is None:
+        world.trail.refused(client_of(request))
+        raise Refused("access-token", "this token is not known", "`samovar tokens list CONFIG` shows all names.")
+    name = cookie_of(world)
+    session = world.sessions.open(world.tokens, token, request.cookies.get(name), now_ms())
+    world.trail.record(token.name, "logged in", {"client": client_of(request)})
+    response = answered(_told(request, Who(token.name, token.role)))
+    response.set_cookie(
+        name,
+        session,
+        max_age=world.settings.http.session_ms // 1000,
+        httponly=True,
+        samesite="strict",
+        secure=_is_secure(request),
+        path="/",
+    )
+    return response
+
+
+@router.delete("/session", status_code=204)
+def log_out(request: Request) -> Response:
+    """End the session. The token stays good: `samovar tokens remove` ends it."""
+    world = world_of(request)
+    name = cookie_of(world)
+    given = request.cookies.get(name)
+    ended = None if given is None else world.sessions.end(world.tokens, given)
+    if ended is not None:
+        world.trail.record(ended.token, "logged out", {"client": client_of(request)})
+    response = Response(status_code=204)
+    response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=_is_secure(request))
+    return response
+
+
+def _is_secure(request: Request) -> bool:
+    """Whether the browser speaks TLS, with this process or with a proxy that is declared."""
+    return request.url.scheme == "https"
+
+
+def _told(request: Request, who: Who) -> dict[str, Any]:
+    world = world_of(request)
+    role = None if who.role is None else who.role.word
+    known = {"service": world.settings.service, "version": __version__} if role is not None else {}
+    access = "open" if world.is_open else "tokens"
+    masked = world.masks(who).hidden if role is not None else []
+    return {**known, "access": access, "name": who.name, "role": role, "may": who.rights, "masked": masked}

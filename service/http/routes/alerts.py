@@ -1,0 +1,296 @@
+"""/alerts: searched, one with its events and its why, labelled, counted, and live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
+
+from samovar.common.errors import Refused
+from samovar.service.http.alerts.index import Alert
+from samovar.service.http.alerts.query import (
+    Search,
+    counts,
+    label_of,
+    one,
+    precisions,
+    search,
+    values,
+    versions_of,
+)
+from samovar.service.http.masking.fields import Masks
+from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
+from samovar.service.http.routes.live import Wish, listen, read_position
+from samovar.service.http.routes.timeline import timeline
+from samovar.service.http.schemas.alerts import (
+    AlertCounts,
+    AlertsPage,
+    AlertWhole,
+    LabelMade,
+    LabelName,
+    Precisions,
+    answers_with,
+)
+from samovar.service.http.schemas.state import Spread
+from samovar.service.http.state import World
+from samovar.service.query.key_lookup import lookup
+from samovar.service.rules import audit, labels
+from samovar.service.rules.lineage import Flow
+
+router = APIRouter(prefix="/alerts", tags=["alerts"])
+
+HOUR_MS = 3_600_000
+LIVE_TEXTS = 2_000
+BEGUN_S = 10.0  # for the first look at the alerts, just after the process began
+Ms = Annotated[int, Query(ge=LEAST_MS, le=MOST_MS)]
+Word = Annotated[str, Query(max_length=500)]
+RuleNames = Annotated[list[str] | None, Query(alias="rule", max_length=50)]
+AlertId = Annotated[str, Path(max_length=100)]
+
+
+# ---------------------------------------------------------------- an alert as JSON
+
+
+def alert_data(world: World, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
+    """An alert for people: with its rule's title, and what may not be seen hidden."""
+    match = alert.match
+    loaded = world.shelf.get()
+    rule = loaded.rules.get(alert.rule)
+    own = loaded.of_version(alert.rule, match["version"])
+    shown = masks.alert(match, own)
+    ref = masks.key_ref(alert.key, own) if match["key"] else ""
+    if ref != alert.key:
+        world.aliases.remember(masks, [alert.key])
+    return {
+        "id": shown["id"],
+        "rule": alert.rule,
+        "version": match["version"],
+        "title": None if rule is None else rule.title,
+        "severity": None if rule is None else rule.severity,
+        "key": shown["key"],
+        "key_text": ref if masks.is_on else alert.key,
+        "key_ref": ref,
+        "start": match["start"],
+        "end": match["end"],
+        "at": match["at"],
+        "logged": alert.logged,
+        "message": shown.get("message"),
+        "emit": shown.get("emit", {}),
+        "events": event_count(match),
+        "label": label,
+        "alarm": match.get("alarm"),  # storm, storm-over: a record about the rule, with no key and no events
+        "position": f"{alert.partition}/{alert.offset}",
+    }
+
+
+def event_count(match: Mapping[str, Any]) -> int:
+    """How many events it has; of one with very many only the first are listed, and `events` has their number."""
+    listed = sum(len(places) for places in match.get("steps", {}).values())
+    return int(match["events"]) if isinstance(match.get("events"), int) else listed
+
+
+def found_alert(asking: Asking, id: str) -> tuple[Alert, str]:
+    """An alert and its label, by the id that who asks was shown."""
+    world, masks = asking.world, asking.masks
+    for each in (masks.real_id(id), id) if world.lineage.any else (id,):
+        try:
+            found, label = one(world.index, each)
+        except Refused as refused:
+            if refused.code != "unknown-alert":
+                raise
+            continue
+        if not masks.is_on or shown_id(world, masks, found) == id:  # who sees keys may name an alert by its own id
+            return found, label
+    return one(world.index, "")  # says that there is none
+
+
+def shown_id(world: World, masks: Masks, alert: Alert) -> str:
+    rule = world.shelf.get().of_version(alert.rule, alert.match["version"])
+    return masks.alert_id(alert.id, rule)
+
+
+# ---------------------------------------------------------------- search
+
+
+@router.get("", responses=answers_with(AlertsPage))
+def find(
+    asking: Reading,
+    rule: RuleNames = None,
+    key: Word | None = None,
+    label: LabelName | None = None,
+    from_ms: Annotated[Ms | None, Query(alias="from")] = None,
+    to_ms: Annotated[Ms | None, Query(alias="to")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    after: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """Alerts by rule, key, label and event time, newest first, in pages: `next` goes into `after`."""
+    world, masks = asking.world, asking.masks
+    wanted = None if key is None else lookup(world, masks, key)
+    text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
+    place = masks.real_place(after) if after is not None and world.lineage.any else after
+    found = search(world.index, Search(rule or (), text, label, from_ms, to_ms, limit, place, versions, but))
+    alerts = [alert_data(world, masks, alert, name) for alert, name in found.alerts]
+    next_ = masks.place(found.next) if found.next is not None and world.lineage.any else found.next
+    more = {"next": next_, "total": found.total, "total_is_exact": found.is_exact}
+    return answered({"alerts": alerts, **more})
+
+
+@router.get("/precision", responses=answers_with(Precisions))
+def precision(asking: Reading) -> Response:
+    """By rule: how alerts were labelled, and how precise the rule is by that."""
+    found = precisions(asking.world.index)
+    return answered({"rules": [{"rule": rule, **found[rule]} for rule in sorted(found)]})
+
+
+@router.get("/counts", responses=answers_with(AlertCounts))
+def over_time(
+    asking: Reading,
+    rule: RuleNames = None,
+    from_ms: Annotated[Ms | None, Query(alias="from")] = None,
+    to_ms: Annotated[Ms | None, Query(alias="to")] = None,
+    buckets: Annotated[int, Query(ge=1, le=1_000)] = 60,
+) -> Response:
+    """How many alerts were raised in each part of a time; without one, of the last hour."""
+    end = int(time.time() * 1000) if to_ms is None else to_ms
+    start = end - HOUR_MS if from_ms is None else from_ms
+    return answered(counts(asking.world.index, min(start, end), max(start, end), buckets, rule or ()))
+
+
+@router.get("/values", responses=answers_with(Spread))
+def spread(
+    asking: Reading,
+    rule: Word,
+    field: Word,
+    from_ms: Annotated[Ms, Query(alias="from")] = LEAST_MS,
+    to_ms: Annotated[Ms, Query(alias="to")] = MOST_MS,
+    buckets: Annotated[int, Query(ge=1, le=200)] = 20,
+) -> Response:
+    """How the values of a field that a rule emits are spread."""
+    world, masks = asking.world, asking.masks
+    flow = emitted(world, masks, rule, field)
+    return answered(values(world.index, rule, field, buckets, from_ms, to_ms, lambda value: masks.value(flow, value)))
+
+
+def emitted(world: World, masks: Masks, rule: str, field: str) -> Flow:
+    """What is in a field that a rule emits, over all versions that alerts here are of."""
+    if not masks.is_on or field == "duration_ms":
+        return Flow.CLEAR
+    loaded = world.shelf.get()
+    found = Flow.CLEAR
+    for version in versions_of(world.index, rule):
+        known = loaded.of_version(rule, version)
+        flows = {} if known is None else world.lineage.of(known).emit
+        found = max(found, flows.get(field, Flow.COMPUTED))
+    return found
+
+
+# ---------------------------------------------------------------- live
+
+
+@router.get("/live", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+async def live(
+    asking: Reading,
+    rule: RuleNames = None,
+    key: Word | None = None,
+    start: Annotated[str | None, Query(alias="from", max_length=2_000)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=2_000)] = None,
+) -> StreamingResponse:
+    """Alerts as they come, as server-sent events. Going on with `Last-Event-ID` (or `from`) misses nothing."""
+    world, masks = asking.world, asking.masks
+    follower = world.follower
+    if not follower.position and not await asyncio.to_thread(follower.wait_begun, BEGUN_S):
+        hint = "Ask again in a moment; `samovar doctor` says whether the log can be reached."
+        raise Refused("log-unavailable", "the alerts cannot be read yet", hint, follower.trouble or "")
+    given = last_event_id or start
+    position = read_position(given, len(follower.position)) if given else None
+    wanted = None if key is None else await asyncio.to_thread(lookup, world, masks, key)
+    text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
+    kind = tuple(rule or ()), text, versions, but, masks.is_on
+
+    def is_allowed() -> bool:
+        return asking.is_still_allowed
+
+    def shown(alert: Alert) -> str:
+        return live_text(world, masks, alert)
+
+    wish = Wish(position, rule or (), text, shown, kind, versions, but, is_allowed)
+    stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
+    first = await anext(stream)  # a refusal is a problem, not a stream that ends
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)
+
+
+def live_text(world: World, masks: Masks, alert: Alert) -> str:
+    """An alert's JSON, the same for all who may see as much."""
+    kept, key = world.live_texts, (alert.id, masks.is_on)
+    if key not in kept:
+        kept[key] = json_text(alert_data(world, masks, alert, "open"))
+        while len(kept) > LIVE_TEXTS:
+            kept.popitem(last=False)
+    return kept[key]
+
+
+async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for text in rest:
+        yield text
+
+
+# ---------------------------------------------------------------- one alert
+
+
+@router.get("/{alert}", responses=answers_with(AlertWhole))
+def show(asking: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
+    """One alert with its events, the key's other events around it, and why it was raised."""
+    world, masks = asking.world, asking.masks
+    found, label = found_alert(asking, alert)
+    own = alert_data(world, masks, found, label)
+    known = label_of(world.index, found.id)
+    more = timeline(world, masks, found, around)
+    return answered({**own, **more, "labels": [] if known is None else [known]})
+
+
+class Labelled(Body):
+    """What somebody says of an alert."""
+
+    label: LabelName
+    note: str = Field("", max_length=labels.MAX_NOTE)
+
+
+@router.put("/{alert}/label", responses=answers_with(LabelMade))
+def put_label(asking: Labelling, alert: AlertId, body: Labelled) -> Response:
+    """Say whether an alert was right. The newest label counts."""
+    return answered(label_alert(asking, alert, body))
+
+
+def label_alert(asking: Asking, alert: str, body: Labelled) -> dict[str, Any]:
+    world, masks = asking.world, asking.masks
+    found, _ = found_alert(asking, alert)
+    if "alarm" in found.match:
+        hint = "Label the alerts that the rule raised: its precision is made of those."
+        raise Refused("alarm-label", "this is an alarm about its rule, and nothing to be right or wrong", hint)
+    made = labels.Label(found.id, found.rule, found.key, body.label, asking.name, int(time.time() * 1000), body.note)
+    audit.record(
+        world.log,
+        world.settings,
+        asking.name,
+        "alert labelled",
+        {"alert": found.id, "rule": made.rule, "label": body.label},
+    )
+    labels.put(world.log, world.settings.service, made)
+    world.index.take([], [made], {})  # seen at once by who wrote it; the topic says it to all
+    rule = world.shelf.get().of_version(found.rule, found.match["version"])
+    return {
+        "alert": alert,
+        "rule": made.rule,
+        "key": masks.key_text(made.key, rule),
+        "label": made.label,
+        "by": made.by,
+        "at": made.at,
+        "note": made.note,
+    }

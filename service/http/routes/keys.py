@@ -1,0 +1,295 @@
+"""/keys: what is held of a key, its events, and why a rule did not fire for it. Asked of the node that owns the key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar.common.errors import Refused
+from samovar.patterns.compile import compile_rules
+from samovar.patterns.follow import key_candidates
+from samovar.patterns.order import NO_TIME
+from samovar.patterns.syntax import Rule, Session
+from samovar.service.http.alerts.query import search
+from samovar.service.http.forwarding import answered_here, gathered
+from samovar.service.http.request import Asking, Body, Reading, answered
+from samovar.service.http.routes.alerts import alert_data
+from samovar.service.http.schemas.alerts import KeyEvents, KeyShown, answers_with
+from samovar.service.http.schemas.state import KeyResolved, KeysPage, KeyWhy, SessionsPage
+from samovar.service.http.state import World
+from samovar.service.query.events import Event
+from samovar.service.query.key_events import Marks, Scanned, events_of_key, marks_of
+from samovar.service.query.key_lookup import KeyLookup, lookup, marked_keys
+from samovar.service.query.local_state import (
+    SCANNED_KEYS,
+    Task,
+    held_here,
+    keys_here,
+    masked_held,
+    sessions_here,
+    tasks_of_key,
+)
+from samovar.service.query.why import (
+    decoders_of,
+    events_taken,
+    in_order,
+    limits_of,
+    span_text,
+    story_data,
+    story_of,
+)
+
+router = APIRouter(tags=["keys"])
+
+SHOWN_ALERTS = 20
+WHY_EVENTS = 2_000
+KeyText = Annotated[str, Path(min_length=1, max_length=1_000)]
+RuleName = Annotated[str | None, Query(max_length=200)]
+Limit = Annotated[int, Query(ge=1, le=1_000)]
+Before = Annotated[str | None, Query(min_length=1, max_length=10_000, description="`scanned.older` of a page before")]
+
+
+class KeyAsked(Body):
+    """A key as somebody writes it."""
+
+    key: str = Field(min_length=1, max_length=1_000)
+
+
+@router.post("/keys/resolve", responses=answers_with(KeyResolved))
+def resolve(asking: Reading, body: KeyAsked) -> Response:
+    """What a key is called in addresses: where keys hold something marked, its pseudonym."""
+    world, masks = asking.world, asking.masks
+    found = lookup(world, masks, body.key.strip())
+    if found.marked is False and marked_keys(world) and not _is_there(world, found):
+        raise Refused(
+            "pii-comparison",
+            "no key of this name is known, but for such as are marked pii",
+            "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms.",
+        )
+    if masks.is_on or found.asked != found.text or not marked_keys(world):
+        return answered({"key_ref": found.asked})
+    world.aliases.remember(masks, [found.text])
+    return answered({"key_ref": masks.pseudonym(found.text)})
+
+
+def _is_there(world: World, wanted: KeyLookup) -> bool:
+    """Whether there is anything under a key that is not marked. What is not there may be a value that nobody is to see,
+    and goes into no address.
+    """
+    if search(world.index, wanted.search([], 1)).alerts:
+        return True
+    return bool(events_of(world, wanted, 1)[0])
+
+
+@router.get("/keys", responses=answers_with(KeysPage))
+def scan(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+    """Keys that have state, of one rule or of all, over all nodes."""
+    if rule is not None:
+        asking.world.shelf.rule(rule)
+    found, missing = gathered(asking, "keys", None, lambda tasks: _keys(asking, tasks, rule, limit))
+    keys = _placed(asking, _masked(asking, found))
+    return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
+
+
+def _keys(asking: Asking, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
+    """Stores have keys in their order: who may not see them gets some of all, and not the first of that order."""
+    if not asking.masks.is_on:
+        return keys_here(asking.world, tasks, rule, limit + 1)
+    return keys_here(asking.world, tasks, rule, SCANNED_KEYS)
+
+
+def _sessions(asking: Asking, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
+    masks = asking.masks
+    return sessions_here(asking.world, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
+
+
+def _placed(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda each: str(each["key_text"])) if asking.masks.is_on else found
+
+
+@router.get("/sessions", responses=answers_with(SessionsPage))
+def sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+    """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
+    name = session_rule(asking.world, rule)
+    found, missing = gathered(asking, "sessions", None, lambda tasks: _sessions(asking, tasks, name, limit))
+    found = _placed(asking, _masked_sessions(asking, found, name))
+    found.sort(key=lambda each: each.get("last") or each.get("since") or 0, reverse=True)
+    return answered({"rule": name, "sessions": found[:limit], "more": len(found) > limit, "missing": missing})
+
+
+def session_rule(world: World, name: str | None) -> str:
+    if name is not None:
+        rule = world.shelf.rule(name)
+        if not isinstance(rule.form, Session):
+            raise Refused(
+                "unknown-rule", f"the rule `{name}` has no sessions", "Name a rule that matches `session by`."
+            )
+        return name
+    rules = world.shelf.get().rules
+    found = next((each for each in sorted(rules) if isinstance(rules[each].form, Session)), None)
+    if found is None:
+        raise Refused("unknown-rule", "no rule has sessions", "A rule that matches `session by ...` makes them.")
+    return found
+
+
+@router.get("/keys/{key}", responses=answers_with(KeyShown))
+def show(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
+    """What is held of a key: partial matches and what each waits for, sessions, history; and its newest alerts."""
+    world, masks = asking.world, asking.masks
+    if rule is not None:
+        world.shelf.rule(rule)
+    wanted = lookup(world, masks, key, rule)
+    tasks = tasks_of_key(world, wanted.text, rule, key) if wanted.is_known else None
+    found, missing = gathered(
+        asking, f"keys/{quote(key, safe='')}", tasks, lambda own: _held(asking, own, wanted, rule), rule=rule
+    )
+    rules = [] if rule is None else [rule]
+    alerts = search(world.index, wanted.search(rules, SHOWN_ALERTS))
+    shown = [alert_data(world, masks, alert, label) for alert, label in alerts.alerts]
+    told = {
+        "key_text": wanted.asked if masks.is_on else wanted.text,
+        "held": _masked(asking, found),
+        "alerts": shown,
+        "missing": missing,
+    }
+    return answered(told)
+
+
+def _held(asking: Asking, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
+    found = held_here(asking.world, tasks, wanted.text, rule)
+    return found if wanted.marked is None else [each for held in found if (each := _bounded(held, wanted))]
+
+
+def _bounded(held: Mapping[str, Any], wanted: KeyLookup) -> dict[str, Any] | None:
+    """Only what may be compared. Which fields a history or a store is keyed by is not told: they may be marked."""
+    own = [each for each in held.get("rules", ()) if wanted.is_for(each["rule"])]
+    kept = wanted.marked or wanted.no_key_is_marked
+    others = {name: held[name] if kept else [] for name in ("histories", "stores", "timers") if name in held}
+    return {**held, "rules": own, **others} if own or any(others.values()) else None
+
+
+def _masked(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [masked_held(asking.masks, asking.world, each) for each in found]
+
+
+def _masked_sessions(asking: Asking, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    world, masks = asking.world, asking.masks
+    rule = world.shelf.rule(name)
+    for each in found:
+        each["key_ref"] = masks.key_ref(each["key_text"], rule)
+        if each["key_ref"] != each["key_text"]:
+            world.aliases.remember(masks, [each["key_text"]])
+        each["key_text"] = masks.key_text(each["key_text"], rule)
+        each["key"] = masks.key(each["key"], rule)
+    return found
+
+
+# ---------------------------------------------------------------- asked by other nodes
+
+
+@router.get("/held/keys", include_in_schema=False)
+def held_keys(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+    return answered(_masked(asking, answered_here(asking, lambda own: _keys(asking, own, rule, limit))))
+
+
+@router.get("/held/sessions", include_in_schema=False)
+def held_sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+    name = session_rule(asking.world, rule)
+    found = answered_here(asking, lambda own: _sessions(asking, own, name, limit))
+    return answered(_masked_sessions(asking, found, name))
+
+
+@router.get("/held/keys/{key}", include_in_schema=False)
+def held_key(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
+    wanted = lookup(asking.world, asking.masks, key, rule)
+    return answered(_masked(asking, answered_here(asking, lambda own: _held(asking, own, wanted, rule))))
+
+
+# ---------------------------------------------------------------- events, and why
+
+
+@router.get("/keys/{key}/events", responses=answers_with(KeyEvents))
+def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
+    """The key's newest events, as far back as a bounded look through its partition goes.
+
+    Where `scanned.older` says that there is more, it is the `before` of the next page.
+    """
+    world, masks = asking.world, asking.masks
+    marks = None if before is None else marks_of(before)
+    found, scanned = events_of(world, lookup(world, masks, key), limit, before=marks)
+    shown = [event.data() | {"event": masks.event(event.stream, event.event)} for event in found]
+    return answered({"events": shown, "scanned": scanned.data()})
+
+
+@router.get("/keys/{key}/why", responses=answers_with(KeyWhy))
+def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
+    """Why a rule did or did not fire for a key, event by event."""
+    world, masks = asking.world, asking.masks
+    found = world.shelf.rule(rule)
+    wanted = lookup(world, masks, key, rule)
+    if not wanted.is_for(rule):
+        raise Refused("bad-key", f"this is no key of the rule {rule}", "A pseudonym stands for a key that is marked.")
+    newest, scanned = events_of(world, wanted, WHY_EVENTS, found)
+    ordered = in_order(world.settings, events_taken(world, found, newest))
+    names = [part.name for part in found.form.by]
+    candidates = key_candidates(names, wanted.text) if names else [()]
+    if not candidates:
+        raise Refused(
+            "bad-key", f"this is no key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
+        )
+    decoders, program = decoders_of(world.settings), compile_rules([found])
+    options = limits_of(world.settings) | {"until_ms": event_time(world, wanted, rule)}
+    stories = [story_of(program, candidate, ordered, decoders, **options) for candidate in candidates]
+    story = next((each for each in stories if each.events), stories[0])
+    told = story_data(masks, story, ordered.__getitem__)
+    if scanned.older:
+        told["conclusion"].append(f"What is older was not looked through; the rule reads {span_text(found)} back.")
+    return answered({"rule": rule, "key": masks.key(story.key, found), **told, "scanned": scanned.data()})
+
+
+def event_time(world: World, wanted: KeyLookup, rule: str) -> int:
+    """How far event time has come in the tasks that may hold a key: timers before it have fired."""
+    tasks = set(tasks_of_key(world, wanted.text, rule, wanted.asked))
+    known = [each.watermark for each in world.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
+    return min((each for each in known if each is not None), default=NO_TIME)
+
+
+def events_of(
+    world: World, wanted: KeyLookup, limit: int, rule: Rule | None = None, before: Marks | None = None
+) -> tuple[list[Event], Scanned]:
+    """A key's events. Of a key of several parts, those of its first part."""
+    known = world.shelf.get().rules
+    rules = [rule] if rule is not None else [known[name] for name in known if wanted.is_for(name)]
+    fields = list(dict.fromkeys(each.form.by[0].name for each in rules if each.form.by))
+    first, named = first_part(wanted.text, fields)
+
+    def hides(stream: str, path: str) -> bool:
+        return world.lineage.is_marked_in(stream, path) is not wanted.marked
+
+    by = [named] if named else fields
+    return events_of_key(world.events, first, by, limit, before, None if wanted.marked is None else hides)
+
+
+def first_part(text: str, fields: list[str]) -> tuple[str, str | None]:
+    """The text by which a key's events are placed, and its field where that is told.
+
+    >>> first_part("c1", ["card"]), first_part("card=c1,user=7", ["card"]), first_part('["c1", 7]', ["card"])
+    (('c1', None), ('c1', 'card'), ('c1', None))
+    """
+    if text.startswith("["):
+        try:
+            values: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return text, None
+        if isinstance(values, list) and values and isinstance(values[0], str | int | float):
+            return str(values[0]), None
+    for field in fields:
+        if text.startswith(f"{field}="):
+            return text[len(field) + 1 :].split(",", maxsplit=1)[0], field
+    return text, None

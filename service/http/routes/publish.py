@@ -1,0 +1,267 @@
+"""/rules: planned, published, disabled, enabled, rolled back, backtested; shared lists; jobs.
+
+A plan has a digest: whoever publishes with it publishes what was shown, or is told that it changed on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar.common.errors import Refused
+from samovar.patterns.findings import to_json
+from samovar.service.backtest.run import backtest
+from samovar.service.http.jobs import OnProgress
+from samovar.service.http.masking.backtests import masked_backtest
+from samovar.service.http.masking.fields import HIDDEN
+from samovar.service.http.masking.rules import hides_list, hides_text, shown_item, shown_text
+from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
+from samovar.service.http.routes.lists import real_items, refuse_adding
+from samovar.service.http.routes.rules import RuleName, RuleTextBody, checked, rule_to_run
+from samovar.service.http.schemas.alerts import Planned, RuleChanged, answers_with
+from samovar.service.http.schemas.rules import JobBegun, JobShown, ListChanged, ListsShown, RuleDiff, RuleHistory
+from samovar.service.http.state import World
+from samovar.service.rules import lists, publishing
+from samovar.service.rules.change_plan import ChangePlan
+from samovar.service.rules.publishing import seeded
+from samovar.service.rules.registry import RuleEntry, read_rulebook
+
+router = APIRouter(tags=["rules"])
+
+MAX_NOTE = 2_000
+Ms = Annotated[int, Field(ge=LEAST_MS, le=MOST_MS)]
+Number = Annotated[int, Query(ge=1, le=1_000_000)]
+ListName = Annotated[str, Path(max_length=200)]
+
+
+class Noted(Body):
+    note: str = Field("", max_length=MAX_NOTE)
+
+
+class Publishing(RuleTextBody, Noted):
+    """A rule to plan or to publish. `digest` is that of the plan which was looked at."""
+
+    shadow: bool = False
+    warm_from: Ms | None = None
+    drain: bool = False
+    digest: str | None = Field(None, max_length=100)
+
+
+class Disabling(Noted):
+    drain: bool = False
+
+
+class Enabling(Noted):
+    shadow: bool = False
+
+
+class RollingBack(Noted):
+    to: int | None = Field(None, ge=1, le=1_000_000)
+
+
+class Items(Noted):
+    items: tuple[str | int | float | bool, ...] = Field(min_length=1, max_length=10_000)
+
+
+class Backtesting(RuleTextBody):
+    """A rule and a stretch of event time; without an end, up to now."""
+
+    from_ms: Ms | None = Field(None, alias="from")
+    to_ms: Ms | None = Field(None, alias="to")
+
+
+# ---------------------------------------------------------------- changes
+
+
+@router.post("/rules/plan", responses=answers_with(Planned))
+def plan(asking: Authoring, body: Publishing) -> Response:
+    """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
+    found = _planned(asking, body)
+    return answered({"plan": _shown_plan(asking, body.text, found), "digest": digest_of(found)})
+
+
+@router.post("/rules/publish", responses=answers_with(RuleChanged))
+def publish(asking: Authoring, body: Publishing) -> Response:
+    """Publish a rule. Containers take it between two batches, without a restart."""
+    found = _planned(asking, body)
+    if body.digest is not None and body.digest != digest_of(found):
+        raise Refused(
+            "change-overtaken",
+            "this would no longer do what its plan said",
+            "Nothing was written. Look at the plan again: POST /api/v1/rules/plan.",
+        )
+    world = asking.world
+    entry = publishing.publish(world.settings, world.log, found, asking.name, body.note)
+    return _changed(world, entry)
+
+
+def _planned(asking: Asking, body: Publishing) -> ChangePlan:
+    world = asking.world
+    rule_to_run(world, body.text, asking.masks)
+    return publishing.plan_publish(
+        world.settings, world.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
+    )
+
+
+def _shown_plan(asking: Asking, text: str, plan: ChangePlan) -> dict[str, Any]:
+    """A plan without what may not be seen: the text of before, and what is found with lists that are hidden."""
+    told, book = plan.to_json(), asking.world.shelf.get().book
+    if not asking.masks.is_on:
+        return told
+    told["findings"] = [to_json(each) for each in checked(asking.world, text, asking.masks)[1]]
+    before = {} if book is None else {each.name: each.text for each in book.entries}
+    rules = asking.world.shelf.get().rules
+    for each in told["rules"]:
+        known = rules.get(each["name"])
+        earlier = before.get(each["name"]) or (None if known is None else known.text)
+        if earlier is not None and hides_text(asking.world, asking.masks, earlier):
+            each["diff"] = HIDDEN
+    return told
+
+
+def digest_of(plan: ChangePlan) -> str:
+    """Of what a plan does; how many states this machine has may change from one look to the next."""
+    told = plan.to_json()
+    told["rules"] = [{**each, "states": None, "states_whole": None} for each in told["rules"]]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _changed(world: World, entry: RuleEntry) -> Response:
+    """Whoever changed a rule may ask for it at once."""
+    world.shelf.look_again()
+    return answered(entry_data(entry))
+
+
+def entry_data(entry: RuleEntry) -> dict[str, Any]:
+    told = entry.to_json()
+    return {"rule": told.pop("name"), "at": told.pop("at_ms"), **told}
+
+
+@router.post("/rules/{rule}/disable", responses=answers_with(RuleChanged))
+def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
+    """A rule runs no more, until it is enabled."""
+    world = asking.world
+    entry = publishing.disable(world.settings, world.log, rule, asking.name, body.note, drain=body.drain)
+    return _changed(world, entry)
+
+
+@router.post("/rules/{rule}/enable", responses=answers_with(RuleChanged))
+def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
+    """A rule that was disabled or in shadow runs, and may alert."""
+    world = asking.world
+    entry = publishing.enable(world.settings, world.log, rule, asking.name, body.note, shadow=body.shadow)
+    return _changed(world, entry)
+
+
+@router.post("/rules/{rule}/rollback", responses=answers_with(RuleChanged))
+def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
+    """An earlier text again, as a new number; without `to`, the one before."""
+    world = asking.world
+    entry = publishing.rollback(world.settings, world.log, rule, asking.name, body.note, body.to)
+    return _changed(world, entry)
+
+
+# ---------------------------------------------------------------- what was
+
+
+@router.get("/rules/{rule}/history", responses=answers_with(RuleHistory))
+def history(asking: Reading, rule: RuleName) -> Response:
+    """All numbers of a rule, the newest first, and where each took effect."""
+    world = asking.world
+    book = read_rulebook(world.settings, world.log)
+    found = seeded(world.settings, book).history(rule)
+    if not found:
+        world.shelf.rule(rule)  # says what is near
+        raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
+    entries = []
+    for each in reversed(found):
+        effect = book.took_effect(rule, each.number) if book.change else None
+        text = shown_text(world, asking.masks, each.text)
+        entries.append({**entry_data(each), "text": text, "took_effect": effect})
+    return answered({"entries": entries})
+
+
+@router.get("/rules/{rule}/diff", responses=answers_with(RuleDiff))
+def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
+    """Two numbers of a rule, line by line."""
+    world, masks = asking.world, asking.masks
+    found = publishing.diff(world.settings, world.log, rule, a, b)
+    texts = (publishing.text_of(world.settings, world.log, rule, number) for number in (a, b))
+    is_hidden = masks.is_on and any(hides_text(world, masks, text) for text in texts)
+    return answered({"diff": HIDDEN if is_hidden else found})
+
+
+# ---------------------------------------------------------------- lists
+
+
+@router.get("/lists", responses=answers_with(ListsShown))
+def show_lists(asking: Reading) -> Response:
+    """Shared lists as they are now."""
+    world, masks = asking.world, asking.masks
+    found = dict(lists.show(world.settings, world.log))
+    for name in found if masks.is_on else ():
+        if hides_list(world, masks, name):
+            found[name] = tuple(shown_item(masks, name, item) for item in found[name])
+    return answered({"lists": found})
+
+
+@router.post("/lists/{name}/add", responses=answers_with(ListChanged))
+def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
+    """Put items on a list, without publishing rules anew."""
+    world = asking.world
+    refuse_adding(world, asking.masks, name)
+    found = lists.add(world.settings, world.log, name, body.items, asking.name, body.note)
+    return answered({"list": name, "items": len(found)})
+
+
+@router.post("/lists/{name}/remove", responses=answers_with(ListChanged))
+def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
+    """Take items from a list."""
+    world = asking.world
+    items = real_items(world, asking.masks, name, lists.show(world.settings, world.log).get(name, ()), body.items)
+    found = lists.remove(world.settings, world.log, name, items, asking.name, body.note)
+    return answered({"list": name, "items": len(found)})
+
+
+# ---------------------------------------------------------------- backtests, and jobs
+
+
+@router.post("/rules/backtest", status_code=202, responses=answers_with(JobBegun, 202))
+def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
+    """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
+    world, masks = asking.world, asking.masks
+    rule = rule_to_run(world, body.text, masks)  # a rule and never its text: that could be taken for a path
+
+    def work(on_progress: OnProgress) -> Any:
+        def progress(done: int, total: int) -> None:
+            on_progress(done / total if total else 0.0, None)
+
+        found = backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress)
+        return masked_backtest(masks, found).to_json()
+
+    job = world.jobs.start("backtest", asking.name, work)
+    return answered({"job": job.number}, 202)
+
+
+@router.get("/jobs/{job}", responses=answers_with(JobShown))
+def job(asking: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
+    """How far a job is, and its result."""
+    found = asking.world.jobs.get(job)
+    if found.by != asking.name and not asking.who.may("operate"):
+        raise Refused("unknown-job", "there is no such job", "A job is seen by whoever began it, and by operators.")
+    return answered(found.data())
+
+
+@router.delete("/jobs/{job}", responses=answers_with(JobShown))
+def cancel(asking: Authoring, job: Annotated[str, Path(max_length=64)]) -> Response:
+    """Cancel a job: one's own, or as an operator anybody's."""
+    found = asking.world.jobs.get(job)
+    if found.by != asking.name and not asking.who.may("operate"):
+        raise Refused("unknown-job", "there is no such job", "It is cancelled by whoever began it, and by operators.")
+    found.cancelled.set()
+    return answered(found.data())

@@ -1,0 +1,290 @@
+"""/rules: listed, checked, tested, explained, tried on recent traffic; and what an editor completes with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.responses import Response
+from pydantic import Field
+
+from samovar.common.errors import Refused
+from samovar.patterns import functions
+from samovar.patterns.compile import CompileError, compile_rules
+from samovar.patterns.cost import cost
+from samovar.patterns.draw_svg import draw_svg
+from samovar.patterns.event_types import brackets_of
+from samovar.patterns.findings import Finding, has_errors, to_json
+from samovar.patterns.lint import lint
+from samovar.patterns.loading import load_given
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.ruletest import run_tests
+from samovar.patterns.syntax import Rule
+from samovar.patterns.version import version_of
+from samovar.service.http.alerts.query import precisions
+from samovar.service.http.dry_run import try_rule
+from samovar.service.http.ingest import BadEvents
+from samovar.service.http.masking.fields import HIDDEN, Masks, not_compared
+from samovar.service.http.masking.rules import (
+    given_lists,
+    given_params,
+    hides_list,
+    hides_text,
+    refuse_hidden,
+    shown_item,
+    shown_params,
+    shown_rule,
+    shown_text,
+)
+from samovar.service.http.request import Authoring, Body, Reading, answered
+from samovar.service.http.schemas.alerts import answers_with
+from samovar.service.http.schemas.rules import Checked, Completions, Explained, RulesShown, RuleWhole, Tested, Tried
+from samovar.service.http.state import World
+from samovar.service.rules.explain import document
+from samovar.service.rules.loading import lists_of, schema_of
+from samovar.service.rules.registry import RuleEntry
+from samovar.service.rules.testing import json_of_result
+from samovar.service.topology.stages import sources_of
+
+router = APIRouter(tags=["rules"])
+
+MAX_TEXT = 200_000
+RuleName = Annotated[str, Path(max_length=200)]
+KEYWORDS = (
+    "sequence aggregate session window by with as where having over every maxspan gap max runs within after next until "
+    "any and or not in like true false null let emit message suppress params lists tests rule title severity tags match"
+).split()
+
+
+class RuleTextBody(Body):
+    text: str = Field(max_length=MAX_TEXT)
+
+
+class Trying(RuleTextBody):
+    minutes: float = Field(10, gt=0, le=7 * 24 * 60)
+    max_events: int = Field(200_000, ge=1, le=1_000_000)
+
+
+# ---------------------------------------------------------------- the rules of the service
+
+
+@router.get("/rules", responses=answers_with(RulesShown))
+def rules(asking: Reading) -> Response:
+    """All rules with their versions, and how precise they are by their labels."""
+    world = asking.world
+    loaded = world.shelf.get()
+    judged = precisions(world.index)
+    off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
+    found = [rule_data(world, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
+    problem = (
+        HIDDEN if loaded.problem is not None and asking.masks.is_on else loaded.problem
+    )  # it quotes lines of rules
+    return answered({"rules": found, "problems": [] if problem is None else [problem]})
+
+
+def rule_data(world: World, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
+    loaded = world.shelf.get()
+    entry = loaded.entry(name)
+    rule = loaded.rules.get(name)
+    if rule is None:  # disabled: its text is still there
+        rule = load_text(entry.text).rule if entry is not None else None
+    if rule is None:
+        return {"rule": name, "title": None, **_published(entry)}
+    return {
+        "rule": name,
+        "title": rule.title,
+        "severity": rule.severity,
+        "tags": list(rule.tags),
+        "version": loaded.version(name),
+        "form": type(rule.form).__name__.removesuffix("Form").lower(),
+        "by": [key.name for key in rule.form.by],
+        "types": sorted({bracket.type for bracket in brackets_of(rule)}),
+        "stage": loaded.stages.get(name),
+        **_published(entry),
+        "alerts": judged.get("alerts", 0),
+        "precision": judged.get("precision"),
+        "tests": len(rule.tests),
+    }
+
+
+def _published(entry: RuleEntry | None) -> dict[str, Any]:
+    """What the rulebook says of a rule; of one that stands in a file only, that it is live."""
+    if entry is None:
+        return {"status": "live", "number": None, "author": None, "note": None, "at": None}
+    told = {"status": entry.status, "number": entry.number, "version": entry.version}
+    return told | {"author": entry.author, "note": entry.note, "at": entry.at_ms}
+
+
+@router.get("/rules/{rule}", responses=answers_with(RuleWhole))
+def rule(asking: Reading, rule: RuleName) -> Response:
+    """One rule with its text."""
+    world = asking.world
+    loaded = world.shelf.get()
+    entry = loaded.entry(rule)
+    found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
+    found = found or world.shelf.rule(rule)
+    own = rule_data(world, rule, precisions(world.index).get(rule, {}))
+    masks = asking.masks
+    lists = {name: _items(world, masks, name, items) for name, items in found.lists.items()}
+    text = shown_text(world, masks, found.text)
+    return answered(own | {"text": text, "params": shown_params(world, masks, found.params), "lists": lists})
+
+
+def _items(world: World, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
+    is_hidden = hides_list(world, masks, name)
+    return [shown_item(masks, name, item) if is_hidden else item for item in items]
+
+
+@router.get(
+    "/rules/{rule}/svg",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+)
+def svg(asking: Reading, rule: RuleName) -> Response:
+    """A rule's automaton, drawn."""
+    world, masks = asking.world, asking.masks
+    found = shown_rule(masks, world.shelf.rule(rule))
+    if hides_text(world, masks, found.text):
+        fields = sorted({each.rpartition(".")[2] for each in masks.hidden})
+        raise not_compared(fields, "the drawing of a rule that names values of it")
+    return Response(draw_svg(found), media_type="image/svg+xml")
+
+
+# ---------------------------------------------------------------- a text that is being written
+
+
+def checked(world: World, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
+    """A rule as the service would load it: with its schema, parameters, and lists as far as they may be seen."""
+    site = world.shelf.get().site
+    settings = world.settings if site is None else site.settings
+    schema = schema_of(settings.streams)
+    lists = lists_of(settings) if masks is None else given_lists(world, masks, lists_of(settings))
+    params = settings.params if masks is None else given_params(world, masks, settings.params)
+    loaded = load_given(text, "<rule>", params, lists, schema)
+    if loaded.rule is None:
+        return None, list(loaded.findings)
+    found = [*loaded.findings, *_type_findings(world, loaded.rule)]
+    try:
+        compile_rules([loaded.rule])
+    except CompileError as fault:
+        found.append(Finding("too-large", "error", str(fault), loaded.rule.path, loaded.rule.form.span))
+    if not has_errors(found):
+        found += lint(loaded.rule, schema)
+    found.sort(key=lambda finding: (finding.span, finding.id))
+    return None if has_errors(found) else loaded.rule, found
+
+
+def _type_findings(world: World, rule: Rule) -> list[Finding]:
+    streams = world.settings.streams
+    return [
+        Finding(
+            "unknown-type",
+            "error",
+            f"no stream has events of type `{bracket.type}`",
+            rule.path,
+            bracket.span,
+            None,
+            f"streams are {', '.join(streams)}",
+        )
+        for bracket in brackets_of(rule)
+        if not sources_of(bracket.type, streams)
+    ]
+
+
+def refuse_bad(world: World, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
+    found, findings = checked(world, text, masks)
+    if found is None:
+        raise BadEvents(
+            "rule-errors",
+            "the rule has errors",
+            "POST /api/v1/rules/check shows them, with their places.",
+            more={"findings": [to_json(finding) for finding in findings]},
+        )
+    return found, findings
+
+
+def rule_to_run(world: World, text: str, masks: Masks) -> Rule:
+    """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
+    own, _ = refuse_bad(world, text, masks)
+    refuse_hidden(world, masks, own)
+    found, _ = checked(world, text)
+    if found is None:
+        raise Refused("rule-errors", "the rule has errors with the lists as they are", "An operator can see them.")
+    masks.refuse_comparing(found, "what the rule finds")
+    return found
+
+
+@router.post("/rules/check", responses=answers_with(Checked))
+def check(asking: Reading, body: RuleTextBody) -> Response:
+    """Every error of a rule's text and every finding of the lint, and what the rule costs."""
+    found, findings = checked(asking.world, body.text, asking.masks)
+    return answered(
+        {
+            "ok": found is not None,
+            "rule": None if found is None else found.id,
+            "version": None if found is None else version_of(found),
+            "findings": [to_json(finding) for finding in findings],
+            "cost": None if found is None else asdict(cost(found)),
+        }
+    )
+
+
+@router.post("/rules/test", responses=answers_with(Tested))
+def test(asking: Authoring, body: RuleTextBody) -> Response:
+    """Run the tests inside a rule's text."""
+    found, findings = checked(asking.world, body.text, asking.masks)
+    results = [] if found is None else list(run_tests(found))
+    passed = sum(each.passed for each in results)
+    shown = [to_json(finding) for finding in findings]
+    told = {"passed": passed, "failed": len(results) - passed, "findings": shown}
+    return answered(told | {"ok": found is not None, "tests": [json_of_result(each) for each in results]})
+
+
+@router.post("/rules/explain", responses=answers_with(Explained))
+def explain(asking: Reading, body: RuleTextBody) -> Response:
+    """A rule in plain English, drawn, and what it costs."""
+    found, _ = refuse_bad(asking.world, body.text, asking.masks)
+    return answered(document(found) | {"svg": draw_svg(found)})
+
+
+@router.post("/rules/try", responses=answers_with(Tried))
+def try_it(asking: Authoring, body: Trying) -> Response:
+    """Run a rule over recent events, and show what it would have raised. Nothing is published."""
+    found = rule_to_run(asking.world, body.text, asking.masks)
+    return answered(try_rule(asking.world, asking.masks, found, body.minutes, body.max_events))
+
+
+# ---------------------------------------------------------------- completion
+
+
+@router.get("/completions", responses=answers_with(Completions))
+def completions(asking: Reading) -> Response:
+    """What can stand in a rule: fields by event type, functions, parameters and lists."""
+    world = asking.world
+    settings = world.settings
+    schema = schema_of(settings.streams)
+    own = [
+        {
+            "name": each.name,
+            "args": list(each.args),
+            "optional": each.optional,
+            "rest": each.rest,
+            "result": each.result,
+            "example": each.example,
+        }
+        for each in functions.FUNCTIONS.values()
+    ]
+    return answered(
+        {
+            "types": dict.fromkeys(settings.streams) if schema is None else schema.types,
+            "functions": own,
+            "aggregates": list(functions.AGGREGATES),
+            "history": list(functions.HISTORY),
+            "keywords": KEYWORDS,
+            "params": json.loads(json.dumps(shown_params(world, asking.masks, settings.params), default=str)),
+            "lists": list(settings.lists),
+        }
+    )

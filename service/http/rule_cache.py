@@ -1,0 +1,164 @@
+"""The rules of a service as the HTTP process knows them: loaded once, and again when one was published or changed.
+
+What a rule file has wrong does not stop anybody from looking at alerts and keys: the rules that loaded last stay.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from samovar.changelog.formats import rules_topic
+from samovar.changelog.log import Log, TopicPartition
+from samovar.common.errors import LogUnavailable, Refused
+from samovar.common.suggest import did_you_mean
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.syntax import Rule
+from samovar.patterns.version import version_of
+from samovar.service.config.models import ServiceFile
+from samovar.service.rules.registry import Rulebook, RuleEntry
+from samovar.service.rules.version_start import rule_that_ran
+from samovar.service.topology.stores import Site, site_of
+from samovar.tasks.model.plan import RuleText
+
+LOOK_EVERY_S = 1.0
+OLD_S = 5.0  # a look that is older is waited for
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Rules, their versions and stages, and what kept newer ones from loading."""
+
+    site: Site | None
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    texts: Mapping[str, RuleText] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
+    book: Rulebook | None = None
+    problem: str | None = None
+    _parsed: dict[str, Rule | None] = field(default_factory=dict, compare=False)  # earlier versions
+
+    def version(self, rule: str) -> str | None:
+        return self.texts[rule].version if rule in self.texts else None
+
+    def of_version(self, rule: str, version: str) -> Rule | None:
+        """A rule of a version: the one of now, or one that was at work before, with the parameters and lists it had."""
+        if self.version(rule) == version:
+            return self.rules.get(rule)
+        if version not in self._parsed:
+            self._parsed[version] = self._earlier(rule, version)
+        return self._parsed[version]
+
+    def _earlier(self, rule: str, version: str) -> Rule | None:
+        entry = self.entry_of(rule, version)
+        found = None if entry is None else load_text(entry.text).rule
+        if (found is not None and version_of(found) == version) or self.site is None:
+            return found
+        return rule_that_ran(self.site, rule, version) or found
+
+    def entry_of(self, rule: str, version: str) -> RuleEntry | None:
+        entries = () if self.book is None else self.book.history(rule)
+        return next((each for each in entries if each.version == version), None)
+
+    def entry(self, rule: str) -> RuleEntry | None:
+        return None if self.book is None else self.book.entry(rule)
+
+
+class RuleShelf:
+    """Gives the rules as they are now."""
+
+    def __init__(self, settings: ServiceFile, log: Log) -> None:
+        self._settings, self._log = settings, log
+        self._lock = threading.Lock()
+        self._loaded = Loaded(None)
+        self._print: object = None
+        self._looked_s = -math.inf
+        self._change = self._known_change = object()  # what was published here last, and what the last look knew of
+
+    def get(self) -> Loaded:
+        """Where the last look is not long ago, the next one is taken in a thread, and nobody waits for it. What was
+        published here is waited for, also where a look is under way that began before it.
+        """
+        age_s = time.monotonic() - self._looked_s
+        if self._must_look():
+            with self._lock:
+                if self._must_look():
+                    self._look()
+        elif age_s > LOOK_EVERY_S and self._lock.acquire(blocking=False):
+            threading.Thread(target=self._look_and_release, name="rules", daemon=True).start()
+        return self._loaded
+
+    def _must_look(self) -> bool:
+        return self._known_change is not self._change or time.monotonic() - self._looked_s > OLD_S
+
+    def look_again(self) -> None:
+        """The next one who asks gets what was published a moment ago."""
+        self._change = object()
+
+    def close(self) -> None:
+        """Wait for a look that is under way, and begin no other one."""
+        with self._lock:
+            self._looked_s, self._known_change = math.inf, self._change
+
+    def _look_and_release(self) -> None:
+        try:
+            with suppress(LogUnavailable, Refused, OSError):  # whoever asks when the last look is old hears of it
+                self._look()
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        before, self._looked_s = self._looked_s, time.monotonic()
+        change = self._change
+        try:
+            found = self._fingerprint()
+            if found != self._print:
+                self._loaded, self._print = self._load(), found
+            self._known_change = change
+        except BaseException:
+            self._looked_s = before
+            raise
+
+    def site(self) -> Site:
+        found = self.get()
+        if found.site is None:
+            marked = any(stream.pii for stream in self._settings.streams.values())  # a problem quotes lines of rules
+            detail = "" if marked else found.problem or ""
+            raise Refused("rule-errors", "the rules have errors", "`samovar rules check` shows them", detail)
+        return found.site
+
+    def rule(self, name: str) -> Rule:
+        rules = self.get().rules
+        if name not in rules:
+            hint = did_you_mean(name, rules) or "GET /api/v1/rules lists them."
+            raise Refused("unknown-rule", f"there is no rule `{name[:80]}`", hint)
+        return rules[name]
+
+    def _load(self) -> Loaded:
+        try:
+            site = site_of(self._settings, self._log)
+        except Refused as refused:
+            return replace(self._loaded, problem=str(refused))
+        rules, texts, stages = {}, {}, {}
+        for plan in site.plans:
+            for each, text in zip(plan.program.rules, plan.rules, strict=True):
+                rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
+        return Loaded(site, rules, texts, stages, site.settings.book)
+
+    def _fingerprint(self) -> object:
+        """What the rules depend on: the files, and what was published since."""
+        topic = rules_topic.topic_of(self._settings.service)
+        at = TopicPartition(topic, 0)
+        published = self._log.bounds([at])[at].end if topic in self._log.topics([topic]) else 0
+        files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
+        return files, published
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
+    return [path] if path.exists() else []

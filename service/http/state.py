@@ -1,0 +1,166 @@
+"""What all requests share: the service, its log, the index of alerts, the threads that follow and watch. Made once."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from samovar.changelog.log import Log
+from samovar.common.errors import Refused
+from samovar.service.config.models import ServiceFile
+from samovar.service.http.alerts.follow import Follower
+from samovar.service.http.alerts.index import AlertsIndex
+from samovar.service.http.auth import tokens as access
+from samovar.service.http.auth.audit_trail import Trail
+from samovar.service.http.auth.sessions import Sessions
+from samovar.service.http.auth.tokens import LOCAL, NOBODY, Role, Tokens, Who
+from samovar.service.http.http_place import Place
+from samovar.service.http.jobs import Jobs
+from samovar.service.http.masking.fields import Lineage, Masks
+from samovar.service.http.metrics import Requests
+from samovar.service.http.routes.live import Hub
+from samovar.service.http.rule_cache import RuleShelf
+from samovar.service.http.sinks.delivery import Sinks
+from samovar.service.http.status_poller import Watch
+from samovar.service.http.tls import client_context
+from samovar.service.query.events import Events
+from samovar.service.query.key_lookup import Aliases
+from samovar.service.query.store_pool import StorePool
+from samovar.service.query.tailing_reader import Tail
+from samovar.service.topology.own_topics import ensure_topic
+from samovar.service.topology.topics import Role as TopicRole
+from samovar.service.topology.topics import ensure
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What somebody shows: an API token, or the id of a browser's session."""
+
+    token: str | None = None
+    session: str | None = None
+
+
+class World:
+    """The source of truth for what the HTTP process knows. `start` begins its threads, `close` ends them."""
+
+    def __init__(
+        self, settings: ServiceFile, log: Log, place: Place, *, watch_every_s: float = 2.0, slot: int = 0
+    ) -> None:
+        self.settings, self.log, self.place = settings, log, place
+        self.host = socket.gethostname()
+        self.hub = Hub()
+        self.events = Events(settings, log, Tail(log, {stream.topic for stream in settings.streams.values()}))
+        self.shelf = RuleShelf(settings, log)
+        self.watch = Watch(settings, log, watch_every_s)
+        self.jobs = Jobs()
+        self.requests = Requests()
+        self.sinks = Sinks(settings, log, slot)
+        self.stores = StorePool()
+        self.index = AlertsIndex(index_path(settings, place.port), settings.alerts.topic)
+        self.tokens: Tokens = Tokens()
+        self.sessions = Sessions(settings, log)
+        self.trail = Trail(settings, log)
+        self.verifying = client_context(settings.http.tls)
+        self.lineage = Lineage(settings)
+        self.aliases = Aliases()
+        self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
+        self.redriving = threading.Lock()
+        self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
+        self.follower = Follower(settings, log, self.index, self.hub.publish)
+
+    def start(self) -> None:
+        """Topics first: without the alerts' there is nothing to follow."""
+        ensure(self.log, self.settings, stages=False)
+        self.tokens = access.ensure_access(self.settings, self.log)
+        refuse_open(self.settings, self.place, self.tokens)
+        self.tokens.on_change = self._access_changed
+        with suppress(Refused):  # without it alerts cannot be labelled, and that is said then
+            ensure_topic(self.settings, self.log, TopicRole.LABELS)
+        self.follower = Follower(self.settings, self.log, self.index, self.hub.publish, self.tokens)
+        self.follower.start()
+        self.watch.start()
+        self.sinks.start()
+        self.trail.start()
+
+    def close(self) -> None:
+        self.jobs.close()
+        self.trail.close()
+        self.sinks.close()
+        self.watch.close()
+        self.follower.close()
+        self.shelf.close()
+        self.events.close()
+        self.stores.close()
+        self.index.close()
+
+    # ------------------------------------------------------------ who asks
+
+    @property
+    def is_open(self) -> bool:
+        """No token was ever made, and only this machine can ask: anyone who does is the operator."""
+        return is_private(self.settings, self.place) and not self.tokens.was_made
+
+    def who(self, given: Credential) -> Who:
+        """Who asks. May wait a moment for a session that was opened elsewhere."""
+        found = None
+        if given.token is not None:
+            found = self.tokens.who(given.token)
+        elif given.session is not None:
+            found = self.sessions.who(self.tokens, given.session, now_ms())
+        return found or (LOCAL if self.is_open else NOBODY)
+
+    def is_still(self, who: Who, given: Credential) -> bool:
+        """Whether somebody is who they were when they asked: with the same token or session, and the same role."""
+        found = None
+        if given.token is not None:
+            found = self.tokens.who(given.token)
+        elif given.session is not None:
+            found = self.sessions.who_has(self.tokens, given.session, now_ms())
+        return who == (found or (LOCAL if self.is_open else NOBODY))
+
+    def _access_changed(self) -> None:
+        """From any thread: what a removed token began ends."""
+        self.hub.recheck()
+        self.jobs.cancel_of(lambda name: self.tokens.was_made and self.tokens.get(name) is None)
+
+    @property
+    def marks_pii(self) -> bool:
+        return any(stream.pii for stream in self.settings.streams.values())
+
+    def masks(self, who: Who) -> Masks:
+        return Masks(self.lineage, self.tokens.mask_secret or self._no_secret, who.may("pii"))
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def is_private(settings: ServiceFile, place: Place) -> bool:
+    """Whether only this machine can ask: a proxy asks for others."""
+    return place.is_local and not settings.http.trusted_proxies
+
+
+def refuse_open(settings: ServiceFile, place: Place, tokens: Tokens) -> None:
+    """Others may reach it only with tokens."""
+    if is_private(settings, place) or len(tokens):
+        return
+    behind = f"{place.host} is behind a proxy (http.trusted_proxies)" if place.is_local else place.host
+    raise Refused(
+        "access-required",
+        f"{behind} can be reached by others, and there is no API token {'left' if tokens.was_made else 'yet'}",
+        f"Make one first: `samovar tokens add CONFIG NAME --role {Role.OPERATOR.word}`; or bind 127.0.0.1.",
+    )
+
+
+def index_path(settings: ServiceFile, port: int) -> Path:
+    """Beside the state, a file a port: no two processes of a machine share one."""
+    if port == 0:
+        return Path(tempfile.mkdtemp(prefix="samovar-alerts-")) / "alerts.db"
+    return settings.state.parent / "http" / f"alerts-{port}.db"

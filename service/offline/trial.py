@@ -1,0 +1,166 @@
+"""What a test gives samovar.testing, as a plan for one task; and what it gets back, as plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+
+from samovar.changelog.formats.dead_letters import PREFIX
+from samovar.patterns.compile import compile_rules
+from samovar.patterns.constants import duration_ms
+from samovar.patterns.findings import render
+from samovar.patterns.loading import SettingError, load_set, rendered
+from samovar.patterns.rulefile import load_text
+from samovar.patterns.syntax import Rule
+from samovar.service.config.loading import load_service
+from samovar.service.config.models import Stream
+from samovar.service.topology.plans import input_of, plans_of
+from samovar.tasks.model.plan import MAIN, InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.model.user_task import Task
+from samovar.tasks.replay.harness import Written
+
+Time: TypeAlias = int | str  # ms, or `10s`
+Streams: TypeAlias = Mapping[str, Mapping[str, Any]]  # as in a service file: {"purchase": {"key": "card"}}
+
+NAME = "test"
+TOPICS = OutputTopics("alerts", "late", "dead-letters", "changelog", "journal")
+
+
+class BadTestError(ValueError):
+    """What a test gave the driver is not what it takes."""
+
+
+# ---------------------------------------------------------------- what a test gives
+
+
+def plan_of_rules(
+    rules: str | Path | Sequence[str | Path], streams: Streams, params: Mapping[str, Any], lists: Mapping[str, Any]
+) -> Plan:
+    """Rules: texts of rules, rule files, folders of them. A text has more than one line."""
+    given = [rules] if isinstance(rules, str | Path) else list(rules)
+    loaded = list(_rules(given, params, lists))
+    program = compile_rules(loaded)
+    texts = tuple(RuleText(rule.id, each.version, rule.text) for rule, each in zip(loaded, program.rules, strict=True))
+    return Plan(NAME, _inputs(streams), program, texts, TOPICS)
+
+
+def plan_of_task(
+    task: Callable[[], Task],
+    streams: Streams,
+    emits: Iterable[str],
+    stores: Mapping[str, Time | None] | Iterable[str],
+    window: Time | None,
+    params: Mapping[str, Any],
+) -> Plan:
+    ttls = dict(stores) if isinstance(stores, Mapping) else dict.fromkeys(stores)
+    spec = TaskSpec(
+        NAME,
+        task,
+        getattr(task, "__name__", NAME),
+        NAME,
+        {name: Emit(f"emitted-{name}") for name in emits},
+        {name: StoreSpec(None if ttl is None else ms_of(ttl)) for name, ttl in ttls.items()},
+        None if window is None else ms_of(window),
+        params,
+        alone=True,
+    )
+    return Plan(NAME, _inputs(streams), compile_rules([]), (), TOPICS, stage=NAME, task=spec)
+
+
+def plan_of_service(config: str | Path, task: str | None) -> Plan:
+    """The main stage of a service, which with one partition has all rules; or one of its tasks."""
+    settings = load_service(config, lenient=True)
+    found = {plan.stage: plan for plan in plans_of(settings, 1)}
+    plan = found.get(MAIN if task is None else task)
+    if plan is None:
+        raise BadTestError(f"the service has no task `{task}`; there are: {', '.join(settings.tasks) or 'none'}")
+    return plan if plan.task is None else replace(plan, task=replace(plan.task, alone=True))
+
+
+def _rules(given: Sequence[str | Path], params: Mapping[str, Any], lists: Mapping[str, Any]) -> Iterator[Rule]:
+    texts = [each for each in given if isinstance(each, str) and "\n" in each]
+    for text in texts:
+        yield _rule(text, params, lists)
+    paths = [each for each in given if each not in texts]
+    if not paths:
+        return
+    try:
+        rules = load_set(paths, params=params, lists=lists)
+    except SettingError as error:
+        raise BadTestError(str(error)) from error
+    if rules.errors:
+        raise BadTestError(rendered(rules.errors))
+    yield from rules.rules
+
+
+def _rule(text: str, params: Mapping[str, Any], lists: Mapping[str, Any]) -> Rule:
+    loaded = load_text(text)
+    if loaded.rule is not None and (params or lists):
+        own = {name: value for name, value in params.items() if name in loaded.rule.params}
+        loaded = load_text(
+            text, params=own, lists={name: value for name, value in lists.items() if name in loaded.rule.lists}
+        )
+    if loaded.rule is None:
+        raise BadTestError("\n".join(render(each, text) for each in loaded.findings))
+    return loaded.rule
+
+
+def _inputs(streams: Streams) -> tuple[InputSpec, ...]:
+    return tuple(input_of(name, _stream(name, settings)) for name, settings in streams.items())
+
+
+def _stream(name: str, settings: Mapping[str, Any]) -> Stream:
+    try:
+        return Stream.model_validate({"topic": name, **settings})
+    except ValidationError as error:
+        raise BadTestError(f"the stream `{name}`: {error}") from error
+
+
+def ms_of(time: Time) -> int:
+    found = duration_ms(time) if isinstance(time, str) else time
+    if found is None:
+        raise BadTestError(f"`{time}` is no time: write 500ms, 30s, 10m, 8h or 7d, or a number of ms")
+    return found
+
+
+# ---------------------------------------------------------------- what it gets back
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A record that a task emitted. `value` is what JSON says, or bytes that are none."""
+
+    key: str | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter or a late event: the record's value, and why it is there."""
+
+    value: bytes | None
+    reason: str  # NOT_JSON, TASK_FAILED, ...; of a late event `late`
+    message: str
+    headers: Mapping[str, bytes]
+
+
+def emitted_of(written: Written) -> Emitted:
+    key = None if written.key is None else written.key.decode("utf-8", "replace")
+    try:
+        return Emitted(key, None if written.value is None else json.loads(written.value))
+    except ValueError:
+        return Emitted(key, written.value)
+
+
+def letter_of(written: Written) -> Letter:
+    headers = dict(written.headers)
+    reason = headers.get(PREFIX + "exception", b"late").decode()
+    late_ms = headers.get("samovar.late.ms", b"").decode()
+    message = headers[PREFIX + "message"].decode() if PREFIX + "message" in headers else f"late by {late_ms} ms"
+    return Letter(written.value, reason, message, headers)

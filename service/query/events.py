@@ -1,0 +1,282 @@
+"""Events out of the streams' topics, for people: by their places, and the newest.
+
+Those of a key are found by samovar.service.query.key_events, page by page; those about others by
+samovar.service.query.surrounding_events.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from samovar.changelog.cursors import Part
+from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
+from samovar.common.errors import Refused
+from samovar.patterns.decode import RefusedError, time_of
+from samovar.service.config.models import ServiceFile, Stream
+from samovar.service.query.read import unpacked
+from samovar.service.query.row_filters import NEAR, parts_of, rounds, rows_at
+from samovar.service.query.tailing_reader import Tail
+from samovar.service.topology.avro_streams import avro_of
+
+Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
+
+READ_RECORDS = 20_000
+POLL_S = 0.05
+PATIENCE_S = 3.0
+READERS = 2  # of one question
+KNOWN = 5_000  # events that are remembered: a place in the log never holds another one
+FRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record of a stream. `time` is None, and `event` no object, where it is no event."""
+
+    stream: str
+    partition: int
+    offset: int
+    logged: int
+    key: bytes | None
+    value: bytes | None
+    time: int | None
+    type: str
+    event: Any
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.stream, self.partition, self.offset
+
+    def data(self) -> dict[str, Any]:
+        where = {"stream": self.stream, "partition": self.partition, "offset": self.offset}
+        return where | {"time": self.time, "logged": self.logged, "type": self.type, "event": self.event}
+
+
+@dataclass
+class Events:
+    """Reads the streams of a service."""
+
+    settings: ServiceFile
+    log: Log
+    tail: Tail | None = None  # what is in memory is not read again
+    _decoders: dict[str, Any] = field(default_factory=dict)
+    _known: OrderedDict[Place, Event] = field(default_factory=OrderedDict)
+    _seen: dict[str, tuple[float, Mapping[TopicPartition, Bounds]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2 * READERS, "events"))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        if self.tail is not None:
+            self.tail.close()
+
+    # ------------------------------------------------------------ by place
+
+    def at(self, places: Iterable[Place]) -> dict[Place, Event]:
+        """The events at these places (topic, partition, offset), as far as the log still has them."""
+        topics = {stream.topic for stream in self.settings.streams.values()}
+        asked = [place for place in dict.fromkeys(places) if place[0] in topics]
+        with self._lock:
+            found = {place: self._known[place] for place in asked if place in self._known}
+        wanted: dict[TopicPartition, list[int]] = {}
+        for topic, partition, offset in asked:
+            if (topic, partition, offset) not in found:
+                wanted.setdefault(TopicPartition(topic, partition), []).append(offset)
+        if self.tail is not None and wanted:
+            self.tail.ask()
+            found |= self._in_memory(self.tail, wanted)
+        present = self._present(wanted)
+        if present:
+            found |= self._read(present)
+        return found
+
+    def _in_memory(self, tail: Tail, wanted: dict[TopicPartition, list[int]]) -> dict[Place, Event]:
+        """Those that need not be read; they are wanted no longer."""
+        found: dict[Place, Event] = {}
+        for at, offsets in list(wanted.items()):
+            kept = tail.kept(at)
+            here = sorted(each for each in offsets if kept.has(each, each + 1))
+            for records in kept.between(here[0], here[-1] + 1) if here else ():
+                for event in self.read(records, rows_at(records, here)):
+                    found[*at, event.offset] = event
+            wanted[at] = [each for each in offsets if each not in here]
+        for at in [at for at, offsets in wanted.items() if not offsets]:
+            del wanted[at]
+        return found
+
+    def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
+        """Places far from each other are a fetch each: a few readers share them."""
+        first, *others = parts_of(wanted, READERS)
+        waiting = [self._pool.submit(self._read_part, part) for part in others]
+        found = self._read_part(first)
+        for each in waiting:
+            found |= each.result()
+        with self._lock:
+            self._known |= found
+            while len(self._known) > KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+    def _read_part(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
+        found: dict[Place, Event] = {}
+        with closing(self.log.glance({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
+            deadline = time.monotonic() + PATIENCE_S
+            for ranges in rounds(wanted):
+                for at, (start, _) in ranges.items():
+                    reader.seek(at, start)
+                for records in _until(reader, ranges, deadline):
+                    at = TopicPartition(records.topic, records.partition)
+                    for event in self.read(records, rows_at(records, wanted[at])):
+                        found[*at, event.offset] = event
+        return found
+
+    def _present(self, wanted: Mapping[TopicPartition, list[int]]) -> dict[TopicPartition, list[int]]:
+        kept: dict[TopicPartition, list[int]] = {}
+        for at, offsets in wanted.items():
+            begin, end = self.bounds(at.topic, {at: max(offsets)}).get(at, Bounds(0, 0))
+            kept[at] = sorted(each for each in offsets if begin <= each < end)
+        return {at: offsets for at, offsets in kept.items() if offsets}
+
+    def bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
+        """Of all partitions of a topic, as they were a moment ago; asked anew where one is known to be longer."""
+        at_s, found = self._seen.get(topic, (0.0, {}))
+        is_fresh = time.monotonic() - at_s <= FRESH_S
+        if not is_fresh or any(at not in found or offset >= found[at].end for at, offset in known.items()):
+            at_s = time.monotonic()
+            try:
+                found = self.log.bounds(found) if found else self.places_of(topic)
+            except Refused:  # the topic was made anew, with other partitions
+                found = self.places_of(topic)
+            self._seen[topic] = at_s, found
+        return found
+
+    # ------------------------------------------------------------ the newest
+
+    def newest(self, stream: str, limit: int) -> list[Event]:
+        """The newest events of a stream, newest first by log time."""
+        places = self.places(stream)
+        found: list[Event] = []
+        for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
+            found += self.read(records, range(len(records)))
+        return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
+
+    # ------------------------------------------------------------ records
+
+    def places(self, stream: str) -> dict[TopicPartition, tuple[int, int]]:
+        return dict(self.places_of(self.settings.streams[stream].topic))
+
+    def places_of(self, topic: str) -> Mapping[TopicPartition, Bounds]:
+        found = self.log.topics([topic]).get(topic)
+        if found is None:
+            return {}
+        return self.log.bounds([TopicPartition(topic, number) for number in range(found.partitions)])
+
+    def window(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], patience_s: float = PATIENCE_S
+    ) -> Iterator[Records]:
+        """Records from one offset up to another, of several partitions. What does not come in time is left out."""
+        starts = {at: start for at, (start, stop) in ranges.items() if start < stop}
+        if not starts:
+            return
+        most = max(ranges[at][1] - start for at, start in starts.items())
+        reader = self.log.glance(starts, most) if most <= READ_RECORDS else self.log.reader(starts)
+        with closing(reader):
+            yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
+
+    def read(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
+        name = self._stream_of(records.topic)
+        stream = self.settings.streams[name]
+        offsets, times = records.offsets, records.times
+        for row in rows:
+            value = records.value(row)
+            data = self._data(name, stream, value)
+            time_ms, type = moment_of(data, stream), type_of(data, stream, name)
+            place = name, records.partition, int(offsets[row])
+            yield Event(*place, int(times[row]), records.key(row), value, time_ms, type, data)
+
+    def readable(self, name: str, value: bytes | None) -> Event:
+        """An event by its value alone."""
+        stream = self.settings.streams[name]
+        data = self._data(name, stream, value)
+        return Event(name, 0, 0, 0, None, value, moment_of(data, stream), type_of(data, stream, name), data)
+
+    def _stream_of(self, topic: str) -> str:
+        return next(name for name, stream in self.settings.streams.items() if stream.topic == topic)
+
+    def _data(self, name: str, stream: Stream, value: bytes | None) -> Any:
+        if value is None:
+            return None
+        if stream.format == "avro":
+            if name not in self._decoders:
+                self._decoders[name] = avro_of(stream).decoder((), stream.time, stream.type)
+            text = self._decoders[name].json(value)
+            return unpacked(text) if isinstance(text, str) else None
+        return unpacked(value.decode("utf-8", "replace"))
+
+
+def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], deadline: float) -> Iterator[Records]:
+    """Records of these ranges, whose starts the reader is at."""
+    open_ = {at: stop for at, (_, stop) in ranges.items()}
+    while open_ and time.monotonic() < deadline:
+        left = sum(stop - reader.position(at) for at, stop in open_.items())
+        for records in reader.poll(min(left, READ_RECORDS), POLL_S):
+            at = TopicPartition(records.topic, records.partition)
+            if at in open_:
+                rows = int(np.searchsorted(records.offsets, open_[at]))
+                yield records if rows == len(records) else Part(records, 0, rows, open_[at])
+        open_ = {at: stop for at, stop in open_.items() if reader.position(at) < stop}
+
+
+# ---------------------------------------------------------------- parts of an event
+
+
+def value_at(event: Any, path: str) -> Any:
+    """The value of a dotted field; None where it has none."""
+    if not isinstance(event, dict):
+        return None
+    if path in event:
+        return event[path]
+    head, _, rest = path.partition(".")
+    return value_at(event.get(head), rest) if rest else None
+
+
+def moment_of(event: Any, stream: Stream) -> int | None:
+    value = value_at(event, stream.time)
+    try:
+        return None if value is None else time_of(value)
+    except (RefusedError, ValueError, OverflowError):
+        return None
+
+
+def type_of(event: Any, stream: Stream, name: str) -> str:
+    found = name if stream.type is None else value_at(event, stream.type)
+    return found if isinstance(found, str) else "?"
+
+
+def may_have(stream: Stream, path: str) -> bool:
+    """Whether events of a stream can have a field, as far as its schema tells."""
+    return stream.fields is None or path in json.dumps(stream.fields)
+
+
+def is_of(event: Event, key: str, fields: Sequence[str], *, by_key: bool = True) -> bool:
+    """Whether a key is an event's record key, or stands in one of these fields."""
+    if by_key and event.key == key.encode("utf-8", "surrogatepass"):
+        return True
+    return any(_text(value_at(event.event, path)) == key for path in fields)
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return None if value is None or isinstance(value, dict | list) else str(value)

@@ -1,0 +1,123 @@
+"""`samovar match ... --explain KEY`: why a key did or did not match, event by event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from samovar.patterns.compile import Program, compile_rules
+from samovar.patterns.follow import Story, follow, iso_time, key_candidates
+from samovar.patterns.matcher import Matches
+from samovar.patterns.native import Decoder, Other
+from samovar.patterns.reads import value_text
+from samovar.patterns.replay import BadLine, Lines, Replay
+from samovar.patterns.syntax import Rule
+from samovar.patterns.why import explain as explained
+from samovar.service.offline.match import BAD_LINES, FINE, USAGE, Options, Source, counted, open_events
+
+SHOWN_EVENTS = 200
+
+
+def explain(program: Program, source: Source, options: Options, out: IO[bytes], err: IO[str]) -> int:
+    """One explanation a rule, on standard output. Gives the exit code."""
+    assert options.explain is not None
+    # Each rule and each reading of the key is a run of its own, so what cannot be read again is kept.
+    kept = list(source.blocks()) if source.path is None else None
+    bad: dict[int, BadLine] = {}
+    code = FINE
+    for plan in program.rules:
+        names = [key.name for key in plan.rule.form.by]
+        candidates = key_candidates(names, options.explain) if names else [()]
+        if not candidates:
+            err.write(
+                f"{plan.rule.id}: the key is {', '.join(names)}: write {','.join(f'{name}=...' for name in names)}\n"
+            )
+            code = USAGE
+            continue
+        stories = (_story(plan.rule, key, source, kept, options, bad) for key in candidates)
+        story = next((story for story in stories if story.events), None)
+        story = story or _story(plan.rule, candidates[0], source, kept, options, bad)
+        out.write((json_of(story) if options.json else text_of(story) + "\n").encode())
+    for line in bad.values():
+        err.write(f"{source.name}:{line}\n")
+    return code or (BAD_LINES if bad else FINE)
+
+
+def _story(
+    rule: Rule,
+    key: tuple[object, ...],
+    source: Source,
+    kept: list[bytes] | None,
+    options: Options,
+    bad: dict[int, BadLine],
+) -> Story:
+    program = compile_rules([rule])
+
+    def feed(replay: Replay) -> Iterator[Matches]:
+        lines = Lines(
+            Decoder(program.fields, options.time_field, options.type_field),
+            lambda line: bad.update({line.number: line}),
+        )
+        yield from _fed(replay, lines, kept if kept is not None else None, source)
+
+    return follow(
+        program,
+        key,  # type: ignore[arg-type]
+        feed,
+        slack_ms=options.slack_ms,
+        flush=options.flush,
+        max_partials=options.max_partials,
+        max_events=options.max_events,
+        max_matches=options.max_matches,
+    )
+
+
+def _fed(replay: Replay, lines: Lines, kept: list[bytes] | None, source: Source) -> Iterator[Matches]:
+    if kept is not None:
+        for block in kept:
+            yield replay.feed(lines.take(block))
+    else:
+        with open_events(str(source.path)) as again:
+            for block in again.blocks():
+                yield replay.feed(lines.take(block))
+    yield replay.feed(lines.end())
+    yield from replay.finish()
+
+
+def json_of(story: Story) -> str:
+    """The same for programs, on one line."""
+    told = explained(story)
+    events = [
+        {
+            "line": event.offset + 1,
+            "ts": event.time,
+            "type": event.type,
+            "fields": {name: value.json if isinstance(value, Other) else value for name, value in event.fields.items()},
+            "told": sentences,
+        }
+        for event, sentences in told.events
+    ]
+    record = {"rule": story.plan.rule.id, "key": story.key, "matches": story.matches, "events": events}
+    return json.dumps({**record, "conclusion": told.conclusion}, ensure_ascii=False) + "\n"
+
+
+def text_of(story: Story, show_time: Callable[[int], str] = iso_time) -> str:
+    """The explanation as text: a heading, the events, the conclusion."""
+    told = explained(story)
+    key = ", ".join(f"{name}={value_text(value)}" for name, value in story.key.items()) or "all events"
+    count = len(told.events)
+    heading = f"{counted(count, 'event')}, {counted(story.matches, 'match', 'matches')}"
+    lines = [f"{story.plan.rule.id}, {key}: {heading}", ""]
+    skipped = max(0, count - SHOWN_EVENTS)
+    if skipped:
+        lines.append(f"  ({skipped:,} earlier events are left out)")
+    for event, sentences in told.events[skipped:]:
+        fields = ", ".join(
+            f"{name}={value_text(value)}"
+            for name, value in event.fields.items()
+            if value is not None and name not in story.key
+        )
+        lines.append(f"  line {event.offset + 1:<6} {show_time(event.time)}  {event.type}  {fields}".rstrip())
+        lines += [f"      {sentence}" for sentence in sentences]
+    return "\n".join([*lines, "", *told.conclusion])

@@ -1,0 +1,174 @@
+"""A key's events, newest first and page by page, further back with every look.
+
+Nothing indexes events by key: the newest records of the key's partition are looked through, up to a bound of records
+and time. How far a look came is a text that the next one begins with:
+
+    STREAM/PARTITION:OFFSET,...     records before these offsets; a partition that is not named has none left
+
+Of a partition a page has all events of the key down to its mark, so that no event is on two pages or on none, however
+times in the log and in events stand to each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.partitioner import partition_of
+from samovar.common.errors import Refused
+from samovar.service.query.events import READ_RECORDS, Event, Events, is_of, may_have
+from samovar.service.query.row_filters import rows_of
+from samovar.service.topology.topics import counted_topics, partitions_of
+
+SCAN_RECORDS = 200_000  # of a partition
+SCAN_S = 1.5
+Marks = Mapping[tuple[str, int], int]  # by stream and partition, the offset before which it goes on
+
+
+@dataclass
+class Scanned:
+    """What was looked through. `older` are the marks where records are left; none: the first kept record was seen."""
+
+    records: int = 0
+    since_ms: int | None = None
+    older: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def data(self) -> dict[str, Any]:
+        older = marks_text(self.older) if self.older else None
+        return {"records": self.records, "since": self.since_ms, "complete": not self.older, "older": older}
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A key as its text, and the fields beside a stream's own in which it may stand."""
+
+    text: str
+    fields: Sequence[str]
+    limit: int
+    deadline: float
+    by_key: bool = True  # whether it is compared with the records' own keys
+
+    @property
+    def key(self) -> bytes:
+        return self.text.encode("utf-8", "surrogatepass")
+
+
+def events_of_key(
+    events: Events,
+    key: str,
+    fields: Collection[str],
+    limit: int,
+    before: Marks | None = None,
+    hides: Callable[[str, str], bool] | None = None,
+) -> tuple[list[Event], Scanned]:
+    """Events of a key, newest first: those whose record key it is, or that have it in one of these fields. It is not
+    compared with what `hides` says of a stream and field.
+    """
+    scanned, found = Scanned(), dict[tuple[str, int], list[Event]]()
+    deadline = time.monotonic() + SCAN_S
+    for name, stream in events.settings.streams.items():
+        others = [path for path in fields if path != stream.key and may_have(stream, path)]
+        if hides is not None:
+            others = [path for path in others if not hides(name, path)]
+        by_key = hides is None or not hides(name, stream.key)
+        if by_key or others:
+            found |= _scan(events, name, _Wanted(key, others, limit, deadline, by_key), before, scanned)
+    page = _newest(found, limit, scanned)
+    return sorted(page, key=_age, reverse=True), scanned
+
+
+def _scan(
+    events: Events, stream: str, wanted: _Wanted, before: Marks | None, scanned: Scanned
+) -> dict[tuple[str, int], list[Event]]:
+    """By place, the key's events from its newest record, or from its mark, back as far as it is looked through."""
+    places = _places(events, stream, wanted, before)
+    own = events.settings.streams[stream].key
+    found: dict[tuple[str, int], list[Event]] = {(stream, at.partition): [] for at in places}
+    ends = {at: end for at, (_, end) in places.items()}
+    back, most = READ_RECORDS, SCAN_RECORDS // max(len(places), 1)
+    while ends and sum(map(len, found.values())) < wanted.limit:
+        starts = {at: max(places[at][0], places[at][1] - back) for at in ends}
+        for records in events.window({at: (starts[at], ends[at]) for at in ends}):
+            scanned.records += len(records)
+            if len(records):
+                first = int(records.times[0])
+                scanned.since_ms = first if scanned.since_ms is None else min(scanned.since_ms, first)
+            rows = rows_of(records, wanted.key, by_value=bool(wanted.fields))
+            paths = (own, *wanted.fields) if wanted.by_key else wanted.fields
+            read = events.read(records, rows)
+            some = [each for each in read if is_of(each, wanted.text, paths, by_key=wanted.by_key)]
+            found[stream, records.partition] += some
+        ends = {at: start for at, start in starts.items() if start > places[at][0]}
+        back *= 4
+        if back > most or time.monotonic() > wanted.deadline:
+            break
+    scanned.older |= {(stream, at.partition): end for at, end in ends.items()}
+    return found
+
+
+def _places(
+    events: Events, stream: str, wanted: _Wanted, before: Marks | None
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Where the key's records can be, and between which offsets."""
+    places = events.places(stream)
+    if not wanted.fields and not events.settings.streams[stream].repartition:
+        # Where the topic has grown, older records are where the number before placed them.
+        known = partitions_of(events.settings, events.log.topics(counted_topics(events.settings)))
+        homes = {partition_of(wanted.key, count) for count in (known, len(places)) if count}
+        places = {at: bounds for at, bounds in places.items() if at.partition in homes}
+    if before is None:
+        return places
+    marked = {at: (begin, min(end, before.get((stream, at.partition), begin))) for at, (begin, end) in places.items()}
+    return {at: (begin, end) for at, (begin, end) in marked.items() if begin < end}
+
+
+def _newest(found: Mapping[tuple[str, int], list[Event]], limit: int, scanned: Scanned) -> list[Event]:
+    """The newest of all places, from each its newest records; where some are left over, its mark is the last taken."""
+    left = {place: sorted(events, key=lambda event: event.offset) for place, events in found.items()}
+    page: list[Event] = []
+    while len(page) < limit and any(left.values()):
+        place = max((each for each in left if left[each]), key=lambda each: _age(left[each][-1]))
+        page.append(left[place].pop())
+    last = {(event.stream, event.partition): event.offset for event in page}
+    for place, events in left.items():
+        if events:
+            scanned.older[place] = last.get(place, events[-1].offset + 1)
+    return page
+
+
+def _age(event: Event) -> tuple[int, int, int]:
+    return event.time or 0, event.logged, event.offset
+
+
+# ---------------------------------------------------------------- marks as text
+
+
+def marks_text(marks: Marks) -> str:
+    """
+    >>> marks_text({("purchase", 3): 1200, ("login", 0): 7})
+    'purchase/3:1200,login/0:7'
+    """
+    return ",".join(f"{stream}/{partition}:{offset}" for (stream, partition), offset in marks.items())
+
+
+def marks_of(text: str) -> dict[tuple[str, int], int]:
+    """
+    >>> marks_of("purchase/3:1200,login/0:7")
+    {('purchase', 3): 1200, ('login', 0): 7}
+    """
+    found: dict[tuple[str, int], int] = {}
+    for part in text.split(","):
+        place, _, offset = part.rpartition(":")
+        stream, _, partition = place.rpartition("/")
+        if not (stream and _is_number(partition) and _is_number(offset)):
+            hint = "Give `scanned.older` of the answer before, as it is; leave it out for the newest events."
+            raise Refused("bad-mark", f"`{part[:80]}` is no place to go on from", hint)
+        found[stream, int(partition)] = int(offset)
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19

@@ -1,0 +1,144 @@
+"""Which key somebody asks for: by its text, or by its pseudonym.
+
+Who may not see a marked field may not name its values either: an answer that depends on whether a value is there tells
+what it is. For them a text is compared only with keys that hold nothing marked. Keys that do are asked for by their
+pseudonyms, and what a pseudonym stands for is compared only with what is marked. Pseudonyms that were given out are
+remembered; others are looked for among the keys of alerts and the keys that have state here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from samovar.service.http.alerts.index import key_text
+from samovar.service.http.alerts.query import Search
+from samovar.service.http.masking.fields import Masks, is_alias, not_compared
+from samovar.service.query.local_state import keys_here
+from samovar.service.rules.lineage import Flow
+
+if TYPE_CHECKING:
+    from samovar.patterns.syntax import Rule
+    from samovar.service.http.rule_cache import Loaded
+    from samovar.service.http.state import World
+
+REMEMBERED = 200_000
+LOOKED_THROUGH = 20_000  # keys that have state
+
+
+class Aliases:
+    """Keys by their pseudonyms, as far as this process has met them. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, alias: str) -> str | None:
+        with self._lock:
+            return self._keys.get(alias)
+
+    def remember(self, masks: Masks, keys: Iterable[str]) -> None:
+        made = {alias: key for key in keys if (alias := str(masks.pseudonym(key))) != key}
+        with self._lock:
+            self._keys.update(made)
+            while len(self._keys) > REMEMBERED:
+                self._keys.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class KeyLookup:
+    """A key that somebody asks for, and what it may be compared with: `marked` keys and fields, those that are not, or
+    (None) all. `clear` are the rules, and `clear_versions` the versions of rules, whose keys are not marked.
+    """
+
+    asked: str
+    text: str
+    marked: bool | None = None
+    clear: frozenset[str] = frozenset()
+    clear_versions: tuple[str, ...] = ()
+    no_key_is_marked: bool = False
+
+    def is_for(self, rule: str) -> bool:
+        """Whether it may be compared with a rule's keys."""
+        return self.marked is None or (rule in self.clear) is not self.marked
+
+    def search(self, rules: Sequence[str], limit: int) -> Search:
+        """For the alerts of it."""
+        return Search(rules, self.text, limit=limit, versions=self.versions, but_versions=self.but_versions)
+
+    @property
+    def versions(self) -> tuple[str, ...] | None:
+        return self.clear_versions if self.marked is False else None
+
+    @property
+    def but_versions(self) -> tuple[str, ...]:
+        return self.clear_versions if self.marked else ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which key is meant; of a pseudonym another node may know."""
+        return self.text != self.asked or not is_alias(self.asked)
+
+
+def lookup(world: World, masks: Masks, text: str, rule: str | None = None) -> KeyLookup:
+    """What a text means to who asks; refused where it could only be compared with what they may not see."""
+    real = real_key(world, masks, text) if is_alias(text) and world.lineage.any else text
+    if not masks.is_on:
+        return KeyLookup(text, real)
+    loaded = world.shelf.get()
+    clear = frozenset(name for name, each in loaded.rules.items() if world.lineage.has_clear_key(each))
+    if is_alias(text):
+        return KeyLookup(text, real, True, clear, clear_versions(world, loaded))
+    if rule is not None and rule in loaded.rules and rule not in clear:
+        raise not_compared(key_fields(world, [loaded.rules[rule]]), "looking for a value of it")
+    if not clear and loaded.rules:
+        raise not_compared(key_fields(world, loaded.rules.values()), "looking for a value of it")
+    return KeyLookup(text, text, False, clear, clear_versions(world, loaded), not marked_keys(world))
+
+
+def marked_keys(world: World) -> bool:
+    """Whether any key, of a rule or of a stream, holds something marked."""
+    lineage, streams = world.lineage, world.settings.streams
+    if any(lineage.is_marked_in(name, stream.key) for name, stream in streams.items()):
+        return True
+    return not all(map(lineage.has_clear_key, world.shelf.get().rules.values()))
+
+
+def key_fields(world: World, rules: Iterable[Rule]) -> list[str]:
+    """The parts of keys that hold something marked."""
+    keys = (world.lineage.of(rule).key for rule in rules)
+    return sorted({name for key in keys for name, flow in key.items() if flow is not Flow.CLEAR})
+
+
+def clear_versions(world: World, loaded: Loaded) -> tuple[str, ...]:
+    """All versions of rules that are known, and whose keys hold nothing marked."""
+    found = [loaded.version(name) for name, rule in loaded.rules.items() if world.lineage.has_clear_key(rule)]
+    book = loaded.book
+    for entry in () if book is None else (entry for own in book.entries for entry in book.history(own.name)):
+        rule = loaded.of_version(entry.name, entry.version)
+        if rule is not None and world.lineage.has_clear_key(rule):
+            found.append(entry.version)
+    return tuple(dict.fromkeys(version for version in found if version is not None))
+
+
+def real_key(world: World, masks: Masks, alias: str) -> str:
+    """The key that a pseudonym stands for; where none is known, the pseudonym itself, which is no key."""
+    known = world.aliases.get(alias)
+    if known is not None:
+        return known
+    world.aliases.remember(masks, (str(key) for (key,) in world.index.ask("SELECT DISTINCT key FROM alert")))
+    if world.aliases.get(alias) is None:
+        world.aliases.remember(masks, _held_keys(world))
+    return world.aliases.get(alias) or alias
+
+
+def _held_keys(world: World) -> Sequence[str]:
+    site = world.shelf.get().site
+    if site is None:
+        return ()
+    tasks = [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
+    found = keys_here(world, tasks, None, LOOKED_THROUGH)
+    return [key_text(dict(enumerate(each["key"]))) for each in found]  # type: ignore[arg-type]

@@ -1,0 +1,62 @@
+"""How many states rules have on this machine, for the plan of a change. Rows are in the order of their keys: all have
+to be looked at, and with millions of them that would take longer than anybody waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from samovar.changelog.formats.record import row_parts
+from samovar.service.config.models import ServiceFile
+from samovar.service.topology.stores import reading, rows_of
+from samovar.state.errors import StoreError
+from samovar.tasks.runtime.stream_task import task_folder
+
+LOOK_S = 1.0
+COUNTED_AT_ONCE = 5_000
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Keys that have a state, by the store's name. Where it is not whole, there are more."""
+
+    states: Mapping[str, int]
+    is_whole: bool
+
+
+def states_here(
+    settings: ServiceFile, stages: Sequence[str], partitions: int, look_s: float = LOOK_S
+) -> Counted | None:
+    """How many keys have a state in the stores of this machine, as far as that can be counted in a moment; None where
+    it has no store.
+    """
+    found: Counter[str] = Counter()
+    looked, is_whole = False, True
+    deadline = time.monotonic() + look_s
+    for folder in (
+        task_folder(settings.state, each, stage) / "store" for stage in stages for each in range(partitions)
+    ):
+        if not (folder / "CURRENT").exists():
+            continue
+        if looked and time.monotonic() > deadline:
+            return Counted(dict(found), False)
+        with suppress(StoreError), reading(folder) as store:
+            looked = True
+            is_whole = _count_rows(rows_of(store), found, deadline) and is_whole
+    return Counted(dict(found), is_whole) if looked else None
+
+
+def _count_rows(rows: Iterator[tuple[bytes, bytes]], found: Counter[str], deadline: float) -> bool:
+    """Whether it came to the end in time."""
+    while chunk := list(islice(rows, COUNTED_AT_ONCE)):
+        for row, _ in chunk:
+            _, name, kind, number = row_parts(b"r" + row)
+            found[name] += kind == 0 and number == 0
+        if len(chunk) == COUNTED_AT_ONCE and time.monotonic() > deadline:
+            return False
+    return True

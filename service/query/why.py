@@ -1,0 +1,266 @@
+"""Why a rule did or did not fire for a key: its events, run through the rule once more, with what each did.
+
+An alert is explained by a run that finds it again: the same rule version over the same events in the same order, event
+time moved to where the alert was raised, and as many earlier events as it takes. That it is the same one, its id says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from samovar.patterns.compile import Program, compile_rules
+from samovar.patterns.follow import Names, Story, follow, follow_from, iso_time, listed
+from samovar.patterns.habits import duration_text
+from samovar.patterns.matcher import Matches, States, step
+from samovar.patterns.native import Batch, Int64s, Other, joined
+from samovar.patterns.replay import Replay, gathered
+from samovar.patterns.spans import reach_ms
+from samovar.patterns.syntax import Rule, Scalar
+from samovar.patterns.why import explain
+from samovar.service.config.models import ServiceFile
+from samovar.service.http.alerts.index import Alert
+from samovar.service.http.masking.fields import Masks
+from samovar.service.http.state import World
+from samovar.service.query.events import Event, Place
+from samovar.service.query.lookback import Look, Row, Wanted, look_back, set_aside
+from samovar.service.rules.version_start import start_of_version
+from samovar.service.topology.stages import stage_of
+
+AROUND_MS = 60_000  # before an alert's first event, told event by event; or as long as the alert itself is
+_ORDER = ("offset", "partition", "stream")  # after time, the last first
+Decoders: TypeAlias = Callable[[str, tuple[str, ...]], Any]  # of a stream and fields
+
+
+def story_of(
+    program: Program, key: Sequence[Scalar], events: Sequence[Event], decoders: Decoders, **options: int
+) -> Story:
+    """One rule over these events, in the order of their times. An event's number is its place in the list."""
+
+    def feed(replay: Replay) -> Iterator[Matches]:
+        for number, event in enumerate(events):
+            if event.value is None or event.time is None:
+                continue
+            decoder = decoders(event.stream, program.fields)
+            batch = decoder.batch()
+            decoder.decode(batch, joined([event.value]), offsets=np.array([number]), copy=True)
+            yield replay.feed(batch)
+        yield from replay.finish()
+
+    return follow(program, key, feed, flush=False, **options)
+
+
+def decoders_of(settings: ServiceFile) -> Decoders:
+    """What decodes a stream's values, made once a stream and set of fields."""
+    from samovar.service.topology.avro_streams import decoding_of  # noqa: PLC0415 - loads Avro where it is needed
+
+    made: dict[tuple[str, tuple[str, ...]], Any] = {}
+
+    def get(stream: str, fields: tuple[str, ...]) -> Any:
+        if (stream, fields) not in made:
+            own = settings.streams[stream]
+            made[stream, fields] = decoding_of(own)(fields, own.time, own.type, stream)
+        return made[stream, fields]
+
+    return get
+
+
+def limits_of(settings: ServiceFile) -> dict[str, Any]:
+    """What bounds a rule's states in this service."""
+    limits = ("max_partials", "max_events", "max_matches")
+    return {name: getattr(settings, name) for name in limits}
+
+
+def in_order(settings: ServiceFile, events: Iterable[Event]) -> list[Event]:
+    """As rules take them: by time, and then stream as the service file lists them, partition and offset."""
+    streams = {name: number for number, name in enumerate(settings.streams)}
+    return sorted(events, key=lambda each: (each.time or 0, streams[each.stream], each.partition, each.offset))
+
+
+def events_taken(world: World, rule: Rule, events: Sequence[Event]) -> list[Event]:
+    """Without those that came too late for the rule, or are dead letters."""
+    aside = places_aside(world, rule, min((each.logged for each in events), default=0)) if events else set()
+    return [each for each in events if each.place not in aside]
+
+
+def places_aside(world: World, rule: Rule, since_ms: int) -> set[Place]:
+    """By stream, partition and offset, the records since a time in the log that a rule never saw."""
+    stage = stage_of(rule, world.settings.streams, world.shelf.site().partitions)
+    names = {stream.topic: name for name, stream in world.settings.streams.items()}
+    found = set_aside(world.events, stage, since_ms)
+    return {(names.get(topic, ""), partition, offset) for topic, partition, offset in found}
+
+
+def span_text(rule: Rule) -> str:
+    return duration_text(reach_ms(rule))
+
+
+# ---------------------------------------------------------------- an alert
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows in the order in which rules take them, with their times; and what they gave, event time at the alert's."""
+
+    rows: Sequence[Row]
+    times: Int64s
+    ids: frozenset[str]
+
+
+def why_alert(world: World, masks: Masks, alert: Alert, rule: Rule, matched: Sequence[Event]) -> dict[str, Any]:
+    """Why an alert was raised, as data. `matched` are those of its events that the log still has."""
+    program, match = compile_rules([rule]), alert.match
+    key, until_ms = list(match["key"].values()), int(match["at"]) + 1  # a timer fires behind its deadline
+    wanted = Wanted(rule, key, matched, alert.logged, int(match["start"]) - reach_ms(rule))
+    again = _Again(world, program, until_ms)
+    run, look = again.find(alert.id, wanted)
+    is_same = alert.id in run.ids
+    if not is_same:
+        begun_ms = start_of_version(world.shelf.site(), rule, match)
+        cut = run if begun_ms is None else again.run([row for row, _ in again.since(run, begun_ms)])
+        run, is_same = (cut, True) if alert.id in cut.ids else (run, False)
+    told_from_ms = int(match["start"]) - max(int(match["end"]) - int(match["start"]), AROUND_MS)
+    told = story_data(masks, again.story(run, key, told_from_ms), lambda number: again.event(run.rows[number]))
+    if not is_same:
+        told["conclusion"] = not_repeated(rule, look)
+    return told | {"id": masks.alert_id(alert.id, rule) if is_same else None}
+
+
+@dataclass
+class _Again:
+    """Runs of one rule over a key's records."""
+
+    world: World
+    program: Program
+    until_ms: int
+
+    def find(self, wanted_id: str, wanted: Wanted) -> tuple[Run, Look]:
+        """Further back until the alert is found and nothing that the rule reads is missing, or there is no more."""
+        for look in look_back(self.world.events, wanted):
+            if not look.is_deep and not look.is_whole:
+                continue
+            run = self.run(self._taken(look.rows))
+            if wanted_id in run.ids:
+                return run, look
+        return self.run(self._taken(look.rows)), look
+
+    def _taken(self, rows: Sequence[Row]) -> list[Row]:
+        """Without those that the rule never saw."""
+        (plan,) = self.program.rules
+        aside = places_aside(self.world, plan.rule, min(row.logged_ms for row in rows)) if rows else set()
+        return [row for row in rows if row.place not in aside]
+
+    def run(self, rows: Sequence[Row]) -> Run:
+        """In order, up to the alert; only then it is known which of them are events."""
+        streams = list(self.world.settings.streams)
+        batches, kept, starts = list[Batch](), list[Row](), [0]
+        for number, stream in enumerate(streams):
+            own = [row for row in rows if row.stream == stream]
+            batch, good = self._decoded(own, number)
+            batches.append(batch)
+            kept += [own[place] for place in good]
+            starts.append(len(kept))
+        if not kept:
+            return Run((), np.empty(0, np.int64), frozenset())
+        times = np.concatenate([batch.time for batch in batches])
+        numbers = [np.concatenate([getattr(batch, part) for batch in batches]) for part in _ORDER]
+        places = np.lexsort((*numbers, times))
+        places = places[times[places] < self.until_ms]
+        merged = gathered(batches, np.array(starts), places, len(self.program.fields))
+        topics = [self.world.settings.streams[stream].topic for stream in streams]
+        states = States(self.program, topics=topics, **limits_of(self.world.settings))
+        found = step(states, merged, self.until_ms)
+        ids = frozenset(str(match["id"]) for match in found)
+        return Run([kept[place] for place in places.tolist()], times[places], ids)
+
+    def _decoded(self, rows: Sequence[Row], stream: int, numbers: Int64s | None = None) -> tuple[Batch, list[int]]:
+        """The events among rows of one stream, and which rows those are."""
+        name = list(self.world.settings.streams)[stream]
+        decoder = self._decoders(name, self.program.fields)
+        batch = decoder.batch()
+        if not rows:
+            return batch, []
+        partitions = np.array([row.partition for row in rows], np.int32)
+        offsets = np.array([row.offset for row in rows], np.int64) if numbers is None else numbers
+        values = joined([row.value for row in rows])
+        verdicts = decoder.decode(batch, values, stream, partitions, offsets, copy=True)
+        return batch, np.flatnonzero(verdicts["code"] == 0).tolist()
+
+    @property
+    def _decoders(self) -> Decoders:
+        return decoders_of(self.world.settings)
+
+    def since(self, run: Run, begun_ms: int) -> list[tuple[Row, int]]:
+        return [(row, time) for row, time in zip(run.rows, run.times.tolist(), strict=True) if time >= begun_ms]
+
+    def story(self, run: Run, key: Sequence[Scalar], from_ms: int) -> Story:
+        """The same run, with notes from a time on. An event's number is its place among the rows."""
+        batches, starts, order = list[Batch](), [0], list[int]()
+        for number, stream in enumerate(self.world.settings.streams):
+            mine = [place for place, row in enumerate(run.rows) if row.stream == stream]
+            batch, _ = self._decoded([run.rows[place] for place in mine], number, np.array(mine, np.int64))
+            batches.append(batch)
+            order += mine
+            starts.append(len(order))
+        places = np.argsort(np.array(order, np.int64))
+        first = int(np.searchsorted(run.times, from_ms))
+        columns = len(self.program.fields)
+        before, after = (
+            gathered(batches, np.array(starts), part, columns) for part in (places[:first], places[first:])
+        )
+        return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.world.settings))
+
+    def event(self, row: Row) -> Event:
+        read = self.world.events.readable(row.stream, row.value)
+        return Event(*row.place, row.logged_ms, None, row.value, read.time, read.type, read.event)
+
+
+def not_repeated(rule: Rule, look: Look) -> list[str]:
+    """An alert that a run did not find again was raised all the same: what was missing, as far as it is known."""
+    told = ["This alert cannot be shown event by event: a run over the key's events does not find it again."]
+    reads = f"the rule reads {span_text(rule)} back"
+    if not look.is_whole:
+        since = "" if look.since_ms is None else f", back to {iso_time(look.since_ms)}"
+        return [*told, f"Only {look.records:,} records were looked through{since}, and {reads}."]
+    if look.is_cut:
+        return [*told, f"The log no longer holds all events of that time, and {reads}."]
+    return [*told, "The rule's state came from before a change of rules or lists."]
+
+
+# ---------------------------------------------------------------- as data
+
+
+def story_data(masks: Masks, story: Story, event_at: Callable[[int], Event]) -> dict[str, Any]:
+    """A story without what may not be seen. `event_at` gives an event by its number."""
+    told = explain(story, names_of(event_at), masks.shows)
+    events = {seen.offset: event_at(seen.offset) for seen in story.events}
+    shown = []
+    for seen, sentences in told.events:
+        event = events[seen.offset]
+        fields = {name: value.json if isinstance(value, Other) else value for name, value in seen.fields.items()}
+        where = {"stream": event.stream, "partition": event.partition, "offset": event.offset}
+        shown.append(
+            where
+            | {
+                "time": seen.time,
+                "type": seen.type,
+                "fields": masks.fields(fields),
+                "told": list(sentences),
+            }
+        )
+    return {"matches": story.matches, "events": shown, "conclusion": list(told.conclusion)}
+
+
+def names_of(event_at: Callable[[int], Event]) -> Names:
+    """Events by their type and time."""
+
+    def event(number: int) -> str:
+        return f"the {event_at(number).type} at {iso_time(event_at(number).time or 0)}"
+
+    def several(numbers: Sequence[int]) -> str:
+        return listed((iso_time(event_at(number).time or 0) for number in numbers), 4)
+
+    return Names(event, iso_time, several)

@@ -1,0 +1,193 @@
+"""Dead letters for people: what is wrong with each, where it came from, and how many there are of each kind.
+
+The document of `samovar dlq show --json`:
+
+    {"letters": [{"letter": "PARTITION/OFFSET", "time", "reason", "message", "stream", "from": {"topic", "partition",
+     "offset"} | null, "key", "value" | "value_base64", "attempts", "redriven": bool, "cut_bytes": n | null}],
+     "summary": [{"reason", "stream", "letters", "redriven"}], "total"}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from samovar.changelog.formats.dead_letters import PREFIX
+from samovar.changelog.formats.redrives import ATTEMPT, Place, marked
+from samovar.changelog.log import Log, Topic
+from samovar.common.errors import Refused
+from samovar.service.config.models import ServiceFile
+from samovar.service.query.read import Options, Record, bounded, field, instant_text, shown
+
+SHOWN_BYTES = 400  # of a message, for people
+HIDDEN = b"(hidden: it may hold values that are marked pii; --pii shows them)"
+
+
+@dataclass(frozen=True)
+class Origin:
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter. `attempts` is how often it had been put back when it died."""
+
+    record: Record
+    reason: str
+    message: str
+    stream: str
+    origin: Origin | None
+    attempts: int
+    cut_bytes: int | None
+    redriven: bool
+    stage: str = ""  # that put it aside, where others took it
+
+    @property
+    def place(self) -> Place:
+        return Place(self.record.at.partition, self.record.offset)
+
+    def data(self) -> dict[str, Any]:
+        origin = self.origin
+        where = None if origin is None else {"topic": origin.topic, "partition": origin.partition}
+        return {
+            "letter": str(self.place),
+            "time": self.record.time_ms,
+            "reason": self.reason,
+            "message": self.message,
+            "stream": self.stream,
+            "from": None if origin is None or where is None else where | {"offset": origin.offset},
+            **field("key", self.record.key, unpack=False),
+            **field("value", self.record.value, unpack=True),
+            "attempts": self.attempts,
+            "redriven": self.redriven,
+            "cut_bytes": self.cut_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which letters: of these reasons, at these places, from a place of the topic on. Nothing given is all."""
+
+    reasons: Collection[str] = ()
+    places: Collection[Place] = ()
+    start: str = "begin"
+
+    def has(self, letter: Letter) -> bool:
+        return (not self.reasons or letter.reason in self.reasons) and (not self.places or letter.place in self.places)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def topic_of_letters(settings: ServiceFile, log: Log) -> Topic:
+    name = settings.dead_letters.topic
+    found = log.topics([name]).get(name)
+    if found is None:
+        hint = "`samovar run` and `samovar produce` make it"
+        raise Refused("topic-missing", f"the topic {name} does not exist yet", hint)
+    return found
+
+
+def letters_of(settings: ServiceFile, log: Log, wanted: Wanted) -> Iterator[Letter]:
+    """The letters that are asked for, in order of their times."""
+    topic = topic_of_letters(settings, log)
+    done = marked(log, settings.service, topic)
+    streams = {stream.topic: name for name, stream in settings.streams.items()}
+    for record in bounded(log, topic.name, Options(start=wanted.start)):
+        letter = _letter(record, streams, done)
+        if wanted.has(letter):
+            yield letter
+
+
+def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place]) -> Letter:
+    told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
+    topic, partition, offset = (told.get(PREFIX + name) for name in ("topic", "partition", "offset"))
+    origin = None
+    if topic is not None and partition is not None and offset is not None:
+        origin = Origin(topic, int(partition), int(offset))
+    cut = told.get("samovar.cut.bytes")
+    stream = streams.get(topic or "", topic or told.get("samovar.task", "-"))
+    return Letter(
+        record,
+        told.get(PREFIX + "exception", "UNKNOWN"),
+        told.get(PREFIX + "message", ""),
+        stream,
+        origin,
+        int(told.get(ATTEMPT, "0")),
+        None if cut is None else int(cut),
+        Place(record.at.partition, record.offset) in done,
+        told.get("samovar.stage", ""),
+    )
+
+
+# ---------------------------------------------------------------- showing
+
+
+def hidden(letter: Letter, settings: ServiceFile) -> Letter:
+    """A letter that may hold what is marked `pii`, without what it says: who may see it asks for it. Where anything is
+    marked, only one of a stream that marks nothing is known to hold nothing.
+    """
+    stream = settings.streams.get(letter.stream)
+    if not any(each.pii for each in settings.streams.values()) or (stream is not None and not stream.pii):
+        return letter
+    record = replace(letter.record, key=None if letter.record.key is None else HIDDEN, value=HIDDEN)
+    return replace(letter, record=record, message=HIDDEN.decode())
+
+
+@dataclass
+class Summary:
+    """How many letters of each reason and stream, and how many of them were put back."""
+
+    letters: Counter[tuple[str, str]]
+    redriven: Counter[tuple[str, str]]
+
+    @classmethod
+    def empty(cls) -> Summary:
+        return cls(Counter(), Counter())
+
+    def add(self, letter: Letter) -> None:
+        self.letters[letter.reason, letter.stream] += 1
+        self.redriven[letter.reason, letter.stream] += letter.redriven
+
+    @property
+    def total(self) -> int:
+        return sum(self.letters.values())
+
+    def data(self) -> list[dict[str, Any]]:
+        return [
+            {"reason": reason, "stream": stream, "letters": count, "redriven": self.redriven[reason, stream]}
+            for (reason, stream), count in self.letters.most_common()
+        ]
+
+    def lines(self) -> list[str]:
+        """A line a reason and stream."""
+        if not self.letters:
+            return ["no dead letters"]
+        found = [f"{self.total:,} dead letter{'s' * (self.total != 1)}"]
+        for (reason, stream), count in self.letters.most_common():
+            done = self.redriven[reason, stream]
+            found.append(f"  {count:,} {reason} of {stream}" + (f", {done:,} of them redriven" if done else ""))
+        return found
+
+
+def letter_lines(letter: Letter) -> Sequence[str]:
+    """One letter for people: what and where, why, and the message itself."""
+    origin = letter.origin
+    where = "" if origin is None else f"  {origin.topic}/{origin.partition}/{origin.offset}"
+    head = f"{letter.place}  {instant_text(letter.record.time_ms)}  {letter.reason}{where}"
+    if letter.attempts:
+        head += f"  died again after {letter.attempts} redrive{'s' * (letter.attempts != 1)}"
+    if letter.redriven:
+        head += "  redriven"
+    key = "-" if letter.record.key is None else shown(letter.record.key)
+    value = "(null)" if letter.record.value is None else _cut(shown(letter.record.value))
+    size = "" if letter.cut_bytes is None else f"  (cut; it had {letter.cut_bytes:,} bytes)"
+    return [head, f"  {letter.message}", f"  {key}  {value}{size}"]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_BYTES else f"{text[:SHOWN_BYTES]}... ({len(text):,} characters)"

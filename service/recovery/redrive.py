@@ -1,0 +1,217 @@
+"""`samovar dlq redrive`: dead letters put back to where they came from, each at most once, whatever happens on the way.
+
+A letter's bytes and the mark that it was put back (changelog/formats/redrives.py) go out in one transaction. Whoever
+redrives joins a group of its own first: another one that still runs can commit nothing from then on, so that the marks
+that are read next are all there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats.redrives import Place
+from samovar.changelog.log import Append, Delivery, Headers, Joining, Log, Member, Pair, Topic, TopicPartition
+from samovar.changelog.partitioner import key_texts, partition_of
+from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.common.suggest import did_you_mean
+from samovar.patterns.native import joined
+from samovar.service.config.models import ServiceFile
+from samovar.service.recovery.dead_letters import Letter, Wanted, letters_of, topic_of_letters
+from samovar.service.topology.own_topics import ensure_topic
+from samovar.service.topology.plans import input_of
+from samovar.service.topology.side_topics import redrive_group
+from samovar.service.topology.topics import Role, counted_topics, partitions_of
+from samovar.tasks.input.placement import MISPLACED, MOVED
+from samovar.tasks.user.processor import TASK_FAILED
+
+JOIN_S = 60.0
+AT_ONCE = 200  # letters a transaction, and
+AT_ONCE_BYTES = 4_000_000  # so many bytes, or one that is larger
+
+
+@dataclass
+class Plan:
+    """What a redrive will do. `left_out` counts letters by the reason why they stay."""
+
+    places: set[Place] = field(default_factory=set)
+    left_out: Counter[str] = field(default_factory=Counter)
+    targets: Counter[str] = field(default_factory=Counter)  # by topic
+    died_again: int = 0
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "letters": len(self.places),
+            "to": dict(self.targets),
+            "left_out": dict(self.left_out),
+            "died_again": self.died_again,
+        }
+
+    def lines(self) -> list[str]:
+        found = [f"{count:,} letter{'s' * (count != 1)} to {topic}" for topic, count in self.targets.items()]
+        found = found or ["nothing to redrive"]
+        if self.died_again:
+            found.append(f"{self.died_again:,} of them died again after an earlier redrive")
+        return found + [f"{count:,} left out: {reason}" for reason, count in self.left_out.items()]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a letter goes. Without a partition, murmur2 of its key says which."""
+
+    topic: str
+    partition: int | None
+
+
+# ---------------------------------------------------------------- what it will do
+
+
+def plan_redrive(settings: ServiceFile, log: Log, wanted: Wanted, to: str | None) -> Plan:
+    """Nothing is changed."""
+    if to is not None and to not in settings.streams:
+        known = ", ".join(settings.streams)
+        raise Refused("unknown-stream", f"there is no stream `{to}`", did_you_mean(to, settings.streams) or known)
+    topics = log.topics(counted_topics(settings))
+    found = Plan()
+    for letter in letters_of(settings, log, wanted):
+        reason = why_not(letter, settings, topics, to)
+        if reason is not None:
+            found.left_out[reason] += 1
+            continue
+        found.places.add(letter.place)
+        found.targets[target_of(letter, settings, topics, to).topic] += 1
+        found.died_again += letter.attempts > 0
+    return found
+
+
+def why_not(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> str | None:
+    """Why a letter stays where it is; None where it goes."""
+    if letter.redriven:
+        return "redriven before"
+    if letter.cut_bytes is not None:
+        return "cut, so that the whole message is no longer there"
+    if to is None and letter.origin is None:
+        return "no message of a stream"
+    if to is None and letter.reason == TASK_FAILED:
+        return "only a task failed on it, and others would have it twice; `--to STREAM` puts it there all the same"
+    wanted = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
+    if wanted not in topics:
+        return f"the topic {wanted} is no stream's; `--to STREAM` names another"
+    if to is None and letter.stage:
+        return (
+            "only a later stage put it aside, and others would have it twice; `--to STREAM` puts it there all the same"
+        )
+    return None
+
+
+def target_of(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> Target:
+    """The place it came from; in another stream, that of its key; that of its key field where it was in another."""
+    topic = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
+    origin = letter.origin
+    if to is None and letter.reason in (MISPLACED, MOVED):
+        return Target(topic, _home_of(letter, settings, partitions_of(settings, topics)))
+    is_there = origin is not None and origin.topic == topic and origin.partition < topics[topic].partitions
+    return Target(topic, origin.partition if origin is not None and is_there else None)
+
+
+def _home_of(letter: Letter, settings: ServiceFile, partitions: int) -> int | None:
+    """The partition where the state of its key lives."""
+    topic = letter.origin.topic if letter.origin else ""
+    spec = next(input_of(name, stream) for name, stream in settings.streams.items() if stream.topic == topic)
+    decoder = spec.decoder((spec.key,), spec.time_field, spec.type_field, spec.stream)
+    messages, batch = joined([letter.record.value or b""]), decoder.batch()
+    decoder.decode(batch, messages)
+    texts = key_texts(batch, 0, messages)
+    return partition_of(texts[0], partitions) if texts and texts[0] is not None else None
+
+
+# ---------------------------------------------------------------- doing it
+
+
+@contextmanager
+def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
+    """The only one who redrives letters of this service, from now on."""
+    ensure_topic(settings, log, Role.REDRIVEN)  # the marks
+    topic = topic_of_letters(settings, log).name
+    group = redrive_group(settings.service)
+    owned: set[TopicPartition] = set()
+    went = owned.difference_update
+    member = log.join(Joining(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
+    try:
+        _wait_for(member, owned)
+        yield member
+    finally:
+        member.leave()
+
+
+def _wait_for(member: Member, owned: set[TopicPartition]) -> None:
+    """Until the group is joined: a client that leaves while it still joins may wait for its own answer."""
+    deadline = time.monotonic() + JOIN_S
+    while not owned:
+        member.poll(1, 0.05)
+        if time.monotonic() > deadline:
+            raise LogUnavailable(f"nobody gave out the partitions of dead letters within {JOIN_S:.0f} s")
+
+
+def redrive(
+    settings: ServiceFile, log: Log, member: Member, plan: Plan, to: str | None, on_progress: Callable[[int], None]
+) -> int:
+    """Put letters back; how many. The plan must have been made since `member` is the only one."""
+    letters = topic_of_letters(settings, log)
+    topics = log.topics(counted_topics(settings))
+    done = 0
+    for part in parts_of(letters_of(settings, log, Wanted(places=plan.places))):
+        appends = [*_appends(part, letters, settings, topics, to)]
+        marks = [_mark(letter, letters, target_of(letter, settings, topics, to).topic) for letter in part]
+        _transact(member, [*appends, Append(redriven.topic_of(settings.service), marks, 0)], done)
+        done += len(part)
+        on_progress(done)
+    return done
+
+
+def parts_of(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
+    """Letters in transactions that are not too large."""
+    part: list[Letter] = []
+    size = 0
+    for letter in letters:
+        own = len(letter.record.key or b"") + len(letter.record.value or b"")
+        if part and (len(part) >= AT_ONCE or size + own > AT_ONCE_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(letter)
+        size += own
+    if part:
+        yield part
+
+
+def _appends(
+    part: Sequence[Letter], letters: Topic, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None
+) -> Iterator[Append]:
+    grouped: dict[Target, tuple[list[Pair], list[Headers]]] = defaultdict(lambda: ([], []))
+    for letter in part:
+        pairs, headers = grouped[target_of(letter, settings, topics, to)]
+        pairs.append((letter.record.key, letter.record.value))
+        headers.append(redriven.headers_of(letters, letter.place, letter.attempts + 1))
+    for target, (pairs, headers) in grouped.items():
+        yield Append(target.topic, pairs, target.partition, headers)
+
+
+def _mark(letter: Letter, letters: Topic, to: str) -> Pair:
+    return redriven.mark(letters, letter.place, to, letter.attempts + 1, int(time.time() * 1000))
+
+
+def _transact(member: Member, appends: Sequence[Append], done: int) -> None:
+    try:
+        member.transact(appends, {})
+    except (Fenced, CommitUnknown, LogUnavailable) as error:
+        raise Refused(
+            "redrive-stopped",
+            f"{done:,} letters were redriven, then another redrive began or the log did not answer",
+            "Run it again: what was redriven is remembered, and goes out only once.",
+            f"{type(error).__name__}: {error}",
+        ) from error

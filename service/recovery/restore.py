@@ -1,0 +1,385 @@
+"""`samovar restore` at work: each partition's store is built in a folder beside it and takes its place at the end.
+
+    STATE/restore.lock                     held while a restore runs: there is never a second one
+    STATE/<partition>/restore-<from>.part  being built; of a changelog or snapshot, a later run goes on with it
+    STATE/<partition>/store                replaced by a rename, while its RocksDB lock is held
+
+A further stage's stores lie in the same way under STATE/<stage>.
+
+A kill at any moment leaves the old store, or none and a finished one beside it; the next run ends what was begun.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from samovar.changelog.embedded.locks import holder, take
+from samovar.changelog.formats.record import (
+    FOLLOWING,
+    POSITION,
+    ROW,
+    UNKNOWN_SINCE,
+    Following,
+    Position,
+    Told,
+    pack_following,
+    pack_position,
+    row_parts,
+)
+from samovar.changelog.log import Delivery
+from samovar.changelog.restore.point_in_time import image_at
+from samovar.changelog.restore.restore import Restore, following_of, next_step
+from samovar.common.errors import Refused
+from samovar.service.query.verify import canonical, differences
+from samovar.service.recovery.restore_plan import SOURCES, STAGING, Asked, Planned, inputs_of
+from samovar.service.topology.stores import ROWS_END, Site, digest_of, plan_for, position_of, watermark_of
+from samovar.state import snapshots
+from samovar.state.errors import StoreError, StoreHeld
+from samovar.state.folders import PART, make_private, remove, reveal
+from samovar.state.hold import holding
+from samovar.state.memory import MemoryStore
+from samovar.state.rocks import RocksStore
+from samovar.state.store import Change
+from samovar.tasks.input.startup_checks import check_against_changelog, check_against_offsets
+from samovar.tasks.model.plan import MAIN
+from samovar.tasks.replay.point_in_time import rebuild_at
+from samovar.tasks.replay.rebuild import rebuild
+from samovar.tasks.replay.repair import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.rules.replay_dedup import skips_of
+from samovar.tasks.rules.timer_index import overdue_rows
+
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore ended with."""
+
+    partition: int
+    source: str
+    digest: str
+    position: Position | None
+    offset: int | None  # of the changelog; None where the store follows none
+    records: int
+    seconds: float
+    rows_to_mend: int | None = None  # of the changelog, where it was made to agree
+    states_differ: int | None = None  # states that the changelog has otherwise, as a digest sees them
+    stage: str = MAIN
+
+    def data(self) -> dict[str, Any]:
+        known = self.position
+        found = {
+            "partition": self.partition,
+            **({} if self.stage == MAIN else {"stage": self.stage}),
+            "from": self.source,
+            "digest": self.digest,
+            "watermark": None if known is None else known.watermark,
+            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            "offset": self.offset,
+            "records": self.records,
+            "seconds": round(self.seconds, 3),
+        }
+        mended = {"rows_to_mend": self.rows_to_mend, "states_differ": self.states_differ}
+        return found | (mended if self.rows_to_mend is not None else {})
+
+
+# ---------------------------------------------------------------- alone
+
+
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Hold the lock of restores in a state folder."""
+    held = take(state / "restore.lock")
+    if held is None:
+        raise Refused(
+            "restore-running",
+            f"another restore runs on {state}: {holder(state / 'restore.lock')}",
+            "Wait for it, or stop it: a restore can be stopped at any moment.",
+        )
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def refuse_running(site: Site) -> None:
+    """The embedded log knows the containers of this machine, also those that are about to open their stores."""
+    members = site.log.members(site.settings.service) if site.settings.log.embedded is not None else ()
+    if members:
+        raise Refused(
+            "group-active",
+            f"the service {site.settings.service} runs on this machine: {', '.join(members)}",
+            "Stop its containers first: a store is replaced only when nobody uses it. State can be read while it runs:"
+            " `samovar state`, `samovar verify`.",
+        )
+
+
+# ---------------------------------------------------------------- restoring
+
+
+@dataclass(frozen=True)
+class Built:
+    """A store that was filled: how many records that took, and its digest where it is known already."""
+
+    records: int
+    digest: str | None = None
+
+
+class Engine(Protocol):
+    """Who fills stores: this process, Spark, or what was staged before. Locks are held while it does."""
+
+    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+        """What is done for all partitions at once."""
+        ...
+
+    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+        """Fill a store in a folder that may hold what an earlier run left."""
+        ...
+
+
+class HereAndNow:
+    """The engine of one process: one partition after the other."""
+
+    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+        """Nothing: all is done in its turn."""
+
+    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+        return Built(_build(site, planned, part, on_progress))
+
+
+def restore_all(
+    site: Site,
+    asked: Asked,
+    plans: Sequence[Planned],
+    on_progress: Callable[[Planned, int], None],
+    engine: Engine | None = None,
+) -> Iterator[Restored]:
+    """Restore one partition after the other. Those that are done stay done, whatever becomes of the next."""
+    engine = engine or HereAndNow()
+    with ExitStack() as stack:
+        stack.enter_context(alone(site.state))
+        mender = None
+        if asked.out is None:
+            refuse_running(site)
+            for planned in plans:
+                stack.enter_context(holding(site.at(planned.stage).store(planned.partition)))
+        if asked.source == "source" and asked.out is None:
+            settings = site.settings
+            wanted = [planned.partition for planned in plans]
+            mender = Mender(site.log, site.plans, settings.service, settings.delivery, wanted)
+            stack.callback(mender.close)
+        engine.prepare(site, plans)
+        for planned in plans:
+            here = site.at(planned.stage)
+            restored = _restore(here, asked, planned, mender, engine, partial(on_progress, planned))
+            yield replace(restored, stage=planned.stage)
+
+
+def _restore(
+    site: Site, asked: Asked, planned: Planned, mender: Mender | None, engine: Engine, on_progress: OnProgress
+) -> Restored:
+    begun = time.monotonic()
+    if asked.out is not None:
+        part = asked.out / planned.stage / str(planned.partition) / f"store{PART}"
+        target = part.with_name("store")
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        target = site.store(planned.partition)
+        part = _begun(site, planned)
+    make_private(part.parent)
+    built = engine.build(site, planned, part, on_progress)
+    store = RocksStore(part)
+    try:
+        restored = _finish(site, asked, planned, store, mender, built, begun)
+        store.flush()
+    finally:
+        store.close()
+    put_in_place(part, target)
+    return restored
+
+
+def _begun(site: Site, planned: Planned) -> Path:
+    """The folder to build in. What another way of restoring left is removed; a fold of the source begins anew."""
+    folder = site.folder(planned.partition)
+    for source in (*SOURCES, STAGING):
+        part = folder / f"restore-{source}{PART}"
+        if source != planned.source or source in ("source", STAGING) or not _goes_on(planned, part):
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(part.with_name(part.name + PART), ignore_errors=True)
+    return folder / f"restore-{planned.source}{PART}"
+
+
+def _goes_on(planned: Planned, part: Path) -> bool:
+    """Whether an unfinished build can be gone on with."""
+    assert planned.changelog is not None
+    if not (part / "CURRENT").exists():
+        return False
+    try:
+        store = RocksStore(part)
+    except StoreError:
+        return False
+    try:
+        following = following_of(store)
+        return following is not None and next_step(following, planned.changelog, _now_ms()) is not None
+    except Refused:
+        return False
+    finally:
+        store.close()
+
+
+def put_in_place(part: Path, target: Path) -> None:
+    remove(target)
+    try:
+        reveal(part, target)
+    except OSError as error:
+        hint = "Stop the service, and run this again: what was restored stands beside it."
+        raise StoreHeld("a container made a store here meanwhile", target, hint, str(error)) from error
+
+
+# ---------------------------------------------------------------- building
+
+
+def _build(site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> int:
+    """Fill a store; how many records that took."""
+    if planned.snapshot is not None and not part.exists():
+        snapshots.open_copy(planned.snapshot, part)
+    store = RocksStore(part)
+    try:
+        if planned.until is None:
+            return replay(site, planned, store, on_progress)
+        if planned.moment_ms is None:
+            folded = rebuild(site.log, site.plan, planned.partition, store, planned.until, on_progress=on_progress)
+        else:
+            folded = rebuild_at(
+                site.log, site.plan, planned.partition, store, planned.until, planned.moment_ms, on_progress
+            )
+        return folded.events
+    finally:
+        store.close()
+
+
+def replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProgress) -> int:
+    """Bring a store to the planned offset of its changelog, from where it is; how many records that took."""
+    assert planned.changelog is not None
+    following = following_of(store)
+    start = planned.changelog.bounds.begin if following is None else following.next
+    restore = Restore(store, site.log, planned.changelog, start, to=planned.end)
+    try:
+        while not restore.advance():
+            on_progress(restore.next - planned.start)
+    finally:
+        restore.close()
+    return restore.records
+
+
+def _finish(
+    site: Site, asked: Asked, planned: Planned, store: RocksStore, mender: Mender | None, built: Built, begun: float
+) -> Restored:
+    """Check what was built, and let the changelog follow where the source was taken for right."""
+    position = position_of(store)
+    to_mend = states_differ = None
+    if mender is not None:
+        mended = _mend(site, planned, store, mender)
+        to_mend, states_differ = len(mended.mended), mended.states_differ
+    elif asked.out is None:
+        _check(site, planned, position)
+    following = following_of(store)
+    digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
+    offset = None if following is None else following.next
+    seconds = time.monotonic() - begun
+    return Restored(
+        planned.partition, planned.source, digest, position, offset, built.records, seconds, to_mend, states_differ
+    )
+
+
+def _check(site: Site, planned: Planned, position: Position | None) -> None:
+    """An empty changelog never takes the place of a state. Offsets move while containers elsewhere run."""
+    settings = site.settings
+    if planned.changelog is not None:
+        check_against_changelog(position, planned.changelog.topic, planned.partition)
+    committed = site.log.committed(settings.service, inputs_of(site, planned.partition))
+    runs = bool(site.log.members(settings.service))
+    delivery = Delivery.AT_LEAST_ONCE if runs else settings.delivery
+    shared = site.shared_topics()
+    own = {at: offset for at, offset in committed.items() if at.topic not in shared}
+    check_against_offsets(position, own, planned.partition, delivery)
+
+
+# ---------------------------------------------------------------- the changelog follows the source
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A rebuilt store against a changelog: rows to append to it, rows that the store takes over, states that differ."""
+
+    mended: Sequence[Change]
+    adopted: Sequence[Change]
+    states_differ: int
+
+
+def compare(site: Site, partition: int, store: RocksStore, image: MemoryStore) -> Compared:
+    """States are compared as a digest sees them, at the event time of the rebuilt store."""
+    position = position_of(store)
+    plan, watermark = plan_for(site, partition, position), watermark_of(position)
+    rows = differences(canonical(plan, store, watermark), canonical(plan, image, watermark))
+    differing = {row_parts(ROW + row)[:2] for row, _, _ in rows}
+    # A row whose deadline has passed may be equal as a digest sees it; no commit leaves one, and so no restore may.
+    overdue = {row_parts(row)[:2] for row, _ in overdue_rows(image.range(ROW, ROWS_END), watermark)}
+    same_place = stands_alike(position, position_of(image))
+    mended, adopted = shared_out(changes_between(store, image), image, differing | overdue, same_place)
+    return Compared(mended, adopted, len(differing))
+
+
+def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Compared:
+    changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
+    end = changelog.bounds.end
+    image = image_at(site.log, changelog, end)
+    keep_told(site, store, image)
+    found = compare(site, planned.partition, store, image)
+    store.write([*found.adopted, *skips_of(image)])
+    position = position_of(store)
+    assert position is not None, "a rebuild ends with its position"
+    if found.mended:
+        service, shared = site.settings.service, site.shared_topics()
+        offsets = mended_offsets(site.log, service, position, planned.partition, shared)
+        end = mender.mend(Mending(changelog.at, found.mended, pack_position(position), offsets))
+    topic, at = changelog.topic, changelog.at
+    following = Following(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
+    store.put(FOLLOWING, pack_following(following))
+    return found
+
+
+def keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
+    """What was told to repartition topics is not in the source: it is taken from the changelog, or is unknown."""
+    position, before = position_of(store), position_of(image)
+    if position is None or not site.plan.forwards:
+        return
+    unknown = {each.topic: Told(UNKNOWN_SINCE, None, False) for each in site.plan.forwards}
+    told = {**unknown, **({} if before is None else before.forwards)}
+    store.put(POSITION, pack_position(replace(position, forwards=told)))
+
+
+def compared(site: Site, planned: Planned, on_progress: OnProgress) -> Compared:
+    """What `--from source` would do to the changelog. Touches nothing."""
+    with tempfile.TemporaryDirectory(prefix="samovar-restore-") as folder:
+        part = Path(folder) / "store"
+        _build(site, planned, part, on_progress)
+        store = RocksStore(part)
+        try:
+            changelog = planned.changelog
+            image = MemoryStore() if changelog is None else image_at(site.log, changelog, changelog.bounds.end)
+            return compare(site, planned.partition, store, image)
+        finally:
+            store.close()
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

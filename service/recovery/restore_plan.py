@@ -1,0 +1,331 @@
+"""What a restore will do, before it does anything: for each partition what is there, from where it comes, how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from samovar.changelog.formats.record import Following
+from samovar.changelog.formats.staged import Staged
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.restore.point_in_time import commit_before, image_at, last_position, refuse_compacted
+from samovar.changelog.restore.restore import Changelog, next_step
+from samovar.common.errors import Refused
+from samovar.patterns.follow import iso_time
+from samovar.service.topology.stores import Site, Standing, look_at
+from samovar.state import snapshots
+from samovar.state.memory import MemoryStore
+from samovar.tasks.model.plan import MAIN
+from samovar.tasks.replay.rebuild import Until, journal_of, rebuild
+from samovar.tasks.replay.repair import source_until
+from samovar.tasks.runtime.stream_task import name_of
+
+SAMPLE_RECORDS = 20_000  # read to know how quick this machine is
+ENOUGH = 1_000  # records that a rate can be told from
+SOURCES = ("changelog", "snapshot", "source")
+STAGING = "staging"  # what another machine made
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants restored. Without a stage, all of them."""
+
+    partitions: Sequence[int] = ()
+    source: str | None = None
+    to_offset: int | None = None
+    to_time_ms: int | None = None
+    out: Path | None = None
+    dry_run: bool = False
+    stage: str | None = None
+    engine: str = "local"
+
+    @property
+    def is_past(self) -> bool:
+        return self.to_offset is not None or self.to_time_ms is not None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One partition's restore. Of a changelog, offsets from `start` to `end`; of the source, inputs up to `until`."""
+
+    partition: int
+    now: Standing
+    source: str
+    start: int
+    end: int
+    changelog: Changelog | None = None  # None: it is gone
+    snapshot: snapshots.Snapshot | None = None
+    until: Until | None = None
+    moment_ms: int | None = None
+    notes: tuple[str, ...] = ()
+    is_behind: bool = False  # event time has not reached the moment
+    stage: str = MAIN
+    staged: Staged | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.stage, self.partition)
+
+    @property
+    def todo(self) -> int:
+        """Records to read, at most: offsets have gaps."""
+        return max(self.end - self.start, 0)
+
+    def data(self) -> dict[str, Any]:
+        stage = {} if self.stage == MAIN else {"stage": self.stage}
+        found: dict[str, Any] = {"partition": self.partition, **stage, "now": self.now.text, "from": self.source}
+        found |= {"records": self.todo, "notes": list(self.notes)}
+        if self.source != "source":
+            found |= {"start": self.start, "end": self.end}
+        if self.snapshot is not None:
+            found["snapshot"] = self.snapshot.number
+        if self.staged is not None:
+            found["staging"] = str(self.staged.folder)
+        if self.until is not None:
+            found["inputs"] = dict(self.until.inputs)
+        return found
+
+
+def refuse_odd(asked: Asked, partitions: int, stages: int) -> None:
+    """Options that do not go together."""
+    if asked.engine == "spark" and asked.source == "snapshot":
+        raise Refused(
+            "engine-unfit",
+            "a snapshot lies on this machine and is copied: Spark has no part in it",
+            "Leave `--engine spark` out, or take `--from changelog`.",
+        )
+    if asked.is_past and asked.out is None:
+        raise Refused(
+            "out-missing",
+            "a restore to the past never goes over the live store",
+            "Add `--out DIR`, and read it with `samovar state get CONFIG KEY --store DIR`.",
+        )
+    if asked.out is not None and asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
+        raise Refused("out-not-empty", f"{asked.out} is there already", "Name a folder that is new or empty.")
+    if asked.to_offset is None:
+        return
+    if asked.source == "source":
+        raise Refused(
+            "bad-moment",
+            "an offset is one of the changelog, not of the source",
+            "Use `--to-time T` with `--from source`.",
+        )
+    if partitions > 1 and len(asked.partitions) != 1:
+        raise Refused("partition-missing", "an offset is one of a single partition's changelog", "Add `--partition P`.")
+    if stages > 1:
+        raise Refused("stage-missing", "an offset is one of a single stage's changelog", "Add `--stage S`.")
+
+
+# ---------------------------------------------------------------- planning
+
+
+def plan_restore(site: Site, asked: Asked, now_ms: int) -> list[Planned]:
+    """Nothing is changed. Refused where a partition cannot be restored this way (P4)."""
+    sites = site.stages(asked.stage)
+    refuse_odd(asked, site.partitions, len(sites))
+    plans = [
+        replace(_planned(here, asked, partition, now_ms), stage=here.stage)
+        for here in sites
+        for partition in here.chosen(asked.partitions)
+        if here.stage == MAIN or _ever_ran(here, partition)
+    ]
+    moment = asked.to_time_ms
+    if moment is not None and all(each.is_behind for each in plans):
+        raise Refused(
+            "as-of-future",
+            f"no partition's event time has reached {iso_time(moment)}",
+            "With `--from source` T is event time: name a time before that.",
+            "; ".join(f"{each.name}: {each.notes[-1]}" for each in plans if each.notes),
+        )
+    return plans
+
+
+def _ever_ran(site: Site, partition: int) -> bool:
+    """Whether a further stage has anything to restore: it may be new in the service file."""
+    at = TopicPartition(site.plan.topics.journal, partition)
+    return bool(site.log.topics([at.topic])) and site.log.bounds([at])[at].end > 0
+
+
+def _planned(site: Site, asked: Asked, partition: int, now_ms: int) -> Planned:
+    now = look_at(site.store(partition))
+    if asked.source == "source":
+        return _from_source(site, asked, partition, now)
+    changelog = site.changelog(partition)
+    notes = _conflict(asked, now, changelog, now_ms) if asked.out is None else []
+    end = _end(site, asked, changelog, now_ms)
+    snapshot = _snapshot(site, asked, partition, changelog, end, now_ms, notes)
+    if snapshot is not None:
+        return Planned(
+            partition, now, "snapshot", snapshot.manifest.changelog.offset, end, changelog, snapshot, notes=tuple(notes)
+        )
+    return Planned(partition, now, "changelog", changelog.bounds.begin, end, changelog, notes=tuple(notes))
+
+
+def _conflict(asked: Asked, now: Standing, changelog: Changelog, now_ms: int) -> list[str]:
+    """What the store that is there has against this changelog. Only one thing may be overruled: by `--from`."""
+    try:
+        if now.following is not None and next_step(now.following, changelog, now_ms) is None:
+            return ["the store is too old to be tailed"]
+    except Refused as refused:
+        if refused.code != "store-ahead" or asked.source != "changelog":
+            raise
+        return [f"{refused.what}; the changelog is taken for right"]
+    return [now.detail] if now.condition == "damaged" else []
+
+
+def _end(site: Site, asked: Asked, changelog: Changelog, now_ms: int) -> int:
+    begin, end = changelog.bounds
+    if not asked.is_past:
+        return end
+    wanted = asked.to_offset
+    if wanted is None:
+        assert asked.to_time_ms is not None
+        if asked.to_time_ms > now_ms:
+            raise Refused("as-of-future", f"{iso_time(asked.to_time_ms)} is yet to come", "Name a time before now.")
+        wanted = site.log.offset_at(changelog.at, asked.to_time_ms + 1)
+    if not begin <= wanted <= end:
+        raise Refused(
+            "offset-unknown",
+            f"{changelog.at} has offsets from {begin:,} to {end:,}, not {wanted:,}",
+            "Choose one of them.",
+        )
+    whole = commit_before(site.log, changelog, wanted)
+    refuse_compacted(site.log, changelog, whole, site.settings.changelog.min_compaction_lag_ms, now_ms)
+    return whole
+
+
+def _snapshot(
+    site: Site, asked: Asked, partition: int, changelog: Changelog, end: int, now_ms: int, notes: list[str]
+) -> snapshots.Snapshot | None:
+    """The snapshot to begin with, where there is a valid one that can be tailed (P10)."""
+    if asked.source == "changelog" or asked.engine == "spark" or (asked.is_past and asked.source is None):
+        return None
+    found = snapshots.newest_valid(site.folder(partition) / "snapshots")
+    notes += found.skipped
+    snapshot = found.snapshot
+    reason = "there is none" if snapshot is None else _unusable(snapshot, changelog, end, now_ms)
+    if snapshot is not None and reason is None:
+        return snapshot
+    if snapshot is not None:
+        notes.append(f"snapshot {snapshot.number} was passed over: {reason}")
+    if asked.source == "snapshot":
+        raise Refused(
+            "no-snapshot",
+            f"partition {partition} has no snapshot that can be used",
+            "Use `--from changelog`.",
+            "\n  ".join(notes),
+        )
+    return None
+
+
+def _unusable(snapshot: snapshots.Snapshot, changelog: Changelog, end: int, now_ms: int) -> str | None:
+    known = snapshot.manifest.changelog
+    following = Following(known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms)
+    if known.offset > end:
+        return f"it is at offset {known.offset:,}, after {end:,}"
+    try:
+        return None if next_step(following, changelog, now_ms) is not None else "it is too old to be tailed"
+    except Refused as refused:
+        return refused.what
+
+
+def _from_source(site: Site, asked: Asked, partition: int, now: Standing) -> Planned:
+    log, plan, settings = site.log, site.plan, site.settings
+    is_there = bool(log.topics([plan.topics.changelog]))
+    changelog = site.changelog(partition) if is_there else None
+    position = None if changelog is None else last_position(log, changelog)
+    until = source_until(log, plan, partition, settings.service, position, settings.delivery, site.shared_topics())
+    notes = [] if position is not None else ["the changelog is empty: the group's offsets say how far to go"]
+    moment = asked.to_time_ms
+    watermark = None if position is None else position.watermark
+    is_behind = moment is not None and position is not None and (watermark is None or moment > watermark)
+    if is_behind:
+        notes.append(f"its event time is {'none yet' if watermark is None else iso_time(watermark)}")
+        moment = None
+    begin = _first_offsets(site, partition)
+    todo = sum(offset - begin.get(stream, 0) for stream, offset in until.inputs.items())
+    return Planned(
+        partition,
+        now,
+        "source",
+        0,
+        todo,
+        changelog,
+        until=until,
+        moment_ms=moment,
+        notes=tuple(notes),
+        is_behind=is_behind,
+    )
+
+
+def _first_offsets(site: Site, partition: int) -> Mapping[str, int]:
+    entries = journal_of(site.log, site.plan, partition)
+    return entries[0].inputs if entries else {}
+
+
+# ---------------------------------------------------------------- how long
+
+
+def measured_rate(site: Site, plans: Sequence[Planned]) -> float | None:
+    """Records a second, by doing some of the work into memory; None where they are too few to tell."""
+    first = max(plans, key=lambda each: each.todo, default=None)
+    if first is None or not first.todo:
+        return None
+    begun = time.monotonic()
+    records = _sample(site.at(first.stage), first)
+    return records / max(time.monotonic() - begun, 1e-6) if records >= ENOUGH else None
+
+
+def _sample(site: Site, planned: Planned) -> int:
+    if planned.until is None:
+        assert planned.changelog is not None
+        begin = planned.changelog.bounds.begin
+        wanted = min(begin + SAMPLE_RECORDS, planned.end)
+        image_at(site.log, planned.changelog, wanted)
+        return wanted - begin
+    begins = _first_offsets(site, planned.partition)
+    some = {name: min(offset, begins.get(name, 0) + SAMPLE_RECORDS) for name, offset in planned.until.inputs.items()}
+    return rebuild(site.log, site.plan, planned.partition, MemoryStore(), Until(some)).events
+
+
+def plan_lines(plans: Sequence[Planned], rate: float | None, asked: Asked) -> list[str]:
+    """The plan for people."""
+    lines = []
+    for each in plans:
+        lines.append(f"{each.name}: {each.now.text}; {_what(each, asked)}")
+        lines += [f"  {note}" for note in each.notes]
+    total = sum(each.todo for each in plans)
+    if rate is None:
+        lines.append(f"{total:,} records: about a second")
+    else:
+        lines.append(f"{total:,} records: about {_seconds(total / rate)} at {rate:,.0f} records/s as just measured")
+    return lines
+
+
+def _what(planned: Planned, asked: Asked) -> str:
+    own = "build one" if planned.now.condition == "missing" else "replace it"
+    target = own if asked.out is None else f"write {asked.out / planned.stage / str(planned.partition)}"
+    if planned.until is not None:
+        places = ", ".join(f"{name} up to {offset:,}" for name, offset in planned.until.inputs.items())
+        moment = "" if planned.moment_ms is None else f", to event time {iso_time(planned.moment_ms)}"
+        return f"{target} by folding input and journal again ({places}{moment}): {planned.todo:,} records"
+    stretch = f"changelog offsets {planned.start:,} to {planned.end:,}"
+    if planned.staged is not None:
+        return f"{target} from {planned.staged.folder} and {stretch}, up to {planned.todo:,} records"
+    snapshot = (
+        ""
+        if planned.snapshot is None
+        else f"snapshot {planned.snapshot.number} ({planned.snapshot.bytes:,} bytes) and "
+    )
+    return f"{target} from {snapshot}{stretch}, up to {planned.todo:,} records"
+
+
+def _seconds(seconds: float) -> str:
+    return "a second" if seconds < 1.5 else f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+
+
+def inputs_of(site: Site, partition: int) -> list[TopicPartition]:
+    return [TopicPartition(spec.topic, partition) for spec in site.plan.inputs]

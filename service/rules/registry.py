@@ -1,0 +1,182 @@
+"""The rulebook of a service: what was published, folded from the rules topic.
+
+As long as nothing was published there is no rulebook, and the rules are those of the service file's folder. The first
+change of all writes them down as number 1 of each (`seed`), and from then on the rulebook is what counts: the folder
+is read no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from samovar.changelog.formats.journal import Entry, standing
+from samovar.changelog.formats.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
+from samovar.changelog.log import Log, TopicPartition
+from samovar.service.config.models import ServiceFile
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """A rule as a change left it. `number` is its label, `version` the hash of all that affects its matches."""
+
+    name: str
+    number: int
+    version: str
+    text: str
+    status: str
+    author: str
+    note: str
+    at_ms: int
+    change: int
+    act: str
+    state: str = "drop"
+    warm_from_ms: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        shown = ("name", "number", "version", "status", "author", "note", "at_ms", "change", "act")
+        return {name: getattr(self, name) for name in shown}
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """All that was published. `entries` are the rules of now, in the order in which they first came."""
+
+    changes: tuple[Change, ...]
+    entries: tuple[RuleEntry, ...]
+    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    effects: Effects | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process, as Spark's, go what was published and not the way to the log."""
+        return _received, (self.changes, self.entries, dict(self.lists))
+
+    @property
+    def change(self) -> int:
+        """The number of the last change; 0 where nothing was published."""
+        return len(self.changes)
+
+    @property
+    def live(self) -> tuple[RuleEntry, ...]:
+        """The rules that run, those in shadow too."""
+        return tuple(entry for entry in self.entries if entry.status in AT_WORK)
+
+    @property
+    def quarantined(self) -> tuple[RuleEntry, ...]:
+        """The rules that tasks took out; each entry's note says why."""
+        return tuple(entry for entry in self.entries if entry.status == QUARANTINED)
+
+    def entry(self, name: str) -> RuleEntry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def history(self, name: str) -> tuple[RuleEntry, ...]:
+        """All entries of a rule, the oldest first."""
+        return tuple(_entry(change, rule) for change in self.changes for rule in change.rules if rule.name == name)
+
+    def took_effect(self, name: str, number: int) -> Mapping[int, Mapping[str, int]] | None:
+        """Where an entry of a rule came in: partition to the offset of each stream. None while it did not, anywhere."""
+        found = next((entry for entry in self.history(name) if entry.number == number), None)
+        return None if found is None or self.effects is None else self.effects.of(found) or None
+
+
+def _received(changes: tuple[Change, ...], entries: tuple[RuleEntry, ...], lists: dict[str, Any]) -> Rulebook:
+    return Rulebook(changes, entries, MappingProxyType(lists))
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Where changes came in, as the journals of the tasks say. They are read when it is asked for."""
+
+    settings: ServiceFile
+    log: Log
+
+    def of(self, entry: RuleEntry) -> dict[int, Mapping[str, int]]:
+        """Partition to offsets, in the stage that the rule runs in."""
+        topic = self._stages.get(entry.name, self.settings.journal.topic)
+        found: dict[int, Mapping[str, int]] = {}
+        for partition, entries in self._journal(topic).items():
+            first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
+            if first is not None:
+                found[partition] = first.inputs
+        return found
+
+    @cached_property
+    def _stages(self) -> dict[str, str]:
+        """Rule to the journal of its stage."""
+        from samovar.service.topology.plans import rule_plans  # noqa: PLC0415 - it needs rulebooks itself
+        from samovar.service.topology.topics import counted_topics, partitions_of  # noqa: PLC0415 - as above
+
+        existing = self.log.topics(counted_topics(self.settings))
+        plans = rule_plans(self.settings, partitions_of(self.settings, existing))
+        return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
+
+    def _journal(self, topic: str) -> dict[int, list[Entry]]:
+        from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
+
+        known = self.log.topics([topic]).get(topic)
+        places = [TopicPartition(topic, each) for each in range(0 if known is None else known.partitions)]
+        return {at.partition: standing(entries_of(self.log, at)) for at in places}
+
+
+def _is_at_work(entry: RuleEntry, told: Entry) -> bool:
+    """Whether a journal entry is at or after a rule's entry; what the folder had was at work before it was written
+    down.
+    """
+    if told.facts.get("book", 0) >= entry.change:
+        return True
+    rules = [(rule["id"], rule["version"]) for rule in told.facts["rules"]]
+    return entry.act == "seed" and (entry.name, entry.version) in rules
+
+
+def read_rulebook(settings: ServiceFile, log: Log) -> Rulebook:
+    """What was published by now; an empty one where nothing was."""
+    return folded(read_changes(log, settings.service), settings, log)
+
+
+def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None) -> Rulebook:
+    entries: dict[str, RuleEntry] = {}
+    lists: dict[str, tuple[Any, ...]] = {}
+    for change in changes:
+        entries |= {rule.name: _entry(change, rule) for rule in change.rules}
+        lists |= {name: tuple(each.items) for name, each in change.lists.items()}
+    book = Rulebook(tuple(changes), tuple(entries.values()), MappingProxyType(lists))
+    if log is None:
+        return book
+    effects = Effects(with_book(settings, book), log)
+    return Rulebook(book.changes, book.entries, book.lists, effects)
+
+
+def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
+    return RuleEntry(
+        rule.name,
+        rule.number,
+        rule.version,
+        rule.text,
+        rule.status,
+        change.author,
+        change.note,
+        change.at_ms,
+        change.number,
+        change.act,
+        rule.state,
+        rule.warm_from_ms,
+    )
+
+
+# ---------------------------------------------------------------- with the service file
+
+
+def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
+    """The service file together with what was published since; as it is, where nothing was."""
+    return with_book(settings, read_rulebook(settings, log))
+
+
+def with_book(settings: ServiceFile, book: Rulebook) -> ServiceFile:
+    if not book.change:
+        return settings
+    copy = settings.model_copy()
+    copy.keep_book(book)
+    return copy

@@ -1,0 +1,178 @@
+"""Several containers of a service, a process each. Imports nothing heavy: the children do the work.
+
+A child that was killed (by the system that ran out of memory, say) is started again in its slot at once: there its
+partitions and its store still wait for it, and nobody else has to take them over. A child that ends with a refusal
+ends the others too, so that whoever watches them sees it. Children end with their parent, also when that is killed: one
+that went on alone would hold its slot against the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from samovar.service.runtime.telling import stamped
+
+LEAVE = signal.SIGUSR1  # "end, and do not come back": whoever is left takes over at once
+LOOK_S = 0.05
+RESTARTS_MOST = 5  # of children that were killed, in RESTARTS_S: more than that is no accident
+RESTARTS_S = 60.0
+
+
+SERVE = -1  # the slot of the process that serves HTTP, which is no container
+ENDS_WITH_PARENT = "--ends-with-parent"  # of `run` and `serve`: the parent holds the other end of standard input
+
+
+def run_processes(
+    config: Path,
+    containers: int,
+    *,
+    until_caught_up: bool,
+    options: Sequence[str] = (),
+    serve: Sequence[str] | None = None,
+    first: int = 0,
+    metrics: str | None = None,
+) -> int:
+    """Several containers, a process each, and with `serve` (its options) one that serves HTTP. The first one's metrics
+    are at the address `metrics`, each further one's at the next port.
+
+    Ends when all containers have; the exit code of the first one that failed.
+    """
+    command = [sys.executable, "-m", "samovar.service.cli"]
+    more = [*options, *(["--until-caught-up"] if until_caught_up else [])]
+
+    def of_slot(slot: int) -> list[str]:
+        if slot == SERVE:
+            return [*command, "serve", str(config), ENDS_WITH_PARENT, *(serve or ())]
+        own = ["--containers", "1", "--slot", str(slot), ENDS_WITH_PARENT]
+        return [*command, "run", str(config), *own, *of_metrics(slot), *more]
+
+    def of_metrics(slot: int) -> list[str]:
+        if metrics is None:
+            return []
+        host, colon, port = metrics.rpartition(":")
+        return ["--metrics", f"{host}{colon}{int(port) + slot - first}"]
+
+    children = Children(of_slot)
+    with stopping(children.stop, children.leave):
+        return children.run(range(first, first + containers), beside=[SERVE] if serve is not None else [])
+
+
+class Children:
+    """The source of truth for which containers run, and whether they were asked to stop."""
+
+    def __init__(self, command: Callable[[int], list[str]]) -> None:
+        self._command = command
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopping = False
+        self._restarts: list[float] = []
+
+    def run(self, slots: Iterable[int], beside: Iterable[int] = ()) -> int:
+        """Start them all, and wait for the containers; what runs beside them is ended then."""
+        others = set(beside)
+        for slot in [*slots, *others]:
+            if not self._stopping:
+                self._start(slot)
+        worst = 0
+        while self._running:
+            if others and not self._running.keys() - others:
+                self.stop()
+            for slot in list(self._running):
+                code = self._running[slot].poll()
+                if code is not None:
+                    _close_input(self._running.pop(slot))
+                    worst = worst or self._ended(slot, code)
+            time.sleep(LOOK_S)
+        return worst
+
+    def stop(self) -> None:
+        self._pass_on(signal.SIGTERM)
+
+    def leave(self) -> None:
+        self._pass_on(LEAVE)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        self._stopping = True
+        for slot, process in list(self._running.items()):
+            process.send_signal(signal.SIGTERM if slot == SERVE else number)
+
+    def _start(self, slot: int) -> None:
+        self._running[slot] = subprocess.Popen(self._command(slot), stdin=subprocess.PIPE)
+        if self._stopping:  # it was asked for while the process was being made
+            self._running[slot].terminate()
+
+    def _ended(self, slot: int, code: int) -> int:
+        """The exit code that this end makes, 0 where it is none."""
+        if code in (-signal.SIGTERM, -LEAVE) and self._stopping:
+            return 0  # so early that it had not begun
+        if code < 0 and not self._stopping and self._may_restart():
+            name = signal.Signals(-code).name
+            sys.stderr.write(stamped(f"{_name(slot)} was ended by {name}; it is started again\n", time.time()))
+            sys.stderr.flush()
+            self._start(slot)
+            return 0
+        if code:
+            self.stop()
+        return code if code >= 0 else 128 - code
+
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        self._restarts = [at for at in self._restarts if now - at < RESTARTS_S] + [now]
+        return len(self._restarts) <= RESTARTS_MOST
+
+
+def end_with_parent() -> None:
+    """Of a child: ask for an end, as SIGTERM does, as soon as the parent is gone."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass  # nothing is ever said there
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _close_input(ended: subprocess.Popen[bytes]) -> None:
+    assert ended.stdin is not None
+    ended.stdin.close()
+
+
+def _name(slot: int) -> str:
+    return "samovar serve" if slot == SERVE else f"container {slot}"
+
+
+@contextmanager
+def stopping(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+    """While this lasts, SIGTERM and Ctrl-C ask for an end and do not make one; SIGUSR1 asks for an end for good."""
+    asked = {signal.SIGTERM: stop, signal.SIGINT: stop, LEAVE: leave}
+    before = {number: signal.signal(number, lambda *_, end=end: end()) for number, end in asked.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def nothing_begun() -> Iterator[None]:
+    """While this lasts there is nothing to be finished: SIGTERM and SIGUSR1 are an end at once, and a good one."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, LEAVE)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(*_: object) -> None:
+    # Not by an exception: the import of a large package, where this mostly comes, may swallow one and go on.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

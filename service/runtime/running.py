@@ -1,0 +1,161 @@
+"""A service at work: one container, or several processes that share the work."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import IO
+
+from samovar import __version__
+from samovar.changelog.log import Log
+from samovar.common.errors import Refused
+from samovar.service.config.models import ServiceFile
+from samovar.service.rules.registry import with_rulebook
+from samovar.service.runtime.processes import stopping
+from samovar.service.runtime.reports import reported
+from samovar.service.runtime.rule_source import RuleWatch
+from samovar.service.runtime.telling import logging_told, teller
+from samovar.service.topology.copartitioning import refuse_misplaced
+from samovar.service.topology.plans import input_of, plan_of, plans_of
+from samovar.service.topology.topics import ensure
+from samovar.state.folders import close_to_others
+from samovar.state.rocks import Memory
+from samovar.tasks.model.clock import Clock, SystemClock
+from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.results import Counts
+from samovar.tasks.runtime.container import Container, Status
+from samovar.tasks.runtime.slot_claim import SlotClaim
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Upkeep
+
+__all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
+STATUS_EVERY_S = 5.0
+
+
+def upkeep_of(settings: ServiceFile) -> Upkeep:
+    return Upkeep(
+        settings.state,
+        Memory(),
+        settings.service,
+        settings.delivery,
+        settings.changelog.delete_retention_ms,
+        settings.snapshots.keep,
+        replace(LIVE_BUDGET, step_bytes=settings.tunables.step_bytes),
+    )
+
+
+def container_of(
+    settings: ServiceFile, log: Log, slot: int, tell: Callable[[str], None], clock: Clock | None = None
+) -> Container:
+    """A container of the service; its topics are made or checked first."""
+    refuse_unwritable(settings)
+    settings = with_rulebook(settings, log)
+    partitions = ensure(log, settings)[0].partitions
+    plans = plans_of(settings, partitions)
+    refuse_misplaced(log, settings, plans, partitions)
+    watch = RuleWatch(log, settings, plans, partitions, tell)
+    claim = SlotClaim(log, settings.service, slot)
+    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch, claim)
+
+
+def refuse_unwritable(settings: ServiceFile) -> None:
+    """A folder of the state that cannot be made, or not be written. It is closed to others, unless the service's own
+    sources are in it.
+    """
+    folder = settings.state
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not settings.folder.resolve().is_relative_to(folder.resolve()):
+            close_to_others(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Refused(
+            "state-unwritable",
+            f"the state folder {folder} cannot be written: {error.strerror}",
+            "Give this user the right to write it, mount it for writing, or set `state` to another folder: `samovar"
+            " doctor` says what is wrong with it. Nothing is lost: state is restored from its changelog.",
+        ) from error
+
+
+def run_here(
+    settings: ServiceFile,
+    log: Log,
+    slot: int,
+    out: IO[str],
+    *,
+    until_caught_up: bool,
+    form: str = "text",
+    metrics: str | None = None,
+    leave: bool = False,
+    address: str | None = None,
+) -> Counts:
+    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
+    SIGUSR1 always does.
+    """
+    tell = teller(form, out, settings.service, slot)
+    container = container_of(settings, log, slot, tell)
+    rules = sum(len(plan.program.rules) for plan in container.plans.values())
+    stages = [stage for stage in container.plans if stage]
+    more = f", stages {', '.join(stages)}" if stages else ""
+    text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
+    tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
+    shown = Shown(tell)
+    assert isinstance(container.renewal, RuleWatch)
+    stop = container.leave if leave else container.stop
+    with (
+        stopping(stop, container.leave),
+        logging_told(tell),
+        container.renewal.watching(),
+        reported(container, log, settings, metrics, address) as look,
+    ):
+
+        def after_cycle(status: Status) -> None:
+            shown(status)
+            look()
+
+        counts = container.run(until_caught_up=until_caught_up, on_cycle=after_cycle)
+    tell(Note(f"container {slot} stopped: {summary(counts)}", "stopped", **asdict(counts)))
+    return counts
+
+
+class Shown:
+    """Tells now and then how a container is doing: on every change of its tasks, and every few seconds of work."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+        self.at = time.monotonic()
+        self.events = 0
+        self.tasks: object = None
+
+    def __call__(self, status: Status) -> None:
+        now = time.monotonic()
+        tasks = (status.running, tuple(status.restoring))
+        if tasks != self.tasks:
+            self.tasks = tasks
+            self._tell_tasks(status)
+        elif now - self.at >= STATUS_EVERY_S and status.counts.events > self.events:
+            rate = (status.counts.events - self.events) / (now - self.at)
+            text = f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s"
+            self.tell(Note(text, "progress", events_per_s=round(rate), **asdict(status.counts)))
+        elif now - self.at >= STATUS_EVERY_S and status.restoring:
+            self._tell_tasks(status)
+        else:
+            return
+        self.at, self.events = now, status.counts.events
+
+    def _tell_tasks(self, status: Status) -> None:
+        running = ", ".join(map(str, status.running)) or "none"
+        restoring = ", ".join(
+            f"{number} ({done:,} of {todo:,})" for number, (done, todo) in sorted(status.restoring.items())
+        )
+        more = f"; restoring {restoring}" if restoring else ""
+        text = f"container {status.slot}: running partitions {running}{more}"
+        self.tell(Note(text, "tasks", running=list(status.running), restoring=restoring or None))
+
+
+def summary(counts: Counts) -> str:
+    more = f", {counts.emitted:,} emitted" if counts.emitted else ""
+    more += f", {counts.dropped:,} dropped by limits" if counts.dropped else ""
+    return f"{counts.events:,} events, {counts.matches:,} alerts, {counts.late:,} late, {counts.dead:,} dead{more}"

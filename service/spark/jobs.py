@@ -1,0 +1,175 @@
+"""What executors do for a restore: read a task partition's log, or fold its input again, and leave table files.
+
+One Spark task does one task partition, with the same functions as a restore on one machine: a partition's changelog is
+one stretch of one log, read in order, so that its newest rows are found where it is read and nothing has to be sorted
+across the cluster. From Kafka the records come by Spark's own connector, from an embedded log by its reader. A fold
+keeps its state in a RocksDB of the executor, however large it grows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from samovar.changelog.formats.record import FORMATS, POSITION
+from samovar.changelog.formats.staged import Manifest, Staged, attempt, finish, place_of
+from samovar.changelog.log import TopicPartition
+from samovar.changelog.restore.restore import Restore, following_of
+from samovar.changelog.spark.connector_log import Feed, Range, fed_log
+from samovar.changelog.spark.progress import Ticker
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
+from samovar.service.config.models import ServiceFile
+from samovar.service.recovery.restore_plan import Planned
+from samovar.service.topology.logs import opened
+from samovar.service.topology.plans import plans_of
+from samovar.service.topology.stores import Site, digest_of, plan_for, position_of
+from samovar.state.rocks import RocksStore
+from samovar.state.tables import TableStore
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay.point_in_time import rebuild_at
+from samovar.tasks.replay.rebuild import journal_of, rebuild
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A service as it travels to executors. Plans with code of the user's are made there from the service's folder."""
+
+    settings: ServiceFile
+    plans: tuple[Plan, ...] | None
+    partitions: int
+    state: Path
+
+
+def shipped(site: Site) -> Shipped:
+    has_code = any(plan.task is not None for plan in site.plans)
+    return Shipped(site.settings, None if has_code else site.plans, site.partitions, site.state)
+
+
+@contextmanager
+def arrived(service: Shipped, stage: str, feed: Feed | None = None) -> Iterator[Site]:
+    """The service on an executor, with a log of its own, or one that Spark feeds."""
+    settings = service.settings
+    with opened(settings) as own:
+        log = own if feed is None else fed_log(own, feed)
+        plans = service.plans or tuple(plans_of(settings, service.partitions))
+        yield Site(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
+
+
+def refuse_away(settings: ServiceFile, session: Session) -> None:
+    """An executor elsewhere would find no embedded log, and make an empty one."""
+    if settings.log.embedded is not None and not session.is_local:
+        raise Refused(
+            "engine-unfit",
+            "the embedded log is a file of this machine, which executors elsewhere cannot read",
+            "Leave `--master` out: Spark then runs here.",
+        )
+
+
+# ---------------------------------------------------------------- staging
+
+
+@dataclass(frozen=True)
+class Part:
+    """One task partition to be staged."""
+
+    service: Shipped
+    planned: Planned
+    staging: Path
+
+
+def ranges_of(site: Site, planned: Planned) -> tuple[Range, ...]:
+    """What a restore reads: of a changelog, or of all inputs."""
+    if planned.until is None:
+        assert planned.changelog is not None
+        return (Range(planned.changelog.at, planned.start, planned.end),)
+    return source_ranges(site.at(planned.stage), planned.partition, planned.until.inputs)
+
+
+def source_ranges(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
+    """What a fold reads of the inputs up to some offsets: from where the journal says that it began."""
+    starts: dict[str, int] = {}
+    for entry in journal_of(site.log, site.plan, partition):
+        starts = {**entry.inputs, **starts}
+    return tuple(
+        Range(TopicPartition(spec.topic, partition), starts[spec.stream], ends[spec.stream])
+        for spec in (*site.plan.inputs, *site.plan.others)
+        if spec.stream in starts and spec.stream in ends
+    )
+
+
+def stage(part: Part, tick: Ticker, feed: Feed | None = None) -> Staged:
+    """On an executor: make the table files of one task partition."""
+    planned = part.planned
+    place = place_of(part.staging, planned.stage, planned.partition)
+    with (
+        arrived(part.service, planned.stage, feed) as site,
+        tempfile.TemporaryDirectory(prefix="samovar-stage-") as scratch,
+    ):
+        folder = attempt(place)
+        try:
+            tables, store = TableStore(folder), RocksStore(Path(scratch) / "store")
+            try:
+                make = _of_changelog if planned.until is None else _of_source
+                records = make(site, planned, store, tables, tick)
+                manifest = _manifest(site, planned, store, tables, records)
+            finally:
+                store.close()
+            return finish(folder, place, manifest, tables.files)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _of_changelog(site: Site, planned: Planned, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+    """The newest rows up to an offset, sorted by key. The store takes them, so that they can be told apart as one."""
+    assert planned.changelog is not None
+    restore = Restore(tables, site.log, planned.changelog, planned.start, to=planned.end)
+    try:
+        while not restore.advance():
+            tick(restore.next - planned.start)
+    finally:
+        restore.close()
+    tick(planned.todo, last=True)
+    store.take_tables(tables.files)
+    return restore.records
+
+
+def _of_source(site: Site, planned: Planned, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+    assert planned.until is not None
+    plan, partition = site.plan, planned.partition
+    if planned.moment_ms is None:
+        folded = rebuild(site.log, plan, partition, store, planned.until, on_progress=tick)
+    else:
+        folded = rebuild_at(site.log, plan, partition, store, planned.until, planned.moment_ms, tick)
+    tick(folded.events, last=True)
+    tables.copy(store.range())
+    return folded.events
+
+
+def _manifest(site: Site, planned: Planned, store: RocksStore, tables: TableStore, records: int) -> Manifest:
+    following, position = following_of(store), position_of(store)
+    row = store.get(POSITION)
+    return Manifest(
+        site.settings.service,
+        planned.stage,
+        planned.partition,
+        planned.source,
+        None if following is None else following.topic,
+        None if following is None else following.topic_id,
+        None if following is None else following.partitions,
+        None if following is None else following.next,
+        None if following is None else following.time_ms,
+        planned.moment_ms,
+        None if row is None else row.decode(),
+        records,
+        tables.rows,
+        digest_of(plan_for(site, planned.partition, position), store),
+        {} if position is None else FORMATS,
+        int(time.time() * 1000),
+    )

@@ -1,0 +1,185 @@
+"""`samovar restore --engine spark`: executors make table files, this machine takes them into its stores.
+
+    local     STATE/restore-tables.part holds the files for as long as the restore runs; they are moved, not copied
+    cluster   `--staging PATH` is all that is made; `samovar restore --ingest PATH` on a node takes its part of it
+
+A kill at any moment leaves the stores as they were or replaced whole, as every restore does; files that are left are
+removed by the next run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from samovar.changelog.cursors import stalled
+from samovar.changelog.formats.record import Position, unpack_position
+from samovar.changelog.formats.staged import Staged, look, place_of, verify
+from samovar.changelog.restore.point_in_time import last_position
+from samovar.changelog.restore.restore import next_step, stuck
+from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.progress import OnProgress as OnJob
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
+from samovar.service.recovery.restore import Built, OnProgress, alone, refuse_running, replay
+from samovar.service.recovery.restore_plan import STAGING, Asked, Planned
+from samovar.service.spark.jobs import Part, ranges_of, refuse_away, shipped, stage
+from samovar.service.topology.logs import kafka_of
+from samovar.service.topology.stores import Site, look_at
+from samovar.state.folders import PART, tidy
+from samovar.state.rocks import RocksStore
+from samovar.tasks.replay.rebuild import Until
+from samovar.tasks.replay.repair import stands_alike
+
+
+def stage_all(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:
+    """Make the table files of all partitions. Those that are there already are made anew."""
+    service, total = shipped(site), sum(planned.todo for planned in plans)
+    parts = [Reading(Part(service, planned, staging), ranges_of(site, planned)) for planned in plans]
+    says = stuck if all(planned.until is None for planned in plans) else stalled
+    return spread_over(session, "restore", site.log, kafka_of(site.settings), parts, stage, on_job, total, says)
+
+
+def stage_to(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:
+    """The same into a folder that stays. What a job that was killed left there half made is removed first."""
+    with alone(staging):
+        for name in {planned.stage for planned in plans}:
+            tidy(place_of(staging, name, 0).parent)
+        return stage_all(session, site, plans, staging, on_job)
+
+
+def refuse_unreachable(site: Site, session: Session, staging: Path | None) -> None:
+    """On a cluster, what executors write must be where all can read it, and so must the log be."""
+    if session.is_local:
+        return
+    if staging is None:
+        raise Refused(
+            "staging-needed",
+            "executors on other machines cannot write to the stores of this one",
+            "Add `--staging PATH`, a folder that all machines reach, and then run `samovar restore CONFIG --ingest"
+            " PATH` on the node.",
+        )
+    refuse_away(site.settings, session)
+
+
+# ---------------------------------------------------------------- engines
+
+
+class OnSpark:
+    """Tables by Spark, taken here at once."""
+
+    def __init__(self, session: Session, on_job: OnJob) -> None:
+        self._session, self._on_job = session, on_job
+        self._made: dict[tuple[str, int], Staged] = {}
+
+    @contextmanager
+    def tables(self, site: Site) -> Iterator[None]:
+        """While this lasts, files are there. Left ones of a killed run are removed first."""
+        self._folder = site.state / f"restore-tables{PART}"
+        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+        made = stage_all(self._session, site, plans, self._folder, self._on_job)
+        self._made = {(each.manifest.stage, each.manifest.partition): each for each in made}
+
+    def build(
+        self,
+        site: Site,  # noqa: ARG002 - as an engine has it
+        planned: Planned,
+        part: Path,
+        on_progress: OnProgress,
+    ) -> Built:
+        staged = self._made[planned.stage, planned.partition]
+        _take(staged, part)
+        on_progress(planned.todo)
+        return Built(staged.manifest.records, staged.manifest.digest)
+
+
+class FromStaging:
+    """What was staged before, and what came after it."""
+
+    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:  # noqa: ARG002 - as an engine has it
+        for planned in plans:
+            assert planned.staged is not None
+            verify(planned.staged)
+
+    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+        assert planned.staged is not None
+        manifest = planned.staged.manifest
+        _take(planned.staged, part)
+        if manifest.following is None:
+            return Built(manifest.records, manifest.digest)
+        store = RocksStore(part)
+        try:
+            tail = replay(site, planned, store, on_progress)
+        finally:
+            store.close()
+        return Built(manifest.records + tail, None if tail else manifest.digest)
+
+
+def _take(staged: Staged, part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+    store = RocksStore(part)
+    try:
+        store.take_tables(staged.files)
+    finally:
+        store.close()
+
+
+# ---------------------------------------------------------------- planning an ingest
+
+
+def plan_ingest(site: Site, asked: Asked, staging: Path, now_ms: int) -> list[Planned]:
+    """What of a staging folder this node would take. Nothing is changed."""
+    refuse_running(site)
+    chosen = [
+        (here, partition)
+        for here in site.stages(asked.stage)
+        for partition in here.chosen(asked.partitions)
+        if asked.partitions or place_of(staging, here.stage, partition).exists()
+    ]
+    if not chosen:
+        look(place_of(staging, site.stage, 0))  # says what is missing
+    plans = [_planned(here, look(place_of(staging, here.stage, partition)), now_ms) for here, partition in chosen]
+    if len({planned.until is None for planned in plans}) > 1:
+        raise _unfit(staging, "some of it was folded from the source and some read from changelogs")
+    return plans
+
+
+def _planned(site: Site, staged: Staged, now_ms: int) -> Planned:
+    manifest, partition = staged.manifest, staged.manifest.partition
+    if manifest.service != site.settings.service:
+        raise _unfit(staged.folder, f"it is of the service {manifest.service}")
+    if manifest.moment_ms is not None:
+        raise _unfit(staged.folder, "it is a state of the past, which never goes over a live store")
+    changelog, now = site.changelog(partition), look_at(site.store(partition))
+    following = manifest.following
+    if following is None:
+        position = None if manifest.position is None else unpack_position(manifest.position.encode())
+        _refuse_moved(staged.folder, position, last_position(site.log, changelog))
+        assert position is not None
+        until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
+        return Planned(partition, now, STAGING, 0, 0, changelog, until=until, stage=site.stage, staged=staged)
+    start = next_step(following, changelog, now_ms)
+    if start is None:
+        raise _unfit(staged.folder, "it is too old: deletes may be missing from what came after it")
+    return Planned(partition, now, STAGING, start, changelog.bounds.end, changelog, stage=site.stage, staged=staged)
+
+
+def _refuse_moved(folder: Path, staged: Position | None, now: Position | None) -> None:
+    if staged is None or (now is not None and not stands_alike(staged, now)):
+        raise _unfit(folder, "the service ran since it was folded from the source")
+
+
+def _unfit(folder: Path, reason: str) -> Refused:
+    return Refused(
+        "staging-unfit",
+        f"what is staged in {folder} is not for this service as it is now: {reason}",
+        "Stage it anew: `samovar restore CONFIG --engine spark --staging PATH`.",
+    )

@@ -1,0 +1,102 @@
+"""`samovar verify --engine spark`: every store of this machine held against changelog and source, a Spark task each.
+
+Replays go to a RocksDB of the executor, so that a state may be larger than memory. Stores are read where they lie, also
+while containers use them: Spark must run on this machine, and each node verifies its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.progress import OnProgress, Ticker
+from samovar.changelog.spark.session import Session
+from samovar.common.errors import Refused
+from samovar.service.query.verify import Verdict, verify
+from samovar.service.spark.jobs import Shipped, arrived, shipped, source_ranges
+from samovar.service.topology.logs import kafka_of
+from samovar.service.topology.stores import Site, look_at
+from samovar.state.rocks import RocksStore
+
+KEYS = 10_000  # that differ are listed, of each task
+
+
+@dataclass(frozen=True)
+class Part:
+    """One store to verify."""
+
+    service: Shipped
+    stage: str
+    partition: int
+
+
+def verify_all(
+    session: Session, site: Site, found: Sequence[tuple[Site, int]], on_progress: OnProgress
+) -> list[Verdict]:
+    """The verdicts on stores, as `Site.found` lists them."""
+    if not session.is_local:
+        raise Refused(
+            "engine-unfit",
+            "stores lie on this machine, where executors elsewhere cannot read them",
+            "Leave `--master` out: each node verifies its own stores, with all its cores.",
+        )
+    service = shipped(site)
+    parts = [Reading(Part(service, here.stage, partition), _ranges(here, partition)) for here, partition in found]
+    total = sum(each.end - each.start for part in parts for each in part.ranges)
+    kafka = kafka_of(site.settings)
+    return spread_over(session, "verify", site.log, kafka, parts, verify_one, on_progress, total)
+
+
+def _ranges(site: Site, partition: int) -> tuple[Range, ...]:
+    """What is read of the changelog, and then of the inputs. A store that moves on meanwhile is followed."""
+    standing = look_at(site.store(partition))
+    changelog = site.changelog(partition)
+    following, position = standing.following, standing.position
+    end = changelog.bounds.begin if following is None else max(following.next, changelog.bounds.begin)
+    ends = {} if position is None else {stream: each.next for stream, each in position.inputs.items()}
+    return (Range(changelog.at, changelog.bounds.begin, end), *_inputs(site, partition, ends))
+
+
+def _inputs(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
+    """None of them where they no longer hold what the state was made from: that is for the verdict to say."""
+    try:
+        ranges = source_ranges(site, partition, ends)
+    except Refused:
+        return ()
+    bounds = site.log.bounds([each.at for each in ranges])
+    is_whole = all(bounds[each.at].begin <= each.start <= each.end <= bounds[each.at].end for each in ranges)
+    return ranges if is_whole else ()
+
+
+def verify_one(part: Part, tick: Ticker, feed: Feed | None) -> Verdict:
+    """On an executor."""
+    with ExitStack() as stack:
+        site = stack.enter_context(arrived(part.service, part.stage, feed))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="samovar-verify-")))
+        numbers = count()
+
+        def scratch() -> RocksStore:
+            store = RocksStore(folder / str(next(numbers)))
+            stack.callback(store.close)
+            return store
+
+        now_ms = int(time.time() * 1000)
+        return verify(site, part.partition, now_ms, _adding(tick), scratch=scratch, keys=KEYS)
+
+
+def _adding(tick: Ticker) -> Callable[[str, int], None]:
+    """Progress of one thing after the other, as one."""
+    done: dict[str, int] = {}
+
+    def told(what: str, records: int) -> None:
+        done[what] = records
+        tick(sum(done.values()))
+
+    return told

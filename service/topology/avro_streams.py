@@ -1,0 +1,43 @@
+"""The streams of a service that are in Avro: how each is read, and how `samovar produce` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from samovar.changelog.schema_registry import Registry
+from samovar.patterns.avro import Avro, Listed
+from samovar.patterns.avro_schema import Schema
+from samovar.patterns.native import Decoder
+from samovar.service.config.models import Stream
+from samovar.tasks.model.plan import Decoding
+
+
+def decoding_of(stream: Stream) -> Decoding:
+    """What makes decoders for a stream's values. Those of one stream share what they learn of its schemas."""
+    return Decoder if stream.format == "json" else avro_of(stream).decoder
+
+
+def avro_of(stream: Stream) -> Avro:
+    if stream.registry is not None:
+        return Avro(stream.avro, Registry(stream.registry.settings()))
+    return Avro(stream.avro, None if stream.schemas is None else Listed(stream.schemas))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a stream's values are written with. Without a number they are not framed."""
+
+    schema: Schema
+    number: int | None
+
+
+def writing_of(stream: Stream) -> Writing:
+    """The stream's schema; framed, with its number in the registry (where a new one is put), or the highest listed."""
+    if stream.registry is not None:
+        number, schema = Registry(stream.registry.settings()).number_for(f"{stream.topic}-value", stream.avro)
+        return Writing(schema, number)
+    if stream.schemas is not None:
+        number = max(stream.schemas)
+        return Writing(stream.schemas[number], number)
+    assert stream.avro is not None  # the service file was checked
+    return Writing(stream.avro, None)

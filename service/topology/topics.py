@@ -1,0 +1,347 @@
+"""The topics of a service: as they should be, whether they are so, and making those that are missing.
+
+Who owns a topic decides what is checked. An input belongs to others: only what would make a wrong answer is refused
+(its partition count, compaction). The changelog and the journal are the service's memory: all of their settings that
+matter are checked. Alerts, late events and dead letters may be kept as long as their owner likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats import rules_topic
+from samovar.changelog.log import Log, Topic, TopicSpec
+from samovar.common.errors import Refused
+from samovar.service.config.models import ServiceFile, Stream
+from samovar.service.config.settings_tasks_check import emitted_topics
+from samovar.service.rules.loading import has_rules, wanted_partitions
+from samovar.service.rules.registry import with_rulebook
+from samovar.service.topology.plans import rule_plans
+from samovar.service.topology.side_topics import access_topic, audit_topic, labels_topic
+from samovar.service.topology.user_tasks import task_forwards
+from samovar.tasks.model.plan import Forward
+
+MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
+MAX_HEAD_BYTES = 1_024  # what a forwarded event has before it, and its key's growth
+MAX_LETTER_BYTES = 4 * 1_048_576  # the largest usual message and what is said about it
+
+
+class Role(StrEnum):
+    INPUT = "input"
+    ALERTS = "alerts"
+    LATE = "late"
+    DEAD_LETTERS = "dead letters"
+    CHANGELOG = "changelog"
+    JOURNAL = "journal"
+    REPARTITION = "repartition"
+    EMITTED = "emitted"
+    CONTAINERS = "containers"
+    RULES = "rules"
+    LABELS = "labels"
+    ACCESS = "access"
+    AUDIT = "audit"
+    REDRIVEN = "redriven"
+
+
+# One partition of these is one partition of the input.
+TASK_ROLES = (Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.REPARTITION)
+
+# Containers run without these: the HTTP API and the commands need them, and refuse then.
+SIDE_ROLES = (Role.LABELS, Role.ACCESS, Role.AUDIT, Role.REDRIVEN)
+
+# What a topic has where a setting is not given.
+KAFKA_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": str(MAX_MESSAGE_BYTES),
+    "min.compaction.lag.ms": "0",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+AT_LEAST = ("delete.retention.ms", "max.message.bytes", "min.compaction.lag.ms")
+
+
+@dataclass(frozen=True)
+class Planned(TopicSpec):
+    """A topic and what the service needs it for."""
+
+    role: Role = Role.INPUT
+    # More partitions are no fault where there is state already: it was made with so many.
+    may_grow: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A topic that is not as it should be, and what to do about it."""
+
+    code: str
+    topic: str
+    what: str
+    fix: str
+
+
+# ---------------------------------------------------------------- as it should be
+
+
+def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, stages: bool = True) -> list[Planned]:
+    """All topics of a service. Where the file gives no partition count, that of existing inputs counts.
+
+    Which further stages there are is told by the rules, which are loaded for it; not without `stages`.
+    """
+    existing = existing or {}
+    partitions = partitions_of(settings, existing)
+    make = _Making(settings, partitions, existing)
+    plans = rule_plans(settings, partitions) if stages and has_rules(settings) else []
+    forwards = plans[0].forwards if plans else task_forwards(settings, partitions) if stages else ()
+    names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
+    letters = {"max_message_bytes": MAX_LETTER_BYTES}
+    return [
+        *map(make.input, settings.streams.values()),
+        make.kept(settings.alerts.topic, Role.ALERTS, settings.alerts.retention_ms),
+        make.kept(settings.late.topic, Role.LATE, settings.late.retention_ms, **letters),
+        make.kept(settings.dead_letters.topic, Role.DEAD_LETTERS, settings.dead_letters.retention_ms, **letters),
+        make.changelog(settings.changelog.topic),
+        make.journal(settings.journal.topic),
+        *map(make.repartition, forwards),
+        *(make.changelog(f"{settings.changelog.topic}-{name}") for name in names),
+        *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
+        *(make.kept(topic, Role.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
+        *single_topics(settings),
+    ]
+
+
+@dataclass(frozen=True)
+class _Making:
+    """What the topics of one service have in common."""
+
+    settings: ServiceFile
+    partitions: int
+    existing: Mapping[str, Topic]
+
+    def planned(self, name: str, role: Role, **given: str | int) -> Planned:
+        own = {key.replace("_", "."): str(value) for key, value in given.items()}
+        return Planned(name, self.partitions, {**own, **_replicated(self.settings)}, self.settings.replication, role)
+
+    def kept(self, name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
+        return self.planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
+
+    def input(self, stream: Stream) -> Planned:
+        own = self.kept(stream.topic, Role.INPUT, stream.retention_ms)
+        return replace(own, may_grow=self.settings.journal.topic in self.existing)
+
+    def changelog(self, name: str) -> Planned:
+        own = self.settings.changelog
+        return self.planned(
+            name,
+            Role.CHANGELOG,
+            cleanup_policy="compact",
+            min_compaction_lag_ms=own.min_compaction_lag_ms,
+            delete_retention_ms=own.delete_retention_ms,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    def journal(self, name: str) -> Planned:
+        return self.kept(name, Role.JOURNAL, -1, retention_bytes=-1)
+
+    def repartition(self, forward: Forward) -> Planned:
+        """As long as the stream's own records, and for the largest of them."""
+        stream = self.settings.streams[forward.stream]
+        most_bytes = max(MAX_LETTER_BYTES, _most_bytes(self.existing.get(stream.topic)) + MAX_HEAD_BYTES)
+        return self.kept(forward.topic, Role.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
+
+
+def single_topics(settings: ServiceFile) -> list[Planned]:
+    """The topics that have one partition, however many the inputs have."""
+    made = {
+        Role.CONTAINERS: presence.spec_of,
+        Role.RULES: rules_topic.spec_of,
+        Role.LABELS: labels_topic,
+        Role.ACCESS: access_topic,
+        Role.AUDIT: audit_topic,
+        Role.REDRIVEN: redriven.spec_of,
+    }
+    found = [(role, of(settings.service, settings.replication)) for role, of in made.items()]
+    more = _replicated(settings)
+    return [Planned(own.name, 1, {**own.settings, **more}, own.replication, role) for role, own in found]
+
+
+def _replicated(settings: ServiceFile) -> Mapping[str, str]:
+    return {"min.insync.replicas": "2"} if settings.replication >= 3 else {}
+
+
+def counted_topics(settings: ServiceFile) -> list[str]:
+    """The topics that tell how many partitions a service has."""
+    return [settings.journal.topic, *(stream.topic for stream in settings.streams.values())]
+
+
+def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
+    """How many partitions, and so tasks, the service has: as the file says, else as its state was made with, which the
+    journal has too, else as the inputs have, else the default. `existing` are those of `counted_topics`.
+
+    Topics that differ from it are found by `check`. An input may have grown: its further partitions are not read.
+    """
+    given = next((stream.partitions for stream in settings.streams.values() if stream.partitions), None)
+    found = (existing[topic].partitions for topic in counted_topics(settings) if topic in existing)
+    return given or next(found, None) or wanted_partitions(settings)
+
+
+def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
+    """All topics of a service, where its inputs may exist already."""
+    if stages and settings.book is None:
+        settings = with_rulebook(settings, log)
+    return plan(settings, log.topics(counted_topics(settings)), stages=stages)
+
+
+def _most_bytes(topic: Topic | None) -> int:
+    return int(_actual("max.message.bytes", topic)) if topic is not None else MAX_MESSAGE_BYTES
+
+
+# ---------------------------------------------------------------- as it is
+
+
+def check(log: Log, specs: Sequence[Planned], bootstrap: str | None = None) -> list[Mismatch]:
+    """What is missing or otherwise. `bootstrap` is where Kafka is, for the commands that mend it."""
+    existing = log.topics([spec.name for spec in specs])
+    found: list[Mismatch] = []
+    for spec in specs:
+        topic = existing.get(spec.name)
+        found.extend([missing(spec, bootstrap)] if topic is None else mismatches(spec, topic, bootstrap))
+    return found
+
+
+def missing(spec: Planned, bootstrap: str | None) -> Mismatch:
+    what = f"the topic {spec.name} ({spec.role}) does not exist"
+    fix = (
+        create_command(spec, bootstrap)
+        if bootstrap
+        else "`samovar run` makes it where the service file says `topics: create`"
+    )
+    return Mismatch("topic-missing", spec.name, what, fix)
+
+
+def mismatches(spec: Planned, topic: Topic, bootstrap: str | None) -> Iterator[Mismatch]:
+    """All that an existing topic has against the plan."""
+    has_others = topic.partitions < spec.partitions if spec.may_grow else topic.partitions != spec.partitions
+    if spec.role in TASK_ROLES and has_others:
+        what = f"the topic {spec.name} ({spec.role}) has {topic.partitions} partitions, not {spec.partitions}"
+        yield Mismatch("topic-partitions", spec.name, what, _partitions_fix(spec, topic))
+    wrong = {name: spec.settings[name] for name in _checked(spec) if not _is_fine(name, spec, topic)}
+    if wrong:
+        told = ", ".join(f"{name}={_actual(name, topic)} instead of {wanted}" for name, wanted in wrong.items())
+        what = f"the topic {spec.name} ({spec.role}) has {told}"
+        yield Mismatch("topic-settings", spec.name, what, _settings_fix(spec, wrong, bootstrap))
+    if spec.role is not Role.INPUT and topic.replication < spec.replication:
+        what = f"the topic {spec.name} ({spec.role}) has {topic.replication} replicas, not {spec.replication}"
+        fix = f"add replicas with kafka-reassign-partitions.sh, or write `replication: {topic.replication}`"
+        yield Mismatch("topic-replication", spec.name, what, fix)
+
+
+def _checked(spec: Planned) -> list[str]:
+    names = {
+        Role.INPUT: ["cleanup.policy"],
+        Role.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
+        Role.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
+        # A letter or an event that its topic does not take would stop the service for good.
+        Role.REPARTITION: ["cleanup.policy", "max.message.bytes"],
+        Role.LATE: ["cleanup.policy", "max.message.bytes"],
+        Role.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
+        Role.RULES: ["cleanup.policy", "max.message.bytes"],
+    }
+    return names.get(spec.role, ["cleanup.policy"])
+
+
+def _actual(name: str, topic: Topic) -> str:
+    return topic.settings.get(name) or KAFKA_DEFAULTS[name]
+
+
+def _is_fine(name: str, spec: Planned, topic: Topic) -> bool:
+    actual, wanted = _actual(name, topic), spec.settings[name]
+    if name == "cleanup.policy":
+        # Only the changelog may lose what a later record of the same key replaces, and it may lose nothing else.
+        policies = {policy.strip() for policy in actual.split(",")}
+        return policies == {"compact"} if wanted == "compact" else "compact" not in policies
+    return int(actual) >= int(wanted) if name in AT_LEAST else actual == wanted
+
+
+# ---------------------------------------------------------------- making it so
+
+
+def ensure(
+    log: Log, settings: ServiceFile, *, stages: bool = True, roles: Collection[Role] = tuple(Role)
+) -> list[Planned]:
+    """Make what is missing (with `topics: create`) and refuse what is otherwise. Returns the topics as they are now.
+
+    Only topics of these `roles` are looked at: nobody needs a right to a topic that is not used.
+    """
+    specs = plan_here(log, settings, stages=stages)
+    creates = settings.topics == "create"
+    wanted = [spec for spec in specs if spec.role in roles and (creates or spec.role not in SIDE_ROLES)]
+    existing = log.topics([spec.name for spec in wanted])
+    bootstrap = bootstrap_of(settings)
+    absent = [spec for spec in wanted if spec.name not in existing]
+    used = [spec for spec in wanted if spec.name in existing and spec.role not in SIDE_ROLES]
+    refuse([found for spec in used for found in mismatches(spec, existing[spec.name], bootstrap)])
+    if absent and creates:
+        log.create(absent)
+        refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
+    elif absent:
+        # Without a rules topic a service runs the rules of its folder, as all did before there was one.
+        refuse([missing(spec, bootstrap) for spec in absent if spec.role is not Role.RULES])
+    return specs
+
+
+def ensure_inputs(log: Log, settings: ServiceFile) -> int:
+    """For one who only writes events: on Kafka that needs no right to write any other topic. Returns the number of
+    partitions that keys are placed among.
+    """
+    roles = tuple(Role) if settings.log.kafka is None else (Role.INPUT,)
+    return ensure(log, settings, stages=False, roles=roles)[0].partitions
+
+
+def bootstrap_of(settings: ServiceFile) -> str | None:
+    return settings.log.kafka.bootstrap if settings.log.kafka else None
+
+
+def refuse(found: Sequence[Mismatch]) -> None:
+    if not found:
+        return
+    first, *others = found
+    detail = "\n  ".join(f"{other.code}: {other.what}\n    {other.fix}" for other in others)
+    raise Refused(first.code, first.what, first.fix, detail)
+
+
+# ---------------------------------------------------------------- what to do
+
+
+def _partitions_fix(spec: Planned, topic: Topic) -> str:
+    if spec.role is Role.INPUT:
+        return (
+            f"write `partitions: {topic.partitions}` for the stream; all inputs of a service need equally many, so "
+            "others must be made anew with as many"
+        )
+    return (
+        "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "
+        "under which it makes its state anew"
+    )
+
+
+def _settings_fix(spec: Planned, wrong: Mapping[str, str], bootstrap: str | None) -> str:
+    if bootstrap is None:
+        return "the embedded log keeps what a topic was made with: set the service file back, or take another topic"
+    changes = ",".join(f"{name}={value}" for name, value in wrong.items())
+    return (
+        f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {spec.name} "
+        f"--add-config {changes}"
+    )
+
+
+def create_command(spec: Planned, bootstrap: str) -> str:
+    settings = "".join(f" --config {name}={value}" for name, value in spec.settings.items())
+    return (
+        f"kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {spec.name} "
+        f"--partitions {spec.partitions} --replication-factor {spec.replication}{settings}"
+    )

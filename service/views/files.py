@@ -1,0 +1,234 @@
+"""View files: Spark SQL over what a service holds, in YAML.
+
+    view: alerts-by-hour
+    title: Alerts a rule and hour
+    sql: |
+      select day, rule, date_trunc('hour', at) as hour, count(*) as alerts from alerts group by all
+    key: [rule, hour]
+    partitioning: day
+    refresh: incremental
+    partition_of: {alerts: day}      # which partition of the view a row of a source belongs to
+
+All errors of all files are told at once, each with its line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
+from samovar.patterns.findings import Finding, Report, render
+from samovar.patterns.source import Fragment, whole
+from samovar.patterns.yamltext import List, Map, Node, Text, read
+from samovar.service.config.models import ServiceFile
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,99}\Z")
+KEYS = ("view", "title", "sql", "key", "partitioning", "refresh", "partition_of")
+REFRESHES = ("full", "incremental")
+
+
+@dataclass(frozen=True)
+class View:
+    """A view as its file says it."""
+
+    name: str
+    title: str
+    sql: str
+    key: tuple[str, ...]
+    partitioning: tuple[str, ...]
+    refresh: str
+    partition_of: Mapping[str, str]
+    path: Path
+    fragment: Fragment = field(compare=False, repr=False)
+
+    @property
+    def table(self) -> str:
+        """Its name in SQL.
+
+        >>> View("alerts-by-hour", "", "", (), (), "full", {}, Path(), whole("")).table
+        'alerts_by_hour'
+        """
+        return table_name(self.name)
+
+    @property
+    def digest(self) -> str:
+        """Another one when anything changes that its rows depend on."""
+        parts = (self.sql.strip(), self.key, self.partitioning, self.refresh, sorted(self.partition_of.items()))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@dataclass
+class BadView(Refused):
+    """A view with an error; as text, with its line and caret."""
+
+    def __str__(self) -> str:
+        return f"{self.detail}\n{self.code}: {self.what}\n  {self.hint}"
+
+
+def table_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def load_views(settings: ServiceFile) -> list[View]:
+    """All views of a service, by name; refused with all errors where there are any."""
+    views: list[View] = []
+    shown: list[str] = []
+    for path in _files(settings.views.files):
+        report = Report(str(path))
+        text = _text_of(path)
+        view = _view(path, text, report)
+        if view is not None and any(view.table == other.table for other in views):
+            report.error("view-file", f"another file has a view `{view.name}` too", view.fragment.locate(0, 0))
+        shown += [render(finding, text) for finding in report.findings()]
+        views += [view] if view is not None else []
+    if shown:
+        count = "an error" if len(shown) == 1 else f"{len(shown)} errors"
+        raise BadView("view-file", f"the views have {count}", "Mend the lines above.", "\n".join(shown))
+    return sorted(views, key=lambda view: view.name)
+
+
+def view_named(views: Sequence[View], name: str, settings: ServiceFile) -> View:
+    for view in views:
+        if view.name == name:
+            return view
+    known = [view.name for view in views]
+    folders = ", ".join(map(str, settings.views.files))
+    raise Refused(
+        "unknown-view",
+        f"there is no view `{name}` in {folders}",
+        did_you_mean(name, known) or (f"Views are {', '.join(known)}." if known else "Put a file *.yml there."),
+    )
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted([*path.glob("*.yml"), *path.glob("*.yaml")])
+        elif path.exists():
+            yield path
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Refused("unreadable-file", f"cannot read {path}: {reason}", "A view is a YAML file in UTF-8.") from error
+
+
+# ---------------------------------------------------------------- one file
+
+
+def _view(path: Path, text: str, report: Report) -> View | None:
+    file = whole(text)
+    node = read(file, report)
+    if report.failed:
+        return None
+    if not isinstance(node, Map):
+        report.error("view-file", "a view is a map", file.locate(0, 1), expected="view: NAME, and sql: |")
+        return None
+    return _Reading(path, {key.text: (key, value) for key, value in node.entries}, report, node).view()
+
+
+@dataclass
+class _Reading:
+    """A file on its way to a view."""
+
+    path: Path
+    entries: Mapping[str, tuple[Text, Node]]
+    report: Report
+    node: Map
+
+    def view(self) -> View | None:
+        for name, (key, _) in self.entries.items():
+            if name not in KEYS:
+                hint = did_you_mean(name, KEYS)
+                self._error(f"a view has no `{name}`", key, expected=", ".join(KEYS), hint=hint)
+        view, sql, refresh = self._text("view"), self._text("sql"), self._text("refresh", "full")
+        partitioning, keys = self._names("partitioning"), self._names("key")
+        partition_of = self._map("partition_of")
+        self._check(view, sql, refresh, partitioning, partition_of)
+        if self.report.failed or view is None or sql is None or refresh is None:
+            return None
+        node = self.entries["sql"][1]
+        assert isinstance(node, Text)
+        title = self._text("title", view) or view
+        return View(view, title, sql, keys, partitioning, refresh, partition_of, self.path, node.fragment)
+
+    def _check(
+        self,
+        name: str | None,
+        sql: str | None,
+        refresh: str | None,
+        partitioning: Sequence[str],
+        partition_of: Mapping[str, str],
+    ) -> None:
+        if name is not None and not NAME.match(name):
+            self._error(f"`{name}` cannot be a view's name", self.entries["view"][1], expected="a-z, 0-9 and `-`")
+        if sql is not None and not sql.strip():
+            self._error("`sql` is empty", self.entries["sql"][1], expected="select ... from alerts")
+        if refresh is not None and refresh not in REFRESHES:
+            hint = did_you_mean(refresh, REFRESHES)
+            where = self.entries["refresh"][1]
+            self._error(f"`{refresh}` is no way to refresh", where, expected=" or ".join(REFRESHES), hint=hint)
+        if refresh == "incremental" and (len(partitioning) != 1 or not partition_of):
+            self._error(
+                "an incremental view needs one column in `partitioning`, and `partition_of`",
+                self.entries["refresh"][1],
+                expected="partitioning: day and partition_of: {alerts: day}",
+                hint="`partition_of` says, for each source whose new rows are followed, which partition a row is of",
+            )
+        if refresh == "full" and partition_of:
+            self._error("`partition_of` is for `refresh: incremental`", self.entries["partition_of"][0])
+
+    def _text(self, name: str, default: str | None = None) -> str | None:
+        if name not in self.entries:
+            if default is None:
+                self.report.error("view-file", f"`{name}` is missing", self.node.span, expected=f"{name}: ...")
+            return default
+        node = self.entries[name][1]
+        if isinstance(node, Text) and isinstance(node.value, str):
+            return node.text
+        self._error(f"`{name}` must be text", node)
+        return default
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        if name not in self.entries:
+            return ()
+        node = self.entries[name][1]
+        items = node.items if isinstance(node, List) else (node,)
+        if all(isinstance(item, Text) and item.text.strip() for item in items):
+            return tuple(item.text for item in items if isinstance(item, Text))
+        self._error(f"`{name}` must be a column, or a list of them", node, expected=f"{name}: [a, b]")
+        return ()
+
+    def _map(self, name: str) -> dict[str, str]:
+        if name not in self.entries:
+            return {}
+        node = self.entries[name][1]
+        if isinstance(node, Map) and all(isinstance(value, Text) for _, value in node.entries):
+            return {key.text: value.text for key, value in node.entries if isinstance(value, Text)}
+        self._error(f"`{name}` must be a map", node, expected=f"{name}: {{alerts: day}}")
+        return {}
+
+    def _error(self, message: str, node: Node, expected: str | None = None, hint: str | None = None) -> None:
+        self.report.error("view-file", message, node.span, expected=expected, hint=hint)
+
+
+# ---------------------------------------------------------------- errors of SQL
+
+
+def bad_sql(view: View, code: str, message: str, start: int, stop: int, hint: str) -> BadView:
+    """An error at a place of the view's SQL, shown in its file. The code is `view-sql` or `view-source`."""
+    text = _text_of(view.path)
+    finding = Finding(code, "error", message, str(view.path), view.fragment.locate(start, max(start + 1, stop)))
+    shown = render(finding, text)
+    what = f"the view {view.name} cannot be made"
+    return (
+        BadView("view-source", what, hint, shown) if code == "view-source" else BadView("view-sql", what, hint, shown)
+    )

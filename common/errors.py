@@ -39,3 +39,7 @@ class CommitUnknown(Exception):
 
 class LogUnavailable(Exception):
     """The log cannot be reached at the moment; asking again later may help."""
+
+
+class UsageError(Exception):
+    """What was asked cannot be done; the text says why, and what to do."""

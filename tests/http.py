@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 
 from samovar.changelog.log import Log
+from samovar.service.config.addresses import place_of
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.app import app_of
-from samovar.service.http.http_place import place_of
 from samovar.service.http.server import bound, run_server, server_of
 from samovar.service.http.state import World
 from samovar.service.topology.logs import opened

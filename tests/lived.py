@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from samovar.changelog.log import Append
-from samovar.service.http.auth.tokens import Role, add_token
+from samovar.service.auth.tokens import Role, add_token
 from samovar.service.topology.logs import opened
 from samovar.service.views.store import Manifest, ViewStore
 from tests.http import Served, served, wait_for

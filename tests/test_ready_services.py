@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from samovar.service.config.loading import load_service
-from samovar.service.rules.loading import rules_of
+from samovar.service.topology.ruleset import rules_of
 from tests.oncall import run, run_apart
 
 ROOT = Path(__file__).resolve().parent.parent

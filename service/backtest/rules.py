@@ -16,7 +16,7 @@ from samovar.patterns.spans import lasting_ms
 from samovar.patterns.syntax import Expr, History, Overlap, Rule, Session, walk
 from samovar.patterns.syntax import Sequence as SequenceForm
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.loading import BadRules, check_types, lists_of, schema_of
+from samovar.service.topology.ruleset import BadRules, check_types, lists_of, schema_of
 from samovar.service.topology.stages import stages_of, streams_of
 
 ANY = "+any"  # no rule's id has a plus: a variant's cannot be another rule's

@@ -34,7 +34,7 @@ from samovar.service.backtest.fold import STATE_BYTES, Fold, Found, Tally, run_f
 from samovar.service.backtest.lanes import Stretch
 from samovar.service.backtest.rules import ANY, Group, grouped, load_rules, warm_up_ms, with_any
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.registry import with_rulebook
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.stages import stages_of
 from samovar.service.topology.topics import counted_topics, partitions_of
 

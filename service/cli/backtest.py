@@ -49,7 +49,7 @@ def rules_backtest(
     json: Json = False,
 ) -> None:
     from samovar.service.backtest.run import Asked
-    from samovar.service.rules.loading import BadRules
+    from samovar.service.topology.ruleset import BadRules
 
     refuse_engine(engine, master)
     from_ms, to_ms = _moment("--from", start), _moment("--to", stop)
@@ -78,8 +78,8 @@ def _moment(option: str, text: str | None) -> int | None:
 def _run(
     rules: list[str], config: Path, from_ms: int | None, to_ms: int | None, asked: Asked, *, quiet: bool
 ) -> Backtest:
+    from samovar.common.progress import Progress
     from samovar.service.backtest.run import backtest
-    from samovar.service.cli.progress import Progress
     from samovar.service.config.loading import load_service
     from samovar.service.topology.logs import opened
 
@@ -128,10 +128,10 @@ def _masked(config: Path, found: Backtest) -> Backtest:
     """Reports are passed on: what is marked stands in them as it does on a viewer's pages."""
     import secrets
 
+    from samovar.service.auth.tokens import load_tokens
     from samovar.service.config.loading import load_service
-    from samovar.service.http.auth.tokens import load_tokens
     from samovar.service.http.masking.backtests import masked_backtest
-    from samovar.service.http.masking.fields import Lineage, Masks
+    from samovar.service.masking.fields import Lineage, Masks
     from samovar.service.topology.logs import opened
 
     settings = load_service(config)

@@ -177,7 +177,7 @@ def dlq_redrive(
 ) -> None:
     from contextlib import nullcontext
 
-    from samovar.service.cli.progress import Progress
+    from samovar.common.progress import Progress
     from samovar.service.config.loading import load_service
     from samovar.service.recovery.dead_letters import Wanted
     from samovar.service.recovery.redrive import alone, plan_redrive, redrive
@@ -221,8 +221,8 @@ def rewind(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     json: Json = False,
 ) -> None:
+    from samovar.common.progress import Progress
     from samovar.service.cli.offline import instant
-    from samovar.service.cli.progress import Progress
     from samovar.service.cli.state import at_site
     from samovar.service.recovery.rewind import done_line, rewind_all
     from samovar.service.recovery.rewind_plan import plan_lines, plan_rewind

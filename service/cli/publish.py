@@ -96,7 +96,7 @@ def publish(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.rules.commands import backtested, read_texts, time_ms
+        from samovar.service.cli.publishing import backtested, read_texts, time_ms
         from samovar.service.rules.publishing import plan_publish
 
         warm_ms = None if warm_from is None else time_ms("--warm-from", warm_from)
@@ -158,7 +158,7 @@ def enable(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.rules.commands import time_ms
+        from samovar.service.cli.publishing import time_ms
         from samovar.service.rules.publishing import plan_enable
 
         warm_ms = None if warm_from is None else time_ms("--warm-from", warm_from)
@@ -209,8 +209,8 @@ def history(
     json: Json = False,
 ) -> None:
     with told():
+        from samovar.service.cli.publishing import history_json, history_text
         from samovar.service.config.loading import load_service
-        from samovar.service.rules.commands import history_json, history_text
         from samovar.service.rules.publishing import text_of
         from samovar.service.topology.logs import opened
 
@@ -293,8 +293,8 @@ def lists_show(
     json: Json = False,
 ) -> None:
     with told():
+        from samovar.service.cli.publishing import lists_shown
         from samovar.service.config.loading import load_service
-        from samovar.service.rules.commands import lists_shown
         from samovar.service.topology.logs import opened
 
         settings = load_service(config)
@@ -315,7 +315,7 @@ def _lists(
     json: bool,
 ) -> int:
     with told():
-        from samovar.service.rules.commands import read_items
+        from samovar.service.cli.publishing import read_items
         from samovar.service.rules.lists import plan_lists
 
         found = read_items(items or [], file)
@@ -332,7 +332,7 @@ def _lists(
 
 def _do(config: Path, look: object, by: tuple[str | None, str], *, dry_run: bool, yes: bool, json: bool) -> int:
     """Look, show, ask, write."""
-    from samovar.service.rules.commands import Doing, do
+    from samovar.service.cli.publishing import Doing, do
 
     doing = Doing(by[0], by[1], dry_run=dry_run, yes=yes, json=json, ask=_asked)
     return do(config, look, doing, sys.stdout)  # type: ignore[arg-type] # its types are heavy to import

@@ -17,9 +17,8 @@ REFUSED = 2
 def told(*, as_json: bool = False) -> Iterator[None]:
     """Everything that a command may refuse, written to standard error."""
     from samovar.changelog.schema_registry import RegistryUnavailable
-    from samovar.common.errors import LogUnavailable, Refused
+    from samovar.common.errors import LogUnavailable, Refused, UsageError
     from samovar.patterns.matcher import RuleFailure
-    from samovar.service.offline.match import UsageError
     from samovar.state.errors import StoreError
 
     try:
@@ -41,7 +40,7 @@ def told(*, as_json: bool = False) -> Iterator[None]:
 
 
 def _object(text: str) -> str:
-    """As a line of `--log json` is (samovar.service.runtime.telling)."""
+    """As a line of `--log json` is (samovar.service.ops.telling)."""
     moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     code = text.partition(":")[0]
     return json.dumps({"time": moment, "level": "error", "event": "refused", "text": text, "code": code})

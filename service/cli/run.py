@@ -79,7 +79,7 @@ def run(
         if containers > 1 or http is not None:
             options, beside = [part for flag in flags for part in ("--set", flag)], None
             if http is not None:
-                from samovar.service.http.http_place import place_from
+                from samovar.service.config.addresses import place_from
 
                 place = place_from(http, settings.run.advertise, settings.http.scheme)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]

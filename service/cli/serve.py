@@ -77,8 +77,8 @@ def tokens_add(
     json: Json = False,
 ) -> None:
     with told():
+        from samovar.service.auth.tokens import add_token, role_of
         from samovar.service.config.loading import load_service
-        from samovar.service.http.auth.tokens import add_token, role_of
         from samovar.service.rules.audit import record
         from samovar.service.topology.logs import opened
 
@@ -95,8 +95,8 @@ def tokens_add(
 
 def tokens_list(config: Config, *, json: Json = False) -> None:
     with told():
+        from samovar.service.auth.tokens import load_tokens
         from samovar.service.config.loading import load_service
-        from samovar.service.http.auth.tokens import load_tokens
         from samovar.service.query.read import instant_text
         from samovar.service.topology.logs import opened
 
@@ -117,8 +117,8 @@ def tokens_list(config: Config, *, json: Json = False) -> None:
 
 def tokens_remove(config: Config, name: Name) -> None:
     with told():
+        from samovar.service.auth.tokens import load_tokens, remove_token
         from samovar.service.config.loading import load_service
-        from samovar.service.http.auth.tokens import load_tokens, remove_token
         from samovar.service.rules.audit import record
         from samovar.service.topology.logs import opened
 

@@ -127,11 +127,11 @@ def topics_plan(
 def topics_check(config: Config, *, json: Json = False) -> None:
     with told():
         from samovar.service.config.loading import load_service
-        from samovar.service.rules.loading import has_rules
         from samovar.service.topology import acls as topics_rights
         from samovar.service.topology.copartitioning import misplaced
         from samovar.service.topology.logs import opened
         from samovar.service.topology.plans import rule_plans
+        from samovar.service.topology.ruleset import has_rules
         from samovar.service.topology.topics import bootstrap_of, check, plan_here
 
         settings = load_service(config)

@@ -206,7 +206,7 @@ def verify(
 def _verified(found: list[tuple[Site, int]], quiet: bool) -> Iterator[Verdict]:
     import time
 
-    from samovar.service.cli.progress import Progress
+    from samovar.common.progress import Progress
     from samovar.service.query.verify import verify as verified
 
     progress = Progress(sys.stderr, quiet=quiet)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -47,9 +47,6 @@ from samovar.service.config.types import (
     shown,
     wrong,
 )
-
-if TYPE_CHECKING:
-    from samovar.service.rules.registry import Rulebook
 
 Format: TypeAlias = Literal["json", "avro"]
 STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,199}\Z")
@@ -295,7 +292,7 @@ class ServiceFile(Model):
     run: RunSettings = RunSettings.model_validate({})
     tunable: TunableSettings = Field(TunableSettings.model_validate({}), alias="tunables")
     _path: Path = PrivateAttr(default=Path("service.yml"))
-    _book: Any = PrivateAttr(default=None)
+    _attached: object | None = PrivateAttr(default=None)
 
     @property
     def tunables(self) -> Tunables:
@@ -312,13 +309,14 @@ class ServiceFile(Model):
         return self._path.parent
 
     @property
-    def book(self) -> Rulebook | None:
-        """What was published since, where someone asked the log for it
-        (samovar.service.rules.registry.with_rulebook)."""
-        return cast("Rulebook | None", self._book)
+    def attached(self) -> object | None:
+        """What a layer above keeps with a copy of the settings: the rules that were published since."""
+        return self._attached
 
-    def keep_book(self, book: Rulebook) -> None:
-        self._book = book
+    def with_attached(self, attached: object) -> Self:
+        copy = self.model_copy()
+        copy._attached = attached
+        return copy
 
     @model_validator(mode="before")
     @classmethod

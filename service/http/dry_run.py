@@ -14,8 +14,8 @@ from samovar.changelog.log import Records, TopicPartition
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.replay import Replay
 from samovar.patterns.syntax import Rule
-from samovar.service.http.alerts.index import key_text
-from samovar.service.http.masking.fields import Masks
+from samovar.service.alerts.index import key_text
+from samovar.service.masking.fields import Masks
 from samovar.service.query.why import decoders_of
 from samovar.service.topology.stages import streams_of
 

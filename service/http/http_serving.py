@@ -6,13 +6,13 @@ import logging
 import sys
 from typing import IO
 
+from samovar.service.auth.tokens import Tokens, ensure_access
+from samovar.service.config.addresses import place_of
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.app import app_of
-from samovar.service.http.auth.tokens import Tokens, ensure_access
-from samovar.service.http.http_place import place_of
 from samovar.service.http.server import bound, run_server, server_of
 from samovar.service.http.state import World, refuse_open
-from samovar.service.runtime.telling import StampedFormatter
+from samovar.service.ops.telling import StampedFormatter
 from samovar.service.topology.logs import opened
 
 STOP_S = 3  # for listeners to be told that it ends

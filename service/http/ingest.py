@@ -12,7 +12,7 @@ from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
 from samovar.patterns.avro_write import AvroValueError
 from samovar.patterns.native import Decoder, lines_of
-from samovar.service.http.masking.fields import HIDDEN, Masks
+from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.offline.produce import encoder_of, slices
 from samovar.service.topology.topics import counted_topics, partitions_of
 

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import Presence
 from samovar.common.errors import Refused
-from samovar.service.runtime.metrics import LIVES, PREFIX, fill_task
-from samovar.service.runtime.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
+from samovar.service.ops.metrics import LIVES, PREFIX, fill_task
+from samovar.service.ops.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
 
 if TYPE_CHECKING:
     from samovar.service.http.state import World

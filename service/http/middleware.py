@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
 
+from samovar.service.config.addresses import is_loopback
 from samovar.service.http.asgi import App, Message, Receive, Scope, Send, headers_of
-from samovar.service.http.http_place import is_loopback
 from samovar.service.http.problems import MEDIA_TYPE, problem
 from samovar.service.http.state import World
 

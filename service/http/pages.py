@@ -1,5 +1,6 @@
 """The pages: files of service/http/web/static, served as they are. What is no file is a page's own route:
-index.html."""
+index.html.
+"""
 
 from __future__ import annotations
 

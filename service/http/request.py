@@ -13,9 +13,9 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
 from samovar.common.errors import Refused
-from samovar.service.http.auth.tokens import NOBODY, RIGHTS, Who
-from samovar.service.http.masking.fields import Masks
+from samovar.service.auth.tokens import NOBODY, RIGHTS, Who
 from samovar.service.http.state import Credential, World
+from samovar.service.masking.fields import Masks
 
 API = "/api/v1"
 # What shows no event, key or alert. Another node that is asked (/held) has been asked by one that wrote it down.

@@ -14,29 +14,23 @@ from pathlib import Path
 
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
+from samovar.service.alerts.follow import Follower
+from samovar.service.auth import tokens as access
+from samovar.service.auth.audit_trail import Trail
+from samovar.service.auth.sessions import Sessions
+from samovar.service.auth.tokens import LOCAL, NOBODY, Role, Tokens, Who
+from samovar.service.config.addresses import Place
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.alerts.follow import Follower
-from samovar.service.http.alerts.index import AlertsIndex
-from samovar.service.http.auth import tokens as access
-from samovar.service.http.auth.audit_trail import Trail
-from samovar.service.http.auth.sessions import Sessions
-from samovar.service.http.auth.tokens import LOCAL, NOBODY, Role, Tokens, Who
-from samovar.service.http.http_place import Place
 from samovar.service.http.jobs import Jobs
-from samovar.service.http.masking.fields import Lineage, Masks
 from samovar.service.http.metrics import Requests
 from samovar.service.http.routes.live import Hub
-from samovar.service.http.rule_cache import RuleShelf
 from samovar.service.http.sinks.delivery import Sinks
 from samovar.service.http.status_poller import Watch
 from samovar.service.http.tls import client_context
-from samovar.service.query.events import Events
-from samovar.service.query.key_lookup import Aliases
-from samovar.service.query.store_pool import StorePool
-from samovar.service.query.tailing_reader import Tail
-from samovar.service.topology.own_topics import ensure_topic
+from samovar.service.masking.fields import Masks
+from samovar.service.query.context import QueryContext
 from samovar.service.topology.topics import Role as TopicRole
-from samovar.service.topology.topics import ensure
+from samovar.service.topology.topics import ensure, ensure_topic
 
 
 @dataclass(frozen=True)
@@ -47,29 +41,24 @@ class Credential:
     session: str | None = None
 
 
-class World:
+class World(QueryContext):
     """The source of truth for what the HTTP process knows. `start` begins its threads, `close` ends them."""
 
     def __init__(
         self, settings: ServiceFile, log: Log, place: Place, *, watch_every_s: float = 2.0, slot: int = 0
     ) -> None:
-        self.settings, self.log, self.place = settings, log, place
+        super().__init__(settings, log, index_path(settings, place.port))
+        self.place = place
         self.host = socket.gethostname()
         self.hub = Hub()
-        self.events = Events(settings, log, Tail(log, {stream.topic for stream in settings.streams.values()}))
-        self.shelf = RuleShelf(settings, log)
         self.watch = Watch(settings, log, watch_every_s)
         self.jobs = Jobs()
         self.requests = Requests()
         self.sinks = Sinks(settings, log, slot)
-        self.stores = StorePool()
-        self.index = AlertsIndex(index_path(settings, place.port), settings.alerts.topic)
         self.tokens: Tokens = Tokens()
         self.sessions = Sessions(settings, log)
         self.trail = Trail(settings, log)
         self.verifying = client_context(settings.http.tls)
-        self.lineage = Lineage(settings)
-        self.aliases = Aliases()
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
@@ -95,10 +84,7 @@ class World:
         self.sinks.close()
         self.watch.close()
         self.follower.close()
-        self.shelf.close()
-        self.events.close()
-        self.stores.close()
-        self.index.close()
+        super().close()
 
     # ------------------------------------------------------------ who asks
 

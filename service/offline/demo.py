@@ -29,9 +29,9 @@ from samovar.patterns.syntax import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.demo_show import events_of, show_alert, show_line
-from samovar.service.rules.loading import rules_of
 from samovar.service.runtime.processes import stopping
 from samovar.service.topology.logs import opened
+from samovar.service.topology.ruleset import rules_of
 from samovar.service.topology.topics import ensure
 
 SERVICES = ("fraud", "sessions")

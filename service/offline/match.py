@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+from samovar.common.errors import UsageError
+from samovar.common.progress import Progress
 from samovar.patterns.compile import CompileError, Program, compile_rules
 from samovar.patterns.habits import duration_text
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
@@ -24,17 +26,12 @@ from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Coun
 from samovar.patterns.native import Decoder
 from samovar.patterns.replay import BadLine, Late, Lines, Replay
 from samovar.patterns.schema import Schema
-from samovar.service.cli.progress import Progress
 
 FINE, RULE_ERRORS, USAGE, BAD_LINES = 0, 1, 2, 3
 BLOCK_BYTES = 4 << 20
 SAMPLED_LINES = 1_000
 GZIP_MAGIC = b"\x1f\x8b"
 FIELD_NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
-
-
-class UsageError(Exception):
-    """What was asked cannot be done; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[
         return USAGE if rules.unreadable else RULE_ERRORS
     program = compile_rules(rules.rules)
     if options.explain is not None:
-        from samovar.service.query.explain import explain  # noqa: PLC0415 - seldom asked for
+        from samovar.service.offline.explain import explain  # noqa: PLC0415 - seldom asked for
 
         return explain(program, source, options, out, err)
     run = Run(program, source, options, err)

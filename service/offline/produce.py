@@ -16,6 +16,7 @@ import numpy as np
 from samovar.changelog.log import Append, Log
 from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
+from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.avro_write import AvroValueError, Encoder
 from samovar.patterns.decode import Bad
@@ -25,7 +26,6 @@ from samovar.patterns.native import (
     lines_of,
 )
 from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
-from samovar.service.cli.progress import Progress
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.offline.match import Source, counted, open_events
 from samovar.service.topology.avro_streams import writing_of

@@ -17,14 +17,14 @@ from typing import IO
 
 from samovar.changelog.log import Append, Delivery, Joining, Log, Member, Pair, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.common.progress import Progress
 from samovar.patterns.avro_write import Encoder
-from samovar.service.cli.progress import Progress
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.produce import encoder_of
 from samovar.service.offline.synth.live import Arrival, Feed, Recipe, keys_for
-from samovar.service.offline.traffic_mark import Mark, append_of, read_mark, spec_of, topic_of
+from samovar.service.offline.traffic_mark import Mark, append_of, read_mark, spec_of
 from samovar.service.topology.stages import sources_of
-from samovar.service.topology.topics import ensure_inputs
+from samovar.service.topology.topics import ensure_inputs, traffic_topic
 from samovar.tasks.model.clock import Clock, SystemClock
 
 TYPES = {
@@ -242,7 +242,7 @@ def _taken(types: Sequence[str], settings: ServiceFile) -> int:
 def prepare(settings: ServiceFile, log: Log) -> int:
     """The inputs of the service, with how many partitions, and the topic for marks."""
     partitions = ensure_inputs(log, settings)
-    if topic_of(settings.service) not in log.topics([topic_of(settings.service)]):
+    if traffic_topic(settings.service) not in log.topics([traffic_topic(settings.service)]):
         log.create([spec_of(settings.service, settings.replication)])
     return partitions
 
@@ -252,7 +252,7 @@ def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
     """The only one who generates traffic for this service, from now on."""
     owned: set[TopicPartition] = set()
     went: Callable[..., None] = owned.difference_update
-    topic = topic_of(settings.service)
+    topic = traffic_topic(settings.service)
     member = log.join(Joining(topic, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
     try:
         clock = SystemClock()

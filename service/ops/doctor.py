@@ -25,11 +25,11 @@ from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops import machine
 from samovar.service.ops.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
-from samovar.service.rules.loading import rules_of
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.topology.acls import HTTP, SERVICE, Right, rights
 from samovar.service.topology.growth import GROWN_FIX, grown_inputs
 from samovar.service.topology.logs import opened
+from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.ruleset import rules_of
 from samovar.service.topology.topics import Planned, bootstrap_of, check, counted_topics, partitions_of, plan
 
 SKEW_MS = 2_000  # between two clocks, from which on it is worth a word

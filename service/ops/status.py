@@ -24,9 +24,9 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.status_rules import RulesStatus, rules_of_service
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.topology.growth import GrownInput, grown_inputs
 from samovar.service.topology.plans import rule_plans
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import counted_topics, partitions_of
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds

@@ -10,8 +10,8 @@ from samovar.changelog.formats.heartbeat import Presence, RuleAtWork
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.topology.plans import rule_plans
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.tasks.model.plan import RuleText
 

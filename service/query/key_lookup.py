@@ -8,44 +8,22 @@ remembered; others are looked for among the keys of alerts and the keys that hav
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from samovar.service.http.alerts.index import key_text
-from samovar.service.http.alerts.query import Search
-from samovar.service.http.masking.fields import Masks, is_alias, not_compared
+from samovar.service.alerts.index import key_text
+from samovar.service.alerts.query import Search
+from samovar.service.masking.fields import Masks, is_alias, not_compared
+from samovar.service.masking.lineage import Flow
+from samovar.service.query.context import QueryContext
 from samovar.service.query.local_state import keys_here
-from samovar.service.rules.lineage import Flow
 
 if TYPE_CHECKING:
     from samovar.patterns.syntax import Rule
-    from samovar.service.http.rule_cache import Loaded
-    from samovar.service.http.state import World
+    from samovar.service.query.rule_cache import Loaded
 
-REMEMBERED = 200_000
 LOOKED_THROUGH = 20_000  # keys that have state
-
-
-class Aliases:
-    """Keys by their pseudonyms, as far as this process has met them. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[str, str] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, alias: str) -> str | None:
-        with self._lock:
-            return self._keys.get(alias)
-
-    def remember(self, masks: Masks, keys: Iterable[str]) -> None:
-        made = {alias: key for key in keys if (alias := str(masks.pseudonym(key))) != key}
-        with self._lock:
-            self._keys.update(made)
-            while len(self._keys) > REMEMBERED:
-                self._keys.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -83,62 +61,62 @@ class KeyLookup:
         return self.text != self.asked or not is_alias(self.asked)
 
 
-def lookup(world: World, masks: Masks, text: str, rule: str | None = None) -> KeyLookup:
+def lookup(context: QueryContext, masks: Masks, text: str, rule: str | None = None) -> KeyLookup:
     """What a text means to who asks; refused where it could only be compared with what they may not see."""
-    real = real_key(world, masks, text) if is_alias(text) and world.lineage.any else text
+    real = real_key(context, masks, text) if is_alias(text) and context.lineage.any else text
     if not masks.is_on:
         return KeyLookup(text, real)
-    loaded = world.shelf.get()
-    clear = frozenset(name for name, each in loaded.rules.items() if world.lineage.has_clear_key(each))
+    loaded = context.shelf.get()
+    clear = frozenset(name for name, each in loaded.rules.items() if context.lineage.has_clear_key(each))
     if is_alias(text):
-        return KeyLookup(text, real, True, clear, clear_versions(world, loaded))
+        return KeyLookup(text, real, True, clear, clear_versions(context, loaded))
     if rule is not None and rule in loaded.rules and rule not in clear:
-        raise not_compared(key_fields(world, [loaded.rules[rule]]), "looking for a value of it")
+        raise not_compared(key_fields(context, [loaded.rules[rule]]), "looking for a value of it")
     if not clear and loaded.rules:
-        raise not_compared(key_fields(world, loaded.rules.values()), "looking for a value of it")
-    return KeyLookup(text, text, False, clear, clear_versions(world, loaded), not marked_keys(world))
+        raise not_compared(key_fields(context, loaded.rules.values()), "looking for a value of it")
+    return KeyLookup(text, text, False, clear, clear_versions(context, loaded), not marked_keys(context))
 
 
-def marked_keys(world: World) -> bool:
+def marked_keys(context: QueryContext) -> bool:
     """Whether any key, of a rule or of a stream, holds something marked."""
-    lineage, streams = world.lineage, world.settings.streams
+    lineage, streams = context.lineage, context.settings.streams
     if any(lineage.is_marked_in(name, stream.key) for name, stream in streams.items()):
         return True
-    return not all(map(lineage.has_clear_key, world.shelf.get().rules.values()))
+    return not all(map(lineage.has_clear_key, context.shelf.get().rules.values()))
 
 
-def key_fields(world: World, rules: Iterable[Rule]) -> list[str]:
+def key_fields(context: QueryContext, rules: Iterable[Rule]) -> list[str]:
     """The parts of keys that hold something marked."""
-    keys = (world.lineage.of(rule).key for rule in rules)
+    keys = (context.lineage.of(rule).key for rule in rules)
     return sorted({name for key in keys for name, flow in key.items() if flow is not Flow.CLEAR})
 
 
-def clear_versions(world: World, loaded: Loaded) -> tuple[str, ...]:
+def clear_versions(context: QueryContext, loaded: Loaded) -> tuple[str, ...]:
     """All versions of rules that are known, and whose keys hold nothing marked."""
-    found = [loaded.version(name) for name, rule in loaded.rules.items() if world.lineage.has_clear_key(rule)]
+    found = [loaded.version(name) for name, rule in loaded.rules.items() if context.lineage.has_clear_key(rule)]
     book = loaded.book
     for entry in () if book is None else (entry for own in book.entries for entry in book.history(own.name)):
         rule = loaded.of_version(entry.name, entry.version)
-        if rule is not None and world.lineage.has_clear_key(rule):
+        if rule is not None and context.lineage.has_clear_key(rule):
             found.append(entry.version)
     return tuple(dict.fromkeys(version for version in found if version is not None))
 
 
-def real_key(world: World, masks: Masks, alias: str) -> str:
+def real_key(context: QueryContext, masks: Masks, alias: str) -> str:
     """The key that a pseudonym stands for; where none is known, the pseudonym itself, which is no key."""
-    known = world.aliases.get(alias)
+    known = context.aliases.get(alias)
     if known is not None:
         return known
-    world.aliases.remember(masks, (str(key) for (key,) in world.index.ask("SELECT DISTINCT key FROM alert")))
-    if world.aliases.get(alias) is None:
-        world.aliases.remember(masks, _held_keys(world))
-    return world.aliases.get(alias) or alias
+    context.aliases.remember(masks, (str(key) for (key,) in context.index.ask("SELECT DISTINCT key FROM alert")))
+    if context.aliases.get(alias) is None:
+        context.aliases.remember(masks, _held_keys(context))
+    return context.aliases.get(alias) or alias
 
 
-def _held_keys(world: World) -> Sequence[str]:
-    site = world.shelf.get().site
+def _held_keys(context: QueryContext) -> Sequence[str]:
+    site = context.shelf.get().site
     if site is None:
         return ()
     tasks = [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
-    found = keys_here(world, tasks, None, LOOKED_THROUGH)
+    found = keys_here(context, tasks, None, LOOKED_THROUGH)
     return [key_text(dict(enumerate(each["key"]))) for each in found]  # type: ignore[arg-type]

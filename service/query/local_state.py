@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from samovar.changelog.formats.record import ROW, row_parts
 from samovar.changelog.partitioner import key_text as record_key
@@ -15,19 +15,17 @@ from samovar.patterns.compile import RulePlan
 from samovar.patterns.matcher import decode_key
 from samovar.patterns.syntax import Field, History, Scalar
 from samovar.patterns.unparse import unparse
-from samovar.service.http.alerts.index import key_text
-from samovar.service.http.masking.fields import HIDDEN, Masks
+from samovar.service.alerts.index import key_text
+from samovar.service.masking.fields import HIDDEN, Masks
+from samovar.service.masking.lineage import Flow
 from samovar.service.query.commands import refuse_no_key, with_events
+from samovar.service.query.context import QueryContext
 from samovar.service.query.state_view import FOREVER, keys_meant, look_up
 from samovar.service.query.task_state import held_of, scanned
 from samovar.service.query.verify import rule_name
-from samovar.service.rules.lineage import Flow
 from samovar.service.topology.stores import ROWS_END, Site, is_store, plan_for, position_of
 from samovar.state.errors import StoreError
 from samovar.tasks.model.plan import Plan
-
-if TYPE_CHECKING:
-    from samovar.service.http.state import World
 
 Task: TypeAlias = tuple[str, int]  # stage and partition
 SCANNED_KEYS = 20_000  # of a task, to find those of one rule
@@ -36,9 +34,9 @@ SCANNED_KEYS = 20_000  # of a task, to find those of one rule
 # ---------------------------------------------------------------- which tasks
 
 
-def tasks_of_key(world: World, text: str, rule: str | None, asked: str) -> list[Task]:
+def tasks_of_key(context: QueryContext, text: str, rule: str | None, asked: str) -> list[Task]:
     """The tasks that may hold something of a key."""
-    site = world.shelf.site()
+    site = context.shelf.site()
     refuse_no_key(site, text, rule, None, asked)
     found: dict[Task, None] = {}
     for here in site.stages():
@@ -75,19 +73,19 @@ def _placed(rule: RulePlan, plan: Plan, key: Sequence[Scalar]) -> bytes | None:
 # ---------------------------------------------------------------- a key
 
 
-def held_here(world: World, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
+def held_here(context: QueryContext, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
     """All that these tasks hold of a key."""
-    site = world.shelf.site()
+    site = context.shelf.site()
     found: list[dict[str, Any]] = []
     for stage, partition in tasks:
         here = site.at(stage)
         if is_store(here.store(partition)):
-            found += _held(world, here, partition, text, rule)
+            found += _held(context, here, partition, text, rule)
     return found
 
 
-def _held(world: World, here: Site, partition: int, text: str, rule: str | None) -> Iterator[dict[str, Any]]:
-    with world.stores.reading(here.store(partition)) as store:
+def _held(context: QueryContext, here: Site, partition: int, text: str, rule: str | None) -> Iterator[dict[str, Any]]:
+    with context.stores.reading(here.store(partition)) as store:
         position = position_of(store)
         plan = plan_for(here, partition, position)
         watermark = None if position is None else position.watermark
@@ -101,13 +99,13 @@ def _held(world: World, here: Site, partition: int, text: str, rule: str | None)
             state = look_up(plan, store, key, rule)
             if not state.is_empty:
                 told = state.data()
-                bound = with_events(world.events, here, position, told["rules"])
-                told["rules"] = [_titled(world, each) for each in bound]
+                bound = with_events(context.events, here, position, told["rules"])
+                told["rules"] = [_titled(context, each) for each in bound]
                 yield {**where, **told}
 
 
-def _titled(world: World, rule: Mapping[str, Any]) -> dict[str, Any]:
-    known = world.shelf.get().rules.get(rule["rule"])
+def _titled(context: QueryContext, rule: Mapping[str, Any]) -> dict[str, Any]:
+    known = context.shelf.get().rules.get(rule["rule"])
     return {**rule, "title": None if known is None else known.title, "by": [] if known is None else _by(known)}
 
 
@@ -118,15 +116,15 @@ def _by(rule: Any) -> list[str]:
 # ---------------------------------------------------------------- many keys
 
 
-def keys_here(world: World, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
+def keys_here(context: QueryContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
     """Keys that have state, in the order of their bytes."""
-    site = world.shelf.site()
+    site = context.shelf.site()
     found: list[dict[str, Any]] = []
     for stage, partition in tasks:
         here = site.at(stage)
         if not is_store(here.store(partition)) or len(found) >= limit:
             continue
-        with world.stores.reading(here.store(partition)) as store:
+        with context.stores.reading(here.store(partition)) as store:
             plan = plan_for(here, partition, position_of(store))
             states = _keys(plan, store) if plan.task is None else scanned(store)
             placed = ({"stage": stage, "partition": partition, **each} for each in islice(states, SCANNED_KEYS))
@@ -146,18 +144,18 @@ def _keys(plan: Plan, store: Any) -> Iterator[dict[str, Any]]:
 
 
 def sessions_here(
-    world: World, tasks: Sequence[Task], rule: str, limit: int, order: Callable[[str], str] | None = None
+    context: QueryContext, tasks: Sequence[Task], rule: str, limit: int, order: Callable[[str], str] | None = None
 ) -> list[dict[str, Any]]:
     """Live sessions of a rule: of the first keys, or of those that come first by an order of their texts."""
-    site = world.shelf.site()
+    site = context.shelf.site()
     found: list[dict[str, Any]] = []
-    names = _by(world.shelf.rule(rule))
-    keys = keys_here(world, tasks, rule, limit if order is None else SCANNED_KEYS)
+    names = _by(context.shelf.rule(rule))
+    keys = keys_here(context, tasks, rule, limit if order is None else SCANNED_KEYS)
     if order is not None:
         keys = sorted(keys, key=lambda each: order(each["key_text"]))[:limit]
     for each in keys:
         here = site.at(each["stage"])
-        with suppress(StoreError), world.stores.reading(here.store(each["partition"])) as store:
+        with suppress(StoreError), context.stores.reading(here.store(each["partition"])) as store:
             plan = plan_for(here, each["partition"], position_of(store))
             for key in keys_meant(plan, key_json(each["key"]), rule):
                 for state in look_up(plan, store, key, rule).rules:
@@ -190,17 +188,17 @@ def _session(
 # ---------------------------------------------------------------- hidden
 
 
-def masked_held(masks: Masks, world: World, held: Mapping[str, Any]) -> dict[str, Any]:
+def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) -> dict[str, Any]:
     """What is held of a key, with marked values hidden. A part of the key is shown where every rule that holds
     something has nothing marked there; a rule that is not known may have.
     """
-    found, rules = dict(held), world.shelf.get().rules
+    found, rules = dict(held), context.shelf.get().rules
     own = [rules.get(_rule_id(each)) for each in held.get("rules", ())] or [None]
     if "key_text" in held:
         found["key_ref"] = held["key_text"]
-        if not all(map(world.lineage.has_clear_key, own)):
+        if not all(map(context.lineage.has_clear_key, own)):
             found["key_ref"] = masks.pseudonym(held["key_text"])
-            world.aliases.remember(masks, [held["key_text"]])
+            context.aliases.remember(masks, [held["key_text"]])
     if not masks.is_on:
         return found
     if "bytes" in held:
@@ -215,7 +213,7 @@ def masked_held(masks: Masks, world: World, held: Mapping[str, Any]) -> dict[str
         found["key_text"] = found["key_ref"]
     found["rules"] = [_masked_rule(masks, each) if isinstance(each, dict) else each for each in held.get("rules", ())]
     if "histories" in held:
-        calls = history_calls(world)
+        calls = history_calls(context)
         found["histories"] = [masked_history(masks, each, calls) for each in held["histories"]]
     if "unreadable" in held:
         found["unreadable"] = [HIDDEN for _ in held["unreadable"]]
@@ -241,9 +239,9 @@ def _masked_rule(masks: Masks, rule: Mapping[str, Any]) -> dict[str, Any]:
     return {**rule, "partials": partials} if "partials" in rule else dict(rule)
 
 
-def history_calls(world: World) -> dict[str, History]:
+def history_calls(context: QueryContext) -> dict[str, History]:
     """The history functions of all rules, by their texts."""
-    site = world.shelf.get().site
+    site = context.shelf.get().site
     plans = () if site is None else (here.plan for here in site.stages())
     return {unparse(call): call for plan in plans if plan.task is None for _, call in plan.program.histories.values()}
 

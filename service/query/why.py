@@ -21,13 +21,13 @@ from samovar.patterns.replay import Replay, gathered
 from samovar.patterns.spans import reach_ms
 from samovar.patterns.syntax import Rule, Scalar
 from samovar.patterns.why import explain
+from samovar.service.alerts.index import Alert
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.alerts.index import Alert
-from samovar.service.http.masking.fields import Masks
-from samovar.service.http.state import World
+from samovar.service.masking.fields import Masks
+from samovar.service.query.context import QueryContext
 from samovar.service.query.events import Event, Place
 from samovar.service.query.lookback import Look, Row, Wanted, look_back, set_aside
-from samovar.service.rules.version_start import start_of_version
+from samovar.service.query.version_start import start_of_version
 from samovar.service.topology.stages import stage_of
 
 AROUND_MS = 60_000  # before an alert's first event, told event by event; or as long as the alert itself is
@@ -80,17 +80,17 @@ def in_order(settings: ServiceFile, events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=lambda each: (each.time or 0, streams[each.stream], each.partition, each.offset))
 
 
-def events_taken(world: World, rule: Rule, events: Sequence[Event]) -> list[Event]:
+def events_taken(context: QueryContext, rule: Rule, events: Sequence[Event]) -> list[Event]:
     """Without those that came too late for the rule, or are dead letters."""
-    aside = places_aside(world, rule, min((each.logged for each in events), default=0)) if events else set()
+    aside = places_aside(context, rule, min((each.logged for each in events), default=0)) if events else set()
     return [each for each in events if each.place not in aside]
 
 
-def places_aside(world: World, rule: Rule, since_ms: int) -> set[Place]:
+def places_aside(context: QueryContext, rule: Rule, since_ms: int) -> set[Place]:
     """By stream, partition and offset, the records since a time in the log that a rule never saw."""
-    stage = stage_of(rule, world.settings.streams, world.shelf.site().partitions)
-    names = {stream.topic: name for name, stream in world.settings.streams.items()}
-    found = set_aside(world.events, stage, since_ms)
+    stage = stage_of(rule, context.settings.streams, context.shelf.site().partitions)
+    names = {stream.topic: name for name, stream in context.settings.streams.items()}
+    found = set_aside(context.events, stage, since_ms)
     return {(names.get(topic, ""), partition, offset) for topic, partition, offset in found}
 
 
@@ -110,16 +110,18 @@ class Run:
     ids: frozenset[str]
 
 
-def why_alert(world: World, masks: Masks, alert: Alert, rule: Rule, matched: Sequence[Event]) -> dict[str, Any]:
+def why_alert(
+    context: QueryContext, masks: Masks, alert: Alert, rule: Rule, matched: Sequence[Event]
+) -> dict[str, Any]:
     """Why an alert was raised, as data. `matched` are those of its events that the log still has."""
     program, match = compile_rules([rule]), alert.match
     key, until_ms = list(match["key"].values()), int(match["at"]) + 1  # a timer fires behind its deadline
     wanted = Wanted(rule, key, matched, alert.logged, int(match["start"]) - reach_ms(rule))
-    again = _Again(world, program, until_ms)
+    again = _Again(context, program, until_ms)
     run, look = again.find(alert.id, wanted)
     is_same = alert.id in run.ids
     if not is_same:
-        begun_ms = start_of_version(world.shelf.site(), rule, match)
+        begun_ms = start_of_version(context.shelf.site(), rule, match)
         cut = run if begun_ms is None else again.run([row for row, _ in again.since(run, begun_ms)])
         run, is_same = (cut, True) if alert.id in cut.ids else (run, False)
     told_from_ms = int(match["start"]) - max(int(match["end"]) - int(match["start"]), AROUND_MS)
@@ -133,13 +135,13 @@ def why_alert(world: World, masks: Masks, alert: Alert, rule: Rule, matched: Seq
 class _Again:
     """Runs of one rule over a key's records."""
 
-    world: World
+    context: QueryContext
     program: Program
     until_ms: int
 
     def find(self, wanted_id: str, wanted: Wanted) -> tuple[Run, Look]:
         """Further back until the alert is found and nothing that the rule reads is missing, or there is no more."""
-        for look in look_back(self.world.events, wanted):
+        for look in look_back(self.context.events, wanted):
             if not look.is_deep and not look.is_whole:
                 continue
             run = self.run(self._taken(look.rows))
@@ -150,12 +152,12 @@ class _Again:
     def _taken(self, rows: Sequence[Row]) -> list[Row]:
         """Without those that the rule never saw."""
         (plan,) = self.program.rules
-        aside = places_aside(self.world, plan.rule, min(row.logged_ms for row in rows)) if rows else set()
+        aside = places_aside(self.context, plan.rule, min(row.logged_ms for row in rows)) if rows else set()
         return [row for row in rows if row.place not in aside]
 
     def run(self, rows: Sequence[Row]) -> Run:
         """In order, up to the alert; only then it is known which of them are events."""
-        streams = list(self.world.settings.streams)
+        streams = list(self.context.settings.streams)
         batches, kept, starts = list[Batch](), list[Row](), [0]
         for number, stream in enumerate(streams):
             own = [row for row in rows if row.stream == stream]
@@ -170,15 +172,15 @@ class _Again:
         places = np.lexsort((*numbers, times))
         places = places[times[places] < self.until_ms]
         merged = gathered(batches, np.array(starts), places, len(self.program.fields))
-        topics = [self.world.settings.streams[stream].topic for stream in streams]
-        states = States(self.program, topics=topics, **limits_of(self.world.settings))
+        topics = [self.context.settings.streams[stream].topic for stream in streams]
+        states = States(self.program, topics=topics, **limits_of(self.context.settings))
         found = step(states, merged, self.until_ms)
         ids = frozenset(str(match["id"]) for match in found)
         return Run([kept[place] for place in places.tolist()], times[places], ids)
 
     def _decoded(self, rows: Sequence[Row], stream: int, numbers: Int64s | None = None) -> tuple[Batch, list[int]]:
         """The events among rows of one stream, and which rows those are."""
-        name = list(self.world.settings.streams)[stream]
+        name = list(self.context.settings.streams)[stream]
         decoder = self._decoders(name, self.program.fields)
         batch = decoder.batch()
         if not rows:
@@ -191,7 +193,7 @@ class _Again:
 
     @property
     def _decoders(self) -> Decoders:
-        return decoders_of(self.world.settings)
+        return decoders_of(self.context.settings)
 
     def since(self, run: Run, begun_ms: int) -> list[tuple[Row, int]]:
         return [(row, time) for row, time in zip(run.rows, run.times.tolist(), strict=True) if time >= begun_ms]
@@ -199,7 +201,7 @@ class _Again:
     def story(self, run: Run, key: Sequence[Scalar], from_ms: int) -> Story:
         """The same run, with notes from a time on. An event's number is its place among the rows."""
         batches, starts, order = list[Batch](), [0], list[int]()
-        for number, stream in enumerate(self.world.settings.streams):
+        for number, stream in enumerate(self.context.settings.streams):
             mine = [place for place, row in enumerate(run.rows) if row.stream == stream]
             batch, _ = self._decoded([run.rows[place] for place in mine], number, np.array(mine, np.int64))
             batches.append(batch)
@@ -211,10 +213,10 @@ class _Again:
         before, after = (
             gathered(batches, np.array(starts), part, columns) for part in (places[:first], places[first:])
         )
-        return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.world.settings))
+        return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.context.settings))
 
     def event(self, row: Row) -> Event:
-        read = self.world.events.readable(row.stream, row.value)
+        read = self.context.events.readable(row.stream, row.value)
         return Event(*row.place, row.logged_ms, None, row.value, read.time, read.type, read.event)
 
 

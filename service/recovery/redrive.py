@@ -23,10 +23,8 @@ from samovar.common.suggest import did_you_mean
 from samovar.patterns.native import joined
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.dead_letters import Letter, Wanted, letters_of, topic_of_letters
-from samovar.service.topology.own_topics import ensure_topic
 from samovar.service.topology.plans import input_of
-from samovar.service.topology.side_topics import redrive_group
-from samovar.service.topology.topics import Role, counted_topics, partitions_of
+from samovar.service.topology.topics import Role, counted_topics, ensure_topic, partitions_of, redrive_group
 from samovar.tasks.input.placement import MISPLACED, MOVED
 from samovar.tasks.user.processor import TASK_FAILED
 

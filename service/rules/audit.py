@@ -25,9 +25,7 @@ from samovar.changelog.cursors import Cursor
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.topology.own_topics import ensure_topic
-from samovar.service.topology.side_topics import audit_topic
-from samovar.service.topology.topics import Role
+from samovar.service.topology.topics import Role, audit_topic, ensure_topic
 
 FORMAT = 1
 MAX_DETAIL = 20_000  # characters of JSON; a longer detail is cut, and says so

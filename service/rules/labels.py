@@ -19,7 +19,7 @@ from samovar.changelog.cursors import read_all
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, stored, to_wire
-from samovar.service.topology.side_topics import labels_topic
+from samovar.service.topology.topics import labels_topic
 
 FORMAT = 1
 LABELS = ("open", "confirmed", "false_alarm")

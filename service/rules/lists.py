@@ -15,9 +15,9 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.change_plan import ChangePlan
-from samovar.service.rules.loading import lists_of, rules_of
 from samovar.service.rules.publishing import commit, planned, seeded
-from samovar.service.rules.registry import read_rulebook, with_book
+from samovar.service.topology.rule_registry import read_rulebook, with_book
+from samovar.service.topology.ruleset import lists_of, rules_of
 
 ITEMS_MOST = 10_000
 

@@ -40,11 +40,10 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.query.state_counts import Counted, states_here
 from samovar.service.rules import audit
 from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RulePlan, diff_of
-from samovar.service.rules.loading import BadRules, lists_of, rules_of, schema_of
-from samovar.service.rules.registry import Rulebook, RuleEntry, folded, read_rulebook, with_book
-from samovar.service.topology.own_topics import ensure_topic
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.topics import MAX_MESSAGE_BYTES, Role, counted_topics, partitions_of
+from samovar.service.topology.rule_registry import Rulebook, RuleEntry, folded, read_rulebook, with_book
+from samovar.service.topology.ruleset import BadRules, lists_of, rules_of, schema_of
+from samovar.service.topology.topics import MAX_MESSAGE_BYTES, Role, counted_topics, ensure_topic, partitions_of
 from samovar.tasks.model.plan import Plan, RuleText
 from samovar.tasks.rules.migration import rules_facts, switched
 

@@ -19,9 +19,9 @@ from samovar.patterns.findings import Finding
 from samovar.patterns.loading import load_given, rendered
 from samovar.patterns.schema import Schema
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.loading import lists_of, schema_of
 from samovar.service.rules.publishing import fields_of, seeds_of
-from samovar.service.rules.registry import Rulebook, read_rulebook, with_book
+from samovar.service.topology.rule_registry import Rulebook, read_rulebook, with_book
+from samovar.service.topology.ruleset import lists_of, schema_of
 
 
 @dataclass(frozen=True)

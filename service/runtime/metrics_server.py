@@ -19,10 +19,10 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.service.auth.tokens import Role, Tokens, load_tokens
+from samovar.service.config.addresses import is_loopback
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.asgi import App, Receive, Scope, Send, headers_of
-from samovar.service.http.auth.tokens import Role, Tokens, load_tokens
-from samovar.service.http.http_place import is_loopback
 from samovar.service.http.server import bound, run_server, server_of
 
 FRESH_S = 1.0

@@ -37,7 +37,7 @@ def served(
     if where is None:
         yield
         return
-    from samovar.service.runtime.metrics import ContainerMetrics  # noqa: PLC0415 - only where it is asked for
+    from samovar.service.ops.metrics import ContainerMetrics  # noqa: PLC0415 - only where it is asked for
     from samovar.service.runtime.metrics_server import address_of, serving  # noqa: PLC0415 - as above
 
     collector = ContainerMetrics(settings.service, reporter, container.commit_times)

@@ -17,8 +17,8 @@ from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.patterns.matcher import RuleFailure
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.publishing import quarantine
-from samovar.service.rules.registry import folded, with_book
 from samovar.service.topology.plans import rule_plans
+from samovar.service.topology.rule_registry import book_of, folded, with_book
 from samovar.service.topology.topics import ensure
 from samovar.tasks.model.log_events import Note
 from samovar.tasks.model.plan import Plan
@@ -37,7 +37,8 @@ class RuleWatch:
         self._tasks = [plan for plan in plans if plan.task is not None]
         self._at = TopicPartition(topic_of(settings.service), 0)
         self._end: int | None = None
-        self._known = 0 if settings.book is None else settings.book.change
+        published = book_of(settings)
+        self._known = 0 if published is None else published.change
         self._found: Sequence[Plan] | None = None
         self._lock = threading.Lock()
         self._ending = threading.Event()

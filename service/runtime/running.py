@@ -12,13 +12,13 @@ from samovar import __version__
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.registry import with_rulebook
+from samovar.service.ops.telling import logging_told, teller
 from samovar.service.runtime.processes import stopping
 from samovar.service.runtime.reports import reported
 from samovar.service.runtime.rule_source import RuleWatch
-from samovar.service.runtime.telling import logging_told, teller
 from samovar.service.topology.copartitioning import refuse_misplaced
 from samovar.service.topology.plans import input_of, plan_of, plans_of
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import ensure
 from samovar.state.folders import close_to_others
 from samovar.state.rocks import Memory

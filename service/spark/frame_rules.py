@@ -10,8 +10,8 @@ from samovar.common.wire import from_wire
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Rule, Session
-from samovar.service.rules.loading import schema_of
 from samovar.service.spark.frames_emit import emit_of, merged
+from samovar.service.topology.ruleset import schema_of
 from samovar.service.topology.stores import Site
 from samovar.tasks.model.plan import RuleText
 from samovar.tasks.replay.rebuild import journal_of

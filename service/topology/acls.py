@@ -21,11 +21,19 @@ from typing import Any
 
 from samovar.changelog.log import Delivery
 from samovar.common.errors import Refused
+from samovar.service.config.addresses import is_loopback
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.http_place import is_loopback
-from samovar.service.offline.traffic_mark import topic_of as traffic_topic
-from samovar.service.topology.side_topics import redrive_group, sink_group
-from samovar.service.topology.topics import SIDE_ROLES, Mismatch, Planned, Role, bootstrap_of, create_command
+from samovar.service.topology.topics import (
+    SIDE_ROLES,
+    Mismatch,
+    Planned,
+    Role,
+    bootstrap_of,
+    create_command,
+    redrive_group,
+    sink_group,
+    traffic_topic,
+)
 
 SERVICE, HTTP, PRODUCERS, TRAFFIC, READERS = "service", "http", "producers", "traffic", "readers"
 AUTHORS, ANALYSTS, OPERATORS = "authors", "analysts", "operators"

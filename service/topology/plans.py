@@ -11,9 +11,9 @@ from samovar.patterns.schema import Schema
 from samovar.patterns.spans import cold_ms
 from samovar.patterns.syntax import Rule
 from samovar.service.config.models import ServiceFile, Storm, Stream
-from samovar.service.rules.loading import lists_of, rules_of
-from samovar.service.rules.registry import Rulebook
 from samovar.service.topology.avro_streams import decoding_of
+from samovar.service.topology.rule_registry import Rulebook, book_of
+from samovar.service.topology.ruleset import lists_of, rules_of
 from samovar.service.topology.stages import Stage, stages_of, topic_of
 from samovar.service.topology.user_tasks import forwarded, placed_streams, task_forwards, task_plans
 from samovar.tasks.model.plan import Book, Coming, Forward, InputSpec, Limits, OutputTopics, Plan, RuleText
@@ -63,12 +63,14 @@ def _plan(settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec,
     texts = _texts(settings, rules, [plan.version for plan in program.rules])
     limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
     plan = Plan(settings.service, inputs, program, texts, topics, *limits, storm=_storm(settings.storm))
-    return plan if settings.book is None else replace(plan, book=_book(settings.book, rules))
+    published = book_of(settings)
+    return plan if published is None else replace(plan, book=_book(published, rules))
 
 
 def _quarantined(settings: ServiceFile) -> tuple[RuleText, ...]:
     """Rules that were taken out: the main stage tells of them, wherever they were at work."""
-    entries = () if settings.book is None else settings.book.quarantined
+    published = book_of(settings)
+    entries = () if published is None else published.quarantined
     return tuple(
         RuleText(each.name, each.version, each.text, number=each.number, quarantined=each.note) for each in entries
     )
@@ -145,11 +147,11 @@ def _types(name: str, stream: Stream) -> frozenset[str] | None:
 
 
 def _texts(settings: ServiceFile, rules: Sequence[Rule], versions: Sequence[str]) -> tuple[RuleText, ...]:
-    found, every = [], lists_of(settings)
+    found, every, published = [], lists_of(settings), book_of(settings)
     for rule, version in zip(rules, versions, strict=True):
         params = {name: value for name, value in settings.params.items() if name in rule.params}
         lists = {name: _listed(value) for name, value in every.items() if name in rule.lists}
-        entry = None if settings.book is None else settings.book.entry(rule.id)
+        entry = None if published is None else published.entry(rule.id)
         text = RuleText(rule.id, version, rule.text, params, lists)
         is_shadow = entry is not None and entry.status == SHADOW
         found.append(text if entry is None else replace(text, number=entry.number, shadow=is_shadow))

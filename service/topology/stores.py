@@ -15,8 +15,8 @@ from samovar.common.suggest import did_you_mean
 from samovar.patterns.matcher import digest_of_rows
 from samovar.patterns.order import NO_TIME
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.topology.plans import plans_of
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.state.errors import StoreError, StoreMissing
 from samovar.state.secondary import SecondaryStore

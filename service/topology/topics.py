@@ -18,16 +18,57 @@ from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.config.settings_tasks_check import emitted_topics
-from samovar.service.rules.loading import has_rules, wanted_partitions
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.side_topics import access_topic, audit_topic, labels_topic
+from samovar.service.topology.rule_registry import book_of, with_rulebook
+from samovar.service.topology.ruleset import has_rules, wanted_partitions
 from samovar.service.topology.user_tasks import task_forwards
 from samovar.tasks.model.plan import Forward
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
 MAX_HEAD_BYTES = 1_024  # what a forwarded event has before it, and its key's growth
 MAX_LETTER_BYTES = 4 * 1_048_576  # the largest usual message and what is said about it
+
+AUDIT_KEPT_MS = 365 * 86_400_000
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+def labels_topic(service: str, replication: int = 1) -> TopicSpec:
+    return TopicSpec(f"{service}-labels", 1, COMPACTED, replication)
+
+
+def access_topic(service: str, replication: int = 1) -> TopicSpec:
+    return TopicSpec(f"{service}-access", 1, COMPACTED, replication)
+
+
+def audit_topic(service: str, replication: int = 1) -> TopicSpec:
+    settings = {"cleanup.policy": "delete", "retention.ms": str(AUDIT_KEPT_MS)}
+    return TopicSpec(f"{service}-audit", 1, settings, replication)
+
+
+def redrive_group(service: str) -> str:
+    return f"{service}-redrive"
+
+
+def sink_group(service: str, sink: str) -> str:
+    return f"{service}-sink-{sink}"
+
+
+def ensure_topic(settings: ServiceFile, log: Log, role: Role) -> None:
+    """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
+    (spec,) = (each for each in single_topics(settings) if each.role is role)
+    found = log.topics([spec.name]).get(spec.name)
+    bootstrap = bootstrap_of(settings)
+    if found is not None:
+        refuse(list(mismatches(spec, found, bootstrap)))
+    elif settings.topics != "create" and bootstrap is not None:
+        refuse([missing(spec, bootstrap)])
+    else:
+        log.create([spec])
+
+
+def traffic_topic(service: str) -> str:
+    """Where `samovar traffic` keeps how far it is."""
+    return f"{service}-traffic"
 
 
 class Role(StrEnum):
@@ -191,7 +232,7 @@ def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
 
 def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
     """All topics of a service, where its inputs may exist already."""
-    if stages and settings.book is None:
+    if stages and book_of(settings) is None:
         settings = with_rulebook(settings, log)
     return plan(settings, log.topics(counted_topics(settings)), stages=stages)
 

@@ -27,10 +27,10 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.backtest.current import reached
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.loading import has_rules
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.spark.jobs import refuse_away
 from samovar.service.topology.plans import rule_plans
+from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.ruleset import has_rules
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.service.views.files import View, bad_sql
 from samovar.service.views.sources import (

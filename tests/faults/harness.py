@@ -22,9 +22,9 @@ from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule
 from samovar.service.config.loading import ServiceFile, load_service
 from samovar.service.query.verify import overdue_in
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.runtime.running import container_of, plan_of
 from samovar.service.topology.logs import open_log
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import ensure
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Store

@@ -14,8 +14,8 @@ import pytest
 
 from samovar.changelog.formats.journal import Entry
 from samovar.service.rules.publishing import plan_publish, publish
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.topology.plans import plan_of
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
 from tests.faults import world

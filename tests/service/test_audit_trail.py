@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.errors import Refused
-from samovar.service.http.auth.tokens import NOBODY, hash_of
+from samovar.service.auth.tokens import NOBODY, hash_of
 from tests.http import Served, served
 from tests.lived import MARKED
 from tests.oncall import make, purchase, run

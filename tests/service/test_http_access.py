@@ -15,10 +15,10 @@ import pytest
 
 from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import Refused
+from samovar.service.auth.tokens import PREFIX, Role, add_token, hash_of, topic_of
 from samovar.service.config.loading import load_service
-from samovar.service.http.auth.tokens import PREFIX, Role, add_token, hash_of, topic_of
-from samovar.service.http.masking.fields import HIDDEN
 from samovar.service.http.middleware import HEADERS, Rates
+from samovar.service.masking.fields import HIDDEN
 from samovar.service.topology.logs import opened
 from tests.contracts.log_driving import unique
 from tests.http import Served, listening_to, served, wait_for

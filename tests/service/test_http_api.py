@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from samovar.changelog.log import Append
-from samovar.service.http.alerts.follow import Follower
-from samovar.service.http.alerts.index import AlertsIndex
+from samovar.service.alerts.follow import Follower
+from samovar.service.alerts.index import AlertsIndex
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.runtime.heartbeat import Reporter
 from samovar.tasks.runtime.metrics import Observer

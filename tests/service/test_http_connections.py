@@ -15,9 +15,9 @@ import httpx2
 import pytest
 
 from samovar.common.errors import Refused
+from samovar.service.config.addresses import place_from
 from samovar.service.config.http import TlsSettings
 from samovar.service.config.loading import load_service
-from samovar.service.http.http_place import place_from
 from samovar.service.http.tls import client_context, server_context
 from tests.http import Served, listening_to, served, wait_for
 from tests.oncall import Service, make, purchase, run_apart

@@ -6,7 +6,7 @@ import json
 import uuid
 from pathlib import Path
 
-from samovar.service.http.auth.tokens import topic_of
+from samovar.service.auth.tokens import topic_of
 from tests.http import listening_to, served, wait_for
 from tests.oncall import Service, make, purchase, run
 from tests.service.test_http_tokens import ends, is_shut, page_of, role_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.service.http.rule_cache import LOOK_EVERY_S, Loaded, RuleShelf
+from samovar.service.query.rule_cache import LOOK_EVERY_S, Loaded, RuleShelf
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.topology.logs import open_log
 from tests.faults.harness import make_service

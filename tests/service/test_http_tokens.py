@@ -15,10 +15,10 @@ import pytest
 from samovar.changelog.cursors import read_all
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
-from samovar.service.http.auth import tokens as access
-from samovar.service.http.auth.sessions import MOST_PER_TOKEN
-from samovar.service.http.auth.tokens import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
-from samovar.service.http.http_place import Place, place_of
+from samovar.service.auth import tokens as access
+from samovar.service.auth.sessions import MOST_PER_TOKEN
+from samovar.service.auth.tokens import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
+from samovar.service.config.addresses import Place, place_of
 from samovar.service.http.http_serving import tokens_text
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.middleware import FORWARDED

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from samovar.service.http.masking.fields import HIDDEN
+from samovar.service.masking.fields import HIDDEN
 from samovar.service.views.store import Manifest, ViewStore
 from tests.http import Served, served
 from tests.lived import MARKED, ROWS, VIEW

@@ -25,7 +25,6 @@ from samovar.changelog.spark.session import Session
 from samovar.service.cli.main import app
 from samovar.service.config.loading import load_service
 from samovar.service.rules.publishing import quarantine
-from samovar.service.rules.registry import read_rulebook
 from samovar.service.topology.acls import (
     ANALYSTS,
     AUTHORS,
@@ -40,8 +39,8 @@ from samovar.service.topology.acls import (
     rights,
 )
 from samovar.service.topology.logs import opened
-from samovar.service.topology.side_topics import sink_group
-from samovar.service.topology.topics import plan
+from samovar.service.topology.rule_registry import read_rulebook
+from samovar.service.topology.topics import plan, sink_group
 from tests.http import Served, served, wait_for
 from tests.kafka_secure import Decision, SecureKafka, certificates, password_of, secure_kafka
 from tests.oncall import Service

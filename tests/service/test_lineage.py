@@ -7,9 +7,9 @@ import pytest
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import History, Rule, walk
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.masking.fields import HIDDEN, Lineage, Masks, masked, replaced
+from samovar.service.masking.fields import HIDDEN, Lineage, Masks, masked, replaced
+from samovar.service.masking.lineage import Flow, compared, expressions_of, flows_of
 from samovar.service.query.local_state import masked_history
-from samovar.service.rules.lineage import Flow, compared, expressions_of, flows_of
 
 RULE = """
 rule: x

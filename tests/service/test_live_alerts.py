@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from samovar.service.http.alerts.index import Alert, AlertsIndex, read_alert
+from samovar.service.alerts.index import Alert, AlertsIndex, read_alert
 from samovar.service.http.routes import live as api_live
 from samovar.service.http.routes.live import Hub, Position, Wish, listen, read_position
 from tests.asynchronous import run_async

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from samovar.common.progress import Progress
 from samovar.service.cli.main import app
-from samovar.service.cli.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = sorted((ROOT / "tests" / "cases" / "match").iterdir())

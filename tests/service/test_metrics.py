@@ -19,11 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.errors import Refused
-from samovar.service.http.auth.tokens import Role, add_token, remove_token
-from samovar.service.runtime.metrics import ContainerMetrics
-from samovar.service.runtime.metrics_list import COUNTS, METRICS, Kind
+from samovar.service.auth.tokens import Role, add_token, remove_token
+from samovar.service.ops.metrics import ContainerMetrics
+from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
+from samovar.service.ops.telling import logging_told, teller
 from samovar.service.runtime.metrics_server import address_of, serving
-from samovar.service.runtime.telling import logging_told, teller
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.commit_times import BOUNDS_S, CommitTimes

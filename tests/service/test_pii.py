@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from samovar.changelog.log import TopicPartition
-from samovar.service.http.masking.fields import HIDDEN
+from samovar.service.masking.fields import HIDDEN
 from tests.http import Served, listening_to, wait_for
 from tests.oncall import run
 from tests.planted import RULES, Planted, planted_site

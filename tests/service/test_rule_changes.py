@@ -23,9 +23,9 @@ from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.common.errors import Refused
 from samovar.service.query.state_counts import states_here
 from samovar.service.rules.publishing import plan_publish, publish
-from samovar.service.rules.registry import read_rulebook
 from samovar.service.runtime.rule_source import RuleWatch
 from samovar.service.runtime.running import container_of
+from samovar.service.topology.rule_registry import read_rulebook
 from samovar.service.topology.stores import site_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild

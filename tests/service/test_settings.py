@@ -20,7 +20,7 @@ from samovar.service.config import models as settings_models
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
 from samovar.service.config.settings_place import allowed_names
 from samovar.service.config.types import is_secret
-from samovar.service.rules.loading import rules_of, schema_of
+from samovar.service.topology.ruleset import rules_of, schema_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -14,8 +14,8 @@ import pytest
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Topic, TopicSpec
 from samovar.common.errors import Refused
+from samovar.service.auth.tokens import ensure_access
 from samovar.service.config.loading import ServiceFile, load_service
-from samovar.service.http.auth.tokens import ensure_access
 from samovar.service.topology import acls as topics_rights
 from samovar.service.topology.acls import rights
 from samovar.service.topology.logs import opened

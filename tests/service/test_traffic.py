@@ -17,7 +17,8 @@ from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.synth.live import BACK_MS, DISORDER_MS, Feed, Recipe
 from samovar.service.offline.traffic import Run, Wanted, alone, kind_of
-from samovar.service.offline.traffic_mark import append_of, read_mark, topic_of
+from samovar.service.offline.traffic_mark import append_of, read_mark
+from samovar.service.topology.topics import traffic_topic
 from samovar.tasks.model.clock import SetClock
 from tests.oncall import run_apart
 
@@ -217,7 +218,7 @@ def test_a_mark_of_a_newer_version_is_refused(settings: ServiceFile) -> None:
     written(settings, SetClock(START))
     log = log_of(settings)
     try:
-        log.append([Append(topic_of(settings.service), [(b"mark", b'{"v":2}')], 0)])
+        log.append([Append(traffic_topic(settings.service), [(b"mark", b'{"v":2}')], 0)])
         with pytest.raises(Refused, match="format-newer"):
             read_mark(log, settings.service)
     finally:

@@ -11,7 +11,7 @@ import pytest
 
 from samovar.changelog.spark.lineage import lineage_of
 from samovar.changelog.spark.session import Session
-from samovar.service.http.masking.fields import HIDDEN
+from samovar.service.masking.fields import HIDDEN
 from tests.http import Served
 from tests.planted import Planted, planted_site
 from tests.views import views

@@ -31,9 +31,9 @@ from samovar.service.recovery.restore_plan import Asked, plan_restore
 from samovar.service.recovery.rewind import rewind_all
 from samovar.service.recovery.rewind_plan import SKIP_ALERTS, plan_rewind
 from samovar.service.rules import lists, publishing
-from samovar.service.rules.registry import with_rulebook
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.plans import plans_of
+from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.stores import Site, site_of
 from samovar.service.topology.topics import ensure
 from samovar.state.store import Readable

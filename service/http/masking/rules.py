@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile import load_text
-from samovar.service.http.masking.fields import HIDDEN, Lineage, Masks
-from samovar.service.rules.loading import lists_of
+from samovar.service.masking.fields import HIDDEN, Lineage, Masks
+from samovar.service.topology.ruleset import lists_of
 
 if TYPE_CHECKING:
     from samovar.patterns.syntax import Rule

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from samovar.service.http.alerts.query import versions_of
-from samovar.service.rules.lineage import Flow
+from samovar.service.alerts.query import versions_of
+from samovar.service.masking.lineage import Flow
 from samovar.service.views.files import table_name
 from samovar.service.views.sources import stream_tables
 

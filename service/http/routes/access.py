@@ -10,7 +10,7 @@ from pydantic import Field
 
 from samovar import __version__
 from samovar.common.errors import Refused
-from samovar.service.http.auth.tokens import Who
+from samovar.service.auth.tokens import Who
 from samovar.service.http.request import Body, answered, client_of, cookie_of, who_asks, world_of
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.state import Me

@@ -12,8 +12,8 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
 from samovar.common.errors import Refused
-from samovar.service.http.alerts.index import Alert
-from samovar.service.http.alerts.query import (
+from samovar.service.alerts.index import Alert
+from samovar.service.alerts.query import (
     Search,
     counts,
     label_of,
@@ -23,7 +23,6 @@ from samovar.service.http.alerts.query import (
     values,
     versions_of,
 )
-from samovar.service.http.masking.fields import Masks
 from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
 from samovar.service.http.routes.live import Wish, listen, read_position
 from samovar.service.http.routes.timeline import timeline
@@ -38,9 +37,10 @@ from samovar.service.http.schemas.alerts import (
 )
 from samovar.service.http.schemas.state import Spread
 from samovar.service.http.state import World
+from samovar.service.masking.fields import Masks
+from samovar.service.masking.lineage import Flow
 from samovar.service.query.key_lookup import lookup
 from samovar.service.rules import audit, labels
-from samovar.service.rules.lineage import Flow
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 

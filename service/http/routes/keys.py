@@ -16,7 +16,7 @@ from samovar.patterns.compile import compile_rules
 from samovar.patterns.follow import key_candidates
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.syntax import Rule, Session
-from samovar.service.http.alerts.query import search
+from samovar.service.alerts.query import search
 from samovar.service.http.forwarding import answered_here, gathered
 from samovar.service.http.request import Asking, Body, Reading, answered
 from samovar.service.http.routes.alerts import alert_data

@@ -13,14 +13,14 @@ from pydantic import Field
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.service.http.masking.fields import Masks
 from samovar.service.http.masking.rules import hides_list, shown_item
 from samovar.service.http.request import Authoring, Body, Reading, answered
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.rules import ListPlanned, ListShown
 from samovar.service.http.state import World
+from samovar.service.masking.fields import Masks
 from samovar.service.rules import lists
-from samovar.service.rules.registry import read_rulebook
+from samovar.service.topology.rule_registry import read_rulebook
 
 router = APIRouter(tags=["rules"])
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samovar.common.errors import Refused
-from samovar.service.http.alerts.index import Alert, AlertsIndex
-from samovar.service.http.alerts.query import since
+from samovar.service.alerts.index import Alert, AlertsIndex
+from samovar.service.alerts.query import since
 
 QUEUE_MOST = 1_000  # alerts that wait for one listener
 LISTENERS_MOST = 500

@@ -18,7 +18,6 @@ from samovar.patterns.findings import to_json
 from samovar.service.backtest.run import backtest
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.masking.backtests import masked_backtest
-from samovar.service.http.masking.fields import HIDDEN
 from samovar.service.http.masking.rules import hides_list, hides_text, shown_item, shown_text
 from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http.routes.lists import real_items, refuse_adding
@@ -26,10 +25,11 @@ from samovar.service.http.routes.rules import RuleName, RuleTextBody, checked, r
 from samovar.service.http.schemas.alerts import Planned, RuleChanged, answers_with
 from samovar.service.http.schemas.rules import JobBegun, JobShown, ListChanged, ListsShown, RuleDiff, RuleHistory
 from samovar.service.http.state import World
+from samovar.service.masking.fields import HIDDEN
 from samovar.service.rules import lists, publishing
 from samovar.service.rules.change_plan import ChangePlan
 from samovar.service.rules.publishing import seeded
-from samovar.service.rules.registry import RuleEntry, read_rulebook
+from samovar.service.topology.rule_registry import RuleEntry, read_rulebook
 
 router = APIRouter(tags=["rules"])
 

@@ -24,10 +24,9 @@ from samovar.patterns.rulefile import load_text
 from samovar.patterns.ruletest import run_tests
 from samovar.patterns.syntax import Rule
 from samovar.patterns.version import version_of
-from samovar.service.http.alerts.query import precisions
+from samovar.service.alerts.query import precisions
 from samovar.service.http.dry_run import try_rule
 from samovar.service.http.ingest import BadEvents
-from samovar.service.http.masking.fields import HIDDEN, Masks, not_compared
 from samovar.service.http.masking.rules import (
     given_lists,
     given_params,
@@ -43,10 +42,11 @@ from samovar.service.http.request import Authoring, Body, Reading, answered
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.rules import Checked, Completions, Explained, RulesShown, RuleWhole, Tested, Tried
 from samovar.service.http.state import World
+from samovar.service.masking.fields import HIDDEN, Masks, not_compared
 from samovar.service.rules.explain import document
-from samovar.service.rules.loading import lists_of, schema_of
-from samovar.service.rules.registry import RuleEntry
 from samovar.service.rules.testing import json_of_result
+from samovar.service.topology.rule_registry import RuleEntry
+from samovar.service.topology.ruleset import lists_of, schema_of
 from samovar.service.topology.stages import sources_of
 
 router = APIRouter(tags=["rules"])

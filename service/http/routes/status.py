@@ -9,13 +9,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from samovar.common.errors import Refused
-from samovar.service.http.masking.fields import HIDDEN
 from samovar.service.http.metrics import exposition
 from samovar.service.http.request import Reading, answered, world_of
 from samovar.service.http.schemas.alerts import CaughtUp, Live, Ready, Status, answers_with
 from samovar.service.http.schemas.state import Restores, RulesCounted, Samples, Snapshots
 from samovar.service.http.state import World
 from samovar.service.http.status_poller import LOOK_EVERY_S, Seen
+from samovar.service.masking.fields import HIDDEN
 from samovar.service.ops.status import TaskStatus
 from samovar.state.snapshots import listed
 

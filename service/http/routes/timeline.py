@@ -8,10 +8,10 @@ from typing import Any
 from samovar.changelog.partitioner import key_text
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.syntax import Rule
-from samovar.service.http.alerts.index import Alert
-from samovar.service.http.masking.fields import Masks
+from samovar.service.alerts.index import Alert
 from samovar.service.http.masking.rules import shown_text
 from samovar.service.http.state import World
+from samovar.service.masking.fields import Masks
 from samovar.service.query.events import Event, Place, value_at
 from samovar.service.query.surrounding_events import events_near
 from samovar.service.query.why import in_order, why_alert

@@ -15,12 +15,12 @@ from pydantic import Field
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.service.http.masking.fields import Masks, not_compared
 from samovar.service.http.masking.views import flows_of_view
 from samovar.service.http.request import Asking, Body, Reading, answered, json_text
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.state import ViewRows, ViewsShown
-from samovar.service.rules.lineage import Flow
+from samovar.service.masking.fields import Masks, not_compared
+from samovar.service.masking.lineage import Flow
 from samovar.service.views.commands import Listed, list_views, path_of, plain, show
 from samovar.service.views.store import MANIFEST, Manifest
 

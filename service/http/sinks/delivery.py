@@ -17,10 +17,10 @@ from typing import Protocol
 
 from samovar.changelog.log import Delivery, Joining, Log, Member, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
+from samovar.service.alerts.index import Alert, read_alert
 from samovar.service.config.models import ServiceFile
 from samovar.service.config.sinks import SinkSettings
-from samovar.service.http.alerts.index import Alert, read_alert
-from samovar.service.topology.side_topics import sink_group
+from samovar.service.topology.topics import sink_group
 
 POLL_RECORDS = 200
 POLL_S = 0.5

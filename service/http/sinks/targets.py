@@ -25,8 +25,8 @@ from typing import IO
 
 import httpx2
 
+from samovar.service.alerts.index import Alert
 from samovar.service.config.sinks import SinkSettings
-from samovar.service.http.alerts.index import Alert
 from samovar.state.folders import opened_private
 
 FIRST_S = 0.5

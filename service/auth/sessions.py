@@ -1,5 +1,5 @@
 """Logins of browsers. A cookie holds an opaque id of 256 random bits; what it is worth is in the access topic, under
-the hash of the id (samovar.service.http.auth.tokens), so that every node knows it and nobody who reads the log can use
+the hash of the id (samovar.service.auth.tokens), so that every node knows it and nobody who reads the log can use
 it.
 
 A session ends by logging out, some time after it began, some time after it was last used, and with its token. Each
@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from samovar.changelog.log import Append, Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.service.auth.tokens import SESSION, Session, Token, Tokens, Who, hash_of, topic_of
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.auth.tokens import SESSION, Session, Token, Tokens, Who, hash_of, topic_of
 
 MOST_PER_TOKEN = 50  # the one that was used least recently makes room
 SWEPT_MOST = 1_000  # that expired, deleted by a login

@@ -7,12 +7,12 @@ A record's key is the token's name; its value JSON, with the token only as its h
 A token has 256 random bits, so that a plain hash is enough: there is nothing to guess. It is shown once, when it is
 made. Further records, whose keys no token can have:
 
-    #mask            {"v": 1, "secret"}: of pseudonyms (samovar.service.http.masking.fields), so that all nodes give the
+    #mask            {"v": 1, "secret"}: of pseudonyms (samovar.service.masking.fields), so that all nodes give the
     same
     #closed          {"v": 1, "at"}: a token was made. Written before the first one and never deleted: from then on no
                      tokens means nobody, after any compaction and on every node
     #session:HASH    {"v": 1, "token", "token_hash", "at", "seen"}: a browser's login
-    (samovar.service.http.auth.sessions)
+    (samovar.service.auth.sessions)
 
 Every node follows the topic: a token that is removed is refused within a second or so. A record that cannot be read
 gives nobody anything. Where the topic itself was lost, the audit trail still says that a token was made.
@@ -40,9 +40,8 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules import audit
-from samovar.service.topology.own_topics import ensure_topic
-from samovar.service.topology.side_topics import access_topic
 from samovar.service.topology.topics import Role as TopicRole
+from samovar.service.topology.topics import access_topic, ensure_topic
 
 FORMAT = 1
 PREFIX = "smv_"

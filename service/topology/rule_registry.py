@@ -177,6 +177,9 @@ def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
 def with_book(settings: ServiceFile, book: Rulebook) -> ServiceFile:
     if not book.change:
         return settings
-    copy = settings.model_copy()
-    copy.keep_book(book)
-    return copy
+    return settings.with_attached(book)
+
+
+def book_of(settings: ServiceFile) -> Rulebook | None:
+    """What was published, where the log was asked for it (`with_rulebook`)."""
+    return settings.attached if isinstance(settings.attached, Rulebook) else None

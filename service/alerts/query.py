@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samovar.common.errors import Refused
-from samovar.service.http.alerts.index import Alert, AlertsIndex
+from samovar.service.alerts.index import Alert, AlertsIndex
 from samovar.service.rules.labels import LABELS, precision
 
 COLUMNS = "alert.partition, alert.offset, alert.logged, alert.body"

@@ -3,7 +3,7 @@
 A marked value becomes a pseudonym, `pii:` and 16 digits: the same value has the same one everywhere, so that events of
 one card can still be seen to be of one card, and nobody can compute the value from it (it is keyed by a secret). What
 was computed from a marked value, and what cannot be told apart (a dead letter that is no JSON, an alert of a rule that
-is not known), is hidden whole: samovar.service.rules.lineage says which is which.
+is not known), is hidden whole: samovar.service.masking.lineage says which is which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from samovar.common.errors import Refused
 from samovar.patterns.syntax import Expr, History, Rule
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.lineage import Flow, RuleFlows, compared, flow_of, flows_of, marked_in
+from samovar.service.masking.lineage import Flow, RuleFlows, compared, flow_of, flows_of, marked_in
 
 PREFIX = "pii:"
 HIDDEN = "(hidden: it may hold values that are marked pii)"

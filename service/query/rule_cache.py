@@ -21,8 +21,8 @@ from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
 from samovar.patterns.version import version_of
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules.registry import Rulebook, RuleEntry
-from samovar.service.rules.version_start import rule_that_ran
+from samovar.service.query.version_start import rule_that_ran
+from samovar.service.topology.rule_registry import Rulebook, RuleEntry, book_of
 from samovar.service.topology.stores import Site, site_of
 from samovar.tasks.model.plan import RuleText
 
@@ -147,7 +147,7 @@ class RuleShelf:
         for plan in site.plans:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
-        return Loaded(site, rules, texts, stages, site.settings.book)
+        return Loaded(site, rules, texts, stages, book_of(site.settings))
 
     def _fingerprint(self) -> object:
         """What the rules depend on: the files, and what was published since."""

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import Presence, TaskReport
-from samovar.service.runtime.metrics_list import COUNTS, METRICS, Kind
+from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
 from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.heartbeat import Reporter
 from samovar.tasks.runtime.metrics import Look

@@ -13,6 +13,7 @@ from samovar.patterns.event_types import brackets_of
 from samovar.patterns.loading import RuleSet, SettingError, load_given, load_set, rendered
 from samovar.patterns.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
+from samovar.service.topology.rule_registry import book_of
 from samovar.service.topology.stages import sources_of, stages_of
 
 DEFAULT_PARTITIONS = 4
@@ -31,7 +32,7 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
 
     A service with tasks of its own need have no rules. Once rules were published, those are the ones.
     """
-    if settings.book is not None:
+    if book_of(settings) is not None:
         found = published_rules(settings)
         check_types(found, settings.streams)
         stages_of(found.rules, settings.streams, partitions or wanted_partitions(settings))
@@ -55,7 +56,7 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
 
 def published_rules(settings: ServiceFile) -> RuleSet:
     """The rules of the rulebook, without errors."""
-    book = settings.book
+    book = book_of(settings)
     assert book is not None
     texts = {f"{entry.name} (number {entry.number})": entry.text for entry in book.live}
     schema, lists = schema_of(settings.streams), lists_of(settings)
@@ -76,12 +77,13 @@ def published_rules(settings: ServiceFile) -> RuleSet:
 
 def lists_of(settings: ServiceFile) -> dict[str, object]:
     """The lists of the service file, and those that were changed since."""
-    return {**settings.lists, **({} if settings.book is None else settings.book.lists)}
+    published = book_of(settings)
+    return {**settings.lists, **({} if published is None else published.lists)}
 
 
 def has_rules(settings: ServiceFile) -> bool:
     """Whether there is a rule file at all. A folder may be empty yet, and its service be planned."""
-    if settings.book is not None:
+    if book_of(settings) is not None:
         return True
     kinds = ("*.yml", "*.yaml")
     return any(path.is_file() or any(next(path.rglob(kind), None) for kind in kinds) for path in settings.rules)

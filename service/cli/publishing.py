@@ -11,23 +11,22 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from samovar.changelog.log import Log
-from samovar.common.errors import Refused
+from samovar.common.errors import Refused, UsageError
+from samovar.common.progress import Progress
 from samovar.patterns.findings import render
 from samovar.patterns.follow import iso_time
 from samovar.patterns.loading import load_given
 from samovar.patterns.syntax import Rule
 from samovar.service.backtest.run import backtest
 from samovar.service.cli.offline import instant
-from samovar.service.cli.progress import Progress
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
-from samovar.service.offline.match import UsageError
 from samovar.service.rules.change_plan import ChangePlan
 from samovar.service.rules.lists import show as show_lists
-from samovar.service.rules.loading import lists_of
 from samovar.service.rules.publishing import commit
-from samovar.service.rules.registry import Rulebook, RuleEntry, read_rulebook, with_rulebook
 from samovar.service.topology.logs import opened
+from samovar.service.topology.rule_registry import Rulebook, RuleEntry, read_rulebook, with_rulebook
+from samovar.service.topology.ruleset import lists_of
 
 Looking: TypeAlias = Callable[[ServiceFile, Log], ChangePlan]
 UNCONFIRMED = 1

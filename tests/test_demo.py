@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from samovar.service.cli.main import app
 from samovar.service.config.loading import load_service
-from samovar.service.offline.traffic_mark import read_mark
+from samovar.service.offline.traffic import read_mark
 from samovar.service.topology.logs import opened
 from tests.oncall import run, run_apart
 

@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.service.alerts import labels as labels_topic
 from samovar.service.alerts.index import Alert, AlertsIndex, read_alert
 from samovar.service.auth import tokens as access
 from samovar.service.auth.tokens import Tokens
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules import labels as labels_topic
 
 POLL_RECORDS = 5_000
 POLL_S = 0.2

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.log import Topic, TopicPartition
-from samovar.service.rules.labels import Label
+from samovar.service.alerts.labels import Label
 from samovar.state.folders import make_private, make_private_file
 
 FORMAT = 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from samovar.common.errors import Refused
 from samovar.service.alerts.index import Alert, AlertsIndex
-from samovar.service.rules.labels import LABELS, precision
+from samovar.service.alerts.labels import LABELS, precision
 
 COLUMNS = "alert.partition, alert.offset, alert.logged, alert.body"
 COUNTED = 10_000  # of a search's finds; beyond it the total is said not to be exact

@@ -18,8 +18,8 @@ from typing import Any
 
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules import audit
 
 EVERY_S = 60.0
 PLACES_MOST = 50  # that are named in one entry; how many came from others is told

@@ -38,8 +38,8 @@ from samovar.changelog.cursors import read_all
 from samovar.changelog.log import Append, Log, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
+from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
-from samovar.service.rules import audit
 from samovar.service.topology.topics import Role as TopicRole
 from samovar.service.topology.topics import access_topic, ensure_topic
 

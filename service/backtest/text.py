@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from samovar.common.texts import counted
 from samovar.service.backtest.report import percent, sentence, short_time
 from samovar.service.backtest.run import Backtest, Count, RuleResult
-from samovar.service.offline.match import counted
 
 DAYS_SHOWN = 14
 

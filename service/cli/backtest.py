@@ -129,8 +129,8 @@ def _masked(config: Path, found: Backtest) -> Backtest:
     import secrets
 
     from samovar.service.auth.tokens import load_tokens
+    from samovar.service.backtest.masking import masked_backtest
     from samovar.service.config.loading import load_service
-    from samovar.service.http.masking.backtests import masked_backtest
     from samovar.service.masking.fields import Lineage, Masks
     from samovar.service.topology.logs import opened
 
@@ -144,9 +144,9 @@ def _masked(config: Path, found: Backtest) -> Backtest:
 
 
 def _write(config: Path, path: Path, found: Backtest) -> None:
+    from samovar.service.auth.audit import record_export
     from samovar.service.backtest.report import html
     from samovar.service.config.loading import load_service
-    from samovar.service.rules.audit import record_export
     from samovar.service.topology.logs import opened
     from samovar.state.folders import write_file
 

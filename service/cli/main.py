@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from samovar import __version__
+from samovar.common.umask import keep_private
 from samovar.service.cli import backtest as cli_backtest
 from samovar.service.cli import config as cli_config
 from samovar.service.cli import demo as cli_demo
@@ -30,7 +31,6 @@ from samovar.service.cli import serve as cli_serve
 from samovar.service.cli import service as cli_service
 from samovar.service.cli import state as cli_state
 from samovar.service.cli import views as cli_views
-from samovar.service.runtime.umask import keep_private
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT

@@ -104,7 +104,7 @@ def doctor(
     json: Json = False,
 ) -> None:
     from samovar.service.ops.doctor import document, examine, worst
-    from samovar.service.ops.doctor_findings import finding_lines
+    from samovar.service.ops.findings import finding_lines
 
     found = []
     for finding in examine(config):
@@ -132,9 +132,9 @@ def dlq_show(
     pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
+    from samovar.service.auth.audit import record_reading
     from samovar.service.config.loading import load_service
     from samovar.service.recovery.dead_letters import Summary, Wanted, hidden, letter_lines, letters_of
-    from samovar.service.rules.audit import record_reading
     from samovar.service.topology.logs import opened
 
     summary, shown = Summary.empty(), []

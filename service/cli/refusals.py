@@ -40,7 +40,7 @@ def told(*, as_json: bool = False) -> Iterator[None]:
 
 
 def _object(text: str) -> str:
-    """As a line of `--log json` is (samovar.service.ops.telling)."""
+    """As a line of `--log json` is (samovar.service.ops.log_output)."""
     moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     code = text.partition(":")[0]
     return json.dumps({"time": moment, "level": "error", "event": "refused", "text": text, "code": code})

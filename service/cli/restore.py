@@ -67,8 +67,8 @@ def restore(
     ] = None,
     json: Json = False,
 ) -> None:
+    from samovar.service.auth.audit import record_export
     from samovar.service.recovery.restore_plan import SOURCES, Asked
-    from samovar.service.rules.audit import record_export
 
     refuse_engine(engine, master)
     _refuse_staging(engine, staging, ingest, (source, to_offset, to_time, out))

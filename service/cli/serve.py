@@ -61,7 +61,7 @@ def serve(
         if ends_with_parent:
             end_with_parent()
         from samovar.service.config.loading import load_service
-        from samovar.service.http.http_serving import serve as run
+        from samovar.service.http.app import serve as run
         from samovar.state.arenas import few_arenas
 
         few_arenas()
@@ -77,9 +77,9 @@ def tokens_add(
     json: Json = False,
 ) -> None:
     with told():
+        from samovar.service.auth.audit import record
         from samovar.service.auth.tokens import add_token, role_of
         from samovar.service.config.loading import load_service
-        from samovar.service.rules.audit import record
         from samovar.service.topology.logs import opened
 
         settings = load_service(config)
@@ -117,9 +117,9 @@ def tokens_list(config: Config, *, json: Json = False) -> None:
 
 def tokens_remove(config: Config, name: Name) -> None:
     with told():
+        from samovar.service.auth.audit import record
         from samovar.service.auth.tokens import load_tokens, remove_token
         from samovar.service.config.loading import load_service
-        from samovar.service.rules.audit import record
         from samovar.service.topology.logs import opened
 
         settings = load_service(config)

@@ -96,10 +96,10 @@ def read(
     if follow and stop is not None:
         raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")
     with told():
+        from samovar.service.auth.audit import record_reading
         from samovar.service.config.loading import load_service
         from samovar.service.query.read import Options
         from samovar.service.query.read import read as run
-        from samovar.service.rules.audit import record_reading
         from samovar.service.topology.logs import opened
 
         settings = load_service(config)

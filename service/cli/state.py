@@ -81,8 +81,8 @@ def register(app: typer.Typer) -> None:
 @contextmanager
 def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[Site]:
     """The service at its log. `shows` is the command, where it shows keys and states as they are."""
+    from samovar.service.auth.audit import record_reading
     from samovar.service.config.loading import load_service
-    from samovar.service.rules.audit import record_reading
     from samovar.service.topology.logs import opened
     from samovar.service.topology.stores import site_of
 

@@ -198,7 +198,7 @@ def views_query(
     limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
     json: Json = False,
 ) -> None:
-    from samovar.service.rules.audit import record_reading
+    from samovar.service.auth.audit import record_reading
     from samovar.service.topology.logs import opened
     from samovar.service.views.commands import query
 

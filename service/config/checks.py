@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.schema import TYPES, Schema
+from samovar.service.config.avro_checks import avro_faults
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile, Stream
-from samovar.service.config.settings_avro_check import avro_faults
-from samovar.service.config.settings_tasks_check import emit_topics, task_faults
+from samovar.service.config.task_checks import emit_topics, task_faults
 
 
 class Fault(NamedTuple):

@@ -25,9 +25,8 @@ from samovar.patterns.source import whole
 from samovar.patterns.syntax import Span
 from samovar.patterns.yamltext import List, Map, Node, Text, read
 from samovar.service.config.checks import faults
-from samovar.service.config.layers import Given, from_environment, from_flags, giving, layered
+from samovar.service.config.layers import Given, allowed_names, from_environment, from_flags, giving, layered, place_of
 from samovar.service.config.models import ServiceFile
-from samovar.service.config.settings_place import allowed_names, place_of
 from samovar.service.config.types import is_secret
 
 __all__ = ["BadServiceFile", "Loaded", "ServiceFile", "load", "load_service"]

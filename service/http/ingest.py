@@ -13,7 +13,7 @@ from samovar.common.errors import Refused
 from samovar.patterns.avro_write import AvroValueError
 from samovar.patterns.native import Decoder, lines_of
 from samovar.service.masking.fields import HIDDEN, Masks
-from samovar.service.offline.produce import encoder_of, slices
+from samovar.service.topology.encoding import encoder_of, slices
 from samovar.service.topology.topics import counted_topics, partitions_of
 
 if TYPE_CHECKING:

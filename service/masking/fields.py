@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Any
 
 from samovar.common.errors import Refused
+from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Expr, History, Rule
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.lineage import Flow, RuleFlows, compared, flow_of, flows_of, marked_in
@@ -336,3 +337,9 @@ def _after(name: str, path: Sequence[str]) -> Sequence[str] | None:
         if ".".join(path[:count]) == name:
             return path[count:]
     return None
+
+
+def names_values(lineage: Lineage, text: str) -> bool:
+    """Whether a rule's text names values of marked fields, however it writes them, or cannot be read."""
+    rule = load_text(text).rule
+    return rule is None or bool(lineage.of(rule).quotes)

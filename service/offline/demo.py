@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from samovar.changelog.log import Log, Reader, TopicPartition
 from samovar.common.errors import Refused
+from samovar.patterns.follow import iso_time
 from samovar.patterns.syntax import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
-from samovar.service.offline.demo_show import events_of, show_alert, show_line
 from samovar.service.runtime.processes import stopping
 from samovar.service.topology.logs import opened
 from samovar.service.topology.ruleset import rules_of
@@ -43,6 +44,66 @@ PORTS_MOST = 100
 WHOLE_MOST = 4  # alerts of a service that are shown with their events; each rule's first one has a line at least
 MAX_RECORDS = 2_000
 SEVERE = ("low", "medium", "high", "critical")  # of which the first alert of each rule is shown
+
+SHOWN_EVENTS = 3  # of an alert
+COLOURS = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "cyan", "info": "dim"}
+MARGIN = " " * 9
+HIDDEN = ("type", "ts", "fraud_kind", "fraud_id")
+READ_S = 5.0
+
+
+def show_alert(console: Console, rule: Rule, alert: Mapping[str, Any], events: Sequence[tuple[str, str]]) -> None:
+    """`events` are the first matched ones: the step that each filled, and the event."""
+    colour = COLOURS[rule.severity]
+    head = f"[{colour}]{rule.severity:8}[/{colour}] [bold]{rule.id}[/bold] {escape(key_text(alert))}  "
+    console.print(head + iso_time(alert["at"]), highlight=False, soft_wrap=True)
+    console.print(MARGIN + escape(alert.get("message") or rule.title), highlight=False, soft_wrap=True)
+    for step, line in events:
+        text = escape(f"{step}: {event_text(line)}")
+        console.print(f"{MARGIN}[dim]{text}[/dim]", highlight=False, soft_wrap=True)
+    more = count_of(alert) - len(events)
+    if more > 0:
+        console.print(f"{MARGIN}[dim]and {more} more events[/dim]", highlight=False)
+
+
+def show_line(console: Console, rule: Rule, alert: Mapping[str, Any]) -> None:
+    """An alert in one line."""
+    colour = COLOURS[rule.severity]
+    text = escape(alert.get("message") or rule.title)
+    head = f"[{colour}]{rule.severity:8}[/{colour}] [bold]{rule.id}[/bold] {escape(key_text(alert))}: {text}"
+    console.print(head, highlight=False, soft_wrap=True)
+
+
+def key_text(alert: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in alert["key"].items())
+
+
+def count_of(alert: Mapping[str, Any]) -> int:
+    """How many events matched; of very many, the alert names only some."""
+    total: Mapping[str, int] = alert.get("total", {})
+    return sum(total.get(step, len(places)) for step, places in alert["steps"].items())
+
+
+def event_text(line: str) -> str:
+    event = json.loads(line)
+    fields = ", ".join(f"{name}={value}" for name, value in event.items() if name not in HIDDEN)
+    return f"{event['type']} {fields}" if "type" in event else fields
+
+
+def events_of(log: Log, alert: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The first matched events, read back from where the alert says that they are."""
+    places = [(step, place) for step, taken in alert["steps"].items() for place in taken]
+    return [(step, line) for step, place in places[:SHOWN_EVENTS] for line in _read(log, *place)]
+
+
+def _read(log: Log, topic: str, partition: int, offset: int) -> Iterator[str]:
+    reader = log.reader({TopicPartition(topic, partition): offset})
+    try:
+        for records in reader.poll(1, READ_S)[:1]:
+            if len(records) and int(records.offsets[0]) == offset:
+                yield (records.value(0) or b"{}").decode()
+    finally:
+        reader.close()
 
 
 @dataclass(frozen=True)

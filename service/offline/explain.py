@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from samovar.common.texts import counted
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.follow import Story, follow, iso_time, key_candidates
 from samovar.patterns.matcher import Matches
@@ -14,7 +15,7 @@ from samovar.patterns.reads import value_text
 from samovar.patterns.replay import BadLine, Lines, Replay
 from samovar.patterns.syntax import Rule
 from samovar.patterns.why import explain as explained
-from samovar.service.offline.match import BAD_LINES, FINE, USAGE, Options, Source, counted, open_events
+from samovar.service.offline.match import BAD_LINES, FINE, USAGE, Options, Source, open_events
 
 SHOWN_EVENTS = 200
 

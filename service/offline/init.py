@@ -8,7 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from samovar.common.errors import Refused
-from samovar.service.runtime.umask import as_users_own
+from samovar.common.umask import as_users_own
 
 NAME = "SERVICE_NAME"  # stands in the template for the service's name
 

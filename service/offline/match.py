@@ -19,6 +19,7 @@ from typing import IO, Any, cast
 
 from samovar.common.errors import UsageError
 from samovar.common.progress import Progress
+from samovar.common.texts import counted
 from samovar.patterns.compile import CompileError, Program, compile_rules
 from samovar.patterns.habits import duration_text
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
@@ -80,7 +81,7 @@ def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[
         return explain(program, source, options, out, err)
     run = Run(program, source, options, err)
     if options.score:
-        from samovar.service.offline.scoring import write_score  # noqa: PLC0415 - seldom asked for
+        from samovar.service.offline.score import write_score  # noqa: PLC0415 - seldom asked for
 
         write_score(run, out)
     else:
@@ -169,15 +170,6 @@ class Run:
         for plan, count in zip(self.program.rules, counters, strict=True):
             if count.no_key:
                 yield f"{count.no_key:,} without a key for {plan.rule.id}"
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """So many of something.
-
-    >>> counted(1, "match", "matches"), counted(2_000, "event")
-    ('1 match', '2,000 events')
-    """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 # ---------------------------------------------------------------- the events

@@ -18,17 +18,17 @@ from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
 from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
+from samovar.common.texts import counted
 from samovar.patterns.avro_write import AvroValueError, Encoder
 from samovar.patterns.decode import Bad
 from samovar.patterns.native import (
     Decoder,
-    Int64s,
     lines_of,
 )
 from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.offline.match import Source, counted, open_events
-from samovar.service.topology.avro_streams import writing_of
+from samovar.service.offline.match import Source, open_events
+from samovar.service.topology.encoding import encoder_of, slices
 from samovar.service.topology.logs import opened
 from samovar.service.topology.topics import ensure_inputs
 from samovar.tasks.runtime.collector import collector_off
@@ -47,14 +47,6 @@ def produce(settings: ServiceFile, stream: str, file: str, err: IO[str], *, skip
         partitions = ensure_inputs(log, settings)
         encoder = encoder_of(settings.streams[stream])
         return Run(log, settings.streams[stream], stream, partitions, source, err, skip_bad, quiet, encoder).run()
-
-
-def encoder_of(stream: Stream) -> Encoder | None:
-    """What writes a stream's values; None where they are the lines themselves."""
-    if stream.format == "json":
-        return None
-    writing = writing_of(stream)
-    return Encoder(writing.schema, writing.number)
 
 
 @dataclass
@@ -159,7 +151,3 @@ def whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
             yield data[:cut]
     if rest.removeprefix(BYTE_ORDER_MARK):
         yield rest.removeprefix(BYTE_ORDER_MARK)
-
-
-def slices(data: bytes, starts: Int64s, ends: Int64s) -> list[bytes]:
-    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -9,11 +9,14 @@ alerts and no marks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
+from rich.console import Console
 from rich.table import Table
+
+from samovar.service.offline.match import Run, open_events
 
 KIND_FIELD = "fraud_kind"
 ID_FIELD = "fraud_id"
@@ -21,6 +24,44 @@ DETECTS = "detects:"
 MISSED_SHOWN = 20
 
 Labels = Mapping[int, tuple[str, str]]
+
+
+def write_score(run: Run, out: IO[bytes]) -> None:
+    """A table, or with --json one JSON object."""
+    seen: list[bytes] = []
+    if run.source.path is None:
+        # What cannot be read again is kept.
+        seen = list(run.source.blocks())
+        run.source.restart(seen)
+    matches = list(_shown(run))
+    if run.source.path is not None:
+        with open_events(str(run.source.path)) as again:
+            labels = read_labels(lines_in(again.blocks()))
+    else:
+        labels = read_labels(lines_in(seen))
+    result = score(matches, labels, detects(plan.rule for plan in run.program.rules))
+    if run.options.json:
+        out.write(render_json(result).encode() + b"\n")
+        return
+
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(render_table(result))
+    out.write(capture.get().encode())
+
+
+def _shown(run: Run) -> Iterator[dict[str, Any]]:
+    for found in run.matches():
+        yield from found
+
+
+def lines_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 class Tagged(Protocol):

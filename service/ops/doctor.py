@@ -21,10 +21,11 @@ from samovar.changelog.formats.heartbeat import Seen, all_seen
 from samovar.changelog.log import Log
 from samovar.changelog.schema_registry import Registry, RegistryUnavailable
 from samovar.common.errors import LogUnavailable, Refused
+from samovar.common.texts import counted
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops import machine
-from samovar.service.ops.doctor_findings import FAIL, OK, WARN, Finding, counted, fine, refused
+from samovar.service.ops.findings import FAIL, OK, WARN, Finding, fine, refused
 from samovar.service.topology.acls import HTTP, SERVICE, Right, rights
 from samovar.service.topology.growth import GROWN_FIX, grown_inputs
 from samovar.service.topology.logs import opened

@@ -26,7 +26,7 @@ from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.query.read import unpacked
 from samovar.service.query.row_filters import NEAR, parts_of, rounds, rows_at
 from samovar.service.query.tailing_reader import Tail
-from samovar.service.topology.avro_streams import avro_of
+from samovar.service.topology.encoding import avro_of
 
 Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
 

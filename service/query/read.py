@@ -30,8 +30,8 @@ from samovar.patterns.decode import RefusedError, time_of
 from samovar.patterns.findings import visible
 from samovar.service.config.checks import topics_by_place
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
-from samovar.service.config.settings_tasks_check import emit_topics
-from samovar.service.topology.avro_streams import avro_of
+from samovar.service.config.task_checks import emit_topics
+from samovar.service.topology.encoding import avro_of
 
 MAX_RECORDS = 5_000
 POLL_S = 0.2

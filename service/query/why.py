@@ -55,7 +55,7 @@ def story_of(
 
 def decoders_of(settings: ServiceFile) -> Decoders:
     """What decodes a stream's values, made once a stream and set of fields."""
-    from samovar.service.topology.avro_streams import decoding_of  # noqa: PLC0415 - loads Avro where it is needed
+    from samovar.service.topology.encoding import decoding_of  # noqa: PLC0415 - loads Avro where it is needed
 
     made: dict[tuple[str, tuple[str, ...]], Any] = {}
 

@@ -36,9 +36,9 @@ from samovar.patterns.lint import lint
 from samovar.patterns.loading import load_given, rendered
 from samovar.patterns.spans import cold_ms
 from samovar.patterns.syntax import Rule
+from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.state_counts import Counted, states_here
-from samovar.service.rules import audit
 from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RulePlan, diff_of
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import Rulebook, RuleEntry, folded, read_rulebook, with_book

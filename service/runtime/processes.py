@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from samovar.service.ops.telling import stamped
+from samovar.service.ops.log_output import stamped
 
 LEAVE = signal.SIGUSR1  # "end, and do not come back": whoever is left takes over at once
 LOOK_S = 0.05

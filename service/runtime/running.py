@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import IO
 
@@ -12,9 +13,10 @@ from samovar import __version__
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.ops.telling import logging_told, teller
+from samovar.service.ops.log_output import logging_told, teller
+from samovar.service.ops.metrics import ContainerMetrics
+from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.service.runtime.processes import stopping
-from samovar.service.runtime.reports import reported
 from samovar.service.runtime.rule_source import RuleWatch
 from samovar.service.topology.copartitioning import refuse_misplaced
 from samovar.service.topology.plans import input_of, plan_of, plans_of
@@ -26,11 +28,43 @@ from samovar.tasks.model.clock import Clock, SystemClock
 from samovar.tasks.model.log_events import Note
 from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.container import Container, Status
+from samovar.tasks.runtime.heartbeat import Reporter
+from samovar.tasks.runtime.metrics import Observer
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Upkeep
 
 __all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
 STATUS_EVERY_S = 5.0
+
+
+@contextmanager
+def reported(
+    container: Container, log: Log, settings: ServiceFile, metrics: str | None = None, address: str | None = None
+) -> Iterator[Observer]:
+    """While this lasts, the container is told of. Call what it gives after every cycle."""
+    observer = Observer(container, SystemClock())
+    reporter = Reporter(log, settings.service, observer, address=address)
+    observer.on_change = reporter.wake
+    with served(settings, log, container, reporter, metrics):
+        reporter.start()
+        try:
+            yield observer
+        finally:
+            reporter.close()
+
+
+@contextmanager
+def served(
+    settings: ServiceFile, log: Log, container: Container, reporter: Reporter, where: str | None
+) -> Iterator[None]:
+    """While this lasts, metrics are served, if anywhere."""
+    if where is None:
+        yield
+        return
+
+    collector = ContainerMetrics(settings.service, reporter, container.commit_times)
+    with serving(settings, log, address_of(where), collector):
+        yield
 
 
 def upkeep_of(settings: ServiceFile) -> Upkeep:

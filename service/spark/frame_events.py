@@ -23,9 +23,7 @@ from samovar.patterns.decode import CODES
 from samovar.patterns.native import Decoder, Other
 from samovar.patterns.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.spark.frame_rules import Known, emits_of, known_rules
-from samovar.service.spark.frames import Stretch, Wanted, ranges_of, stretches
-from samovar.service.spark.frames_arrow import (
+from samovar.service.spark.frame_rules import (
     BYTES,
     DOUBLE,
     FLAG,
@@ -34,13 +32,17 @@ from samovar.service.spark.frames_arrow import (
     PLACE,
     TEXT,
     TIME,
+    Known,
+    emits_of,
     json_of,
     keys_of,
+    known_rules,
     places,
     text_of,
     times,
 )
-from samovar.service.topology.avro_streams import decoding_of
+from samovar.service.spark.frames import Stretch, Wanted, ranges_of, stretches
+from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import Site
 

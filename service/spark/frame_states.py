@@ -33,8 +33,8 @@ from samovar.patterns.unparse import unparse
 from samovar.service.query.read import offset_of
 from samovar.service.query.state_view import described, key_text, keys_meant
 from samovar.service.query.task_state import named
+from samovar.service.spark.frame_rules import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
 from samovar.service.spark.frames import Stretch, Wanted, ranges_of
-from samovar.service.spark.frames_arrow import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
 from samovar.service.spark.jobs import Shipped, arrived, shipped
 from samovar.service.topology.stores import ROWS_END, Site, plan_for, position_of
 from samovar.state.rocks import RocksStore

@@ -11,7 +11,7 @@ from samovar.patterns.schema import Schema
 from samovar.patterns.spans import cold_ms
 from samovar.patterns.syntax import Rule
 from samovar.service.config.models import ServiceFile, Storm, Stream
-from samovar.service.topology.avro_streams import decoding_of
+from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.rule_registry import Rulebook, book_of
 from samovar.service.topology.ruleset import lists_of, rules_of
 from samovar.service.topology.stages import Stage, stages_of, topic_of

@@ -17,7 +17,7 @@ from samovar.changelog.formats import rules_topic
 from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.config.settings_tasks_check import emitted_topics
+from samovar.service.config.task_checks import emitted_topics
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import book_of, with_rulebook
 from samovar.service.topology.ruleset import has_rules, wanted_partitions

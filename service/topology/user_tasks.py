@@ -8,9 +8,9 @@ from functools import partial
 from samovar.patterns.avro_write import Encoder
 from samovar.patterns.compile import compile_rules
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.config.settings_tasks_check import emit_topics
+from samovar.service.config.task_checks import emit_topics
 from samovar.service.config.tasks import TaskSettings
-from samovar.service.topology.avro_streams import writing_of
+from samovar.service.topology.encoding import writing_of
 from samovar.service.topology.stages import topic_of
 from samovar.tasks.model.plan import Forward, InputSpec, Plan
 from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec

@@ -23,7 +23,7 @@ from samovar.changelog.log import TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.ops import doctor
 from samovar.service.ops import machine as doctor_machine
-from samovar.service.ops.doctor_findings import Finding
+from samovar.service.ops.findings import Finding
 from samovar.service.topology.acls import Right
 from samovar.state.rocks import RocksStore
 from tests.oncall import ROOT, Service, make, many, run

@@ -15,17 +15,17 @@ import pytest
 from samovar.changelog.cursors import read_all
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
+from samovar.service.auth import audit
 from samovar.service.auth import tokens as access
 from samovar.service.auth.sessions import MOST_PER_TOKEN
 from samovar.service.auth.tokens import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
 from samovar.service.config.addresses import Place, place_of
-from samovar.service.http.http_serving import tokens_text
+from samovar.service.http.app import tokens_text
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.middleware import FORWARDED
 from samovar.service.http.request import cookie_of
 from samovar.service.http.routes import live as api_live
 from samovar.service.http.state import World, refuse_open
-from samovar.service.rules import audit
 from samovar.service.topology.logs import opened
 from tests.http import Served, listening_to, served, wait_for
 from tests.lived import MARKED

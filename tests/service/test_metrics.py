@@ -20,9 +20,9 @@ from samovar.changelog.broker.process import free_port
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Role, add_token, remove_token
+from samovar.service.ops.log_output import logging_told, teller
 from samovar.service.ops.metrics import ContainerMetrics
 from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
-from samovar.service.ops.telling import logging_told, teller
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.model.results import Counts

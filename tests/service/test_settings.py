@@ -17,8 +17,8 @@ from samovar.common.errors import Refused
 from samovar.patterns.schema import Schema
 from samovar.patterns.syntax import Span
 from samovar.service.config import models as settings_models
+from samovar.service.config.layers import allowed_names
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
-from samovar.service.config.settings_place import allowed_names
 from samovar.service.config.types import is_secret
 from samovar.service.topology.ruleset import rules_of, schema_of
 

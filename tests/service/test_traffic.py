@@ -16,8 +16,7 @@ from samovar.common.errors import Fenced, Refused
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.synth.live import BACK_MS, DISORDER_MS, Feed, Recipe
-from samovar.service.offline.traffic import Run, Wanted, alone, kind_of
-from samovar.service.offline.traffic_mark import append_of, read_mark
+from samovar.service.offline.traffic import Run, Wanted, alone, append_of, kind_of, read_mark
 from samovar.service.topology.topics import traffic_topic
 from samovar.tasks.model.clock import SetClock
 from tests.oncall import run_apart

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile import load_text
-from samovar.service.masking.fields import HIDDEN, Lineage, Masks
+from samovar.service.masking.fields import HIDDEN, Masks, names_values
 from samovar.service.topology.ruleset import lists_of
 
 if TYPE_CHECKING:
@@ -99,12 +99,6 @@ def shown_text(world: World, masks: Masks, text: str) -> str:
 
 def hides_text(world: World, masks: Masks, text: str) -> bool:
     return masks.is_on and names_values(world.lineage, text)
-
-
-def names_values(lineage: Lineage, text: str) -> bool:
-    """Whether a rule's text names values of marked fields, however it writes them, or cannot be read."""
-    rule = load_text(text).rule
-    return rule is None or bool(lineage.of(rule).quotes)
 
 
 def shown_rule(masks: Masks, rule: Rule) -> Rule:

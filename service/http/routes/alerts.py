@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
 from samovar.common.errors import Refused
+from samovar.service.alerts import labels
 from samovar.service.alerts.index import Alert
 from samovar.service.alerts.query import (
     Search,
@@ -23,6 +24,7 @@ from samovar.service.alerts.query import (
     values,
     versions_of,
 )
+from samovar.service.auth import audit
 from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
 from samovar.service.http.routes.live import Wish, listen, read_position
 from samovar.service.http.routes.timeline import timeline
@@ -40,7 +42,6 @@ from samovar.service.http.state import World
 from samovar.service.masking.fields import Masks
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.key_lookup import lookup
-from samovar.service.rules import audit, labels
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 

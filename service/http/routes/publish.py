@@ -15,9 +15,9 @@ from pydantic import Field
 
 from samovar.common.errors import Refused
 from samovar.patterns.findings import to_json
+from samovar.service.backtest.masking import masked_backtest
 from samovar.service.backtest.run import backtest
 from samovar.service.http.jobs import OnProgress
-from samovar.service.http.masking.backtests import masked_backtest
 from samovar.service.http.masking.rules import hides_list, hides_text, shown_item, shown_text
 from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
 from samovar.service.http.routes.lists import real_items, refuse_adding

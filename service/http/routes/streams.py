@@ -12,6 +12,7 @@ from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.formats.redrives import Place
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
+from samovar.service.auth import audit
 from samovar.service.config.models import Stream
 from samovar.service.http.ingest import ingest
 from samovar.service.http.request import Body, Ingesting, Operating, Reading, answered
@@ -21,7 +22,6 @@ from samovar.service.http.state import World
 from samovar.service.query.read import Options, Record, bounded, field, readable_by
 from samovar.service.recovery.dead_letters import Summary, Wanted, letters_of
 from samovar.service.recovery.redrive import alone, plan_redrive, redrive
-from samovar.service.rules import audit
 
 router = APIRouter(tags=["streams"])
 

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar.common.errors import Refused
+from samovar.service.auth import audit
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.request import Body, Operating, Reading, answered
 from samovar.service.http.routes.views import told
@@ -20,7 +21,6 @@ from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.rules import JobBegun
 from samovar.service.http.schemas.state import ViewRolledBack, ViewWhole
 from samovar.service.http.state import World
-from samovar.service.rules import audit
 from samovar.service.views.commands import chosen, roll_back, show
 from samovar.service.views.store import ViewStore
 

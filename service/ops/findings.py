@@ -1,4 +1,4 @@
-"""What a look at a service finds: one thing, how it is, and what to do about it."""
+"""What `samovar doctor` found: how findings are worded and shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from samovar.common.errors import Refused
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+
+
 ABOUT = 12  # characters, of the column that says what it is about
+
+
 INDENT = " " * (ABOUT + 8)
 
 
@@ -27,10 +31,6 @@ def fine(about: str, what: str) -> Finding:
 
 def refused(about: str, error: Refused) -> Finding:
     return Finding(about, FAIL, f"{error.code}: {error.what}", error.hint)
-
-
-def counted(number: int, word: str) -> str:
-    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def finding_lines(finding: Finding) -> list[str]:

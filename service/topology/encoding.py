@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from samovar.changelog.schema_registry import Registry
 from samovar.patterns.avro import Avro, Listed
 from samovar.patterns.avro_schema import Schema
-from samovar.patterns.native import Decoder
+from samovar.patterns.avro_write import Encoder
+from samovar.patterns.native import Decoder, Int64s
 from samovar.service.config.models import Stream
 from samovar.tasks.model.plan import Decoding
 
@@ -41,3 +42,15 @@ def writing_of(stream: Stream) -> Writing:
         return Writing(stream.schemas[number], number)
     assert stream.avro is not None  # the service file was checked
     return Writing(stream.avro, None)
+
+
+def encoder_of(stream: Stream) -> Encoder | None:
+    """What writes a stream's values; None where they are the lines themselves."""
+    if stream.format == "json":
+        return None
+    writing = writing_of(stream)
+    return Encoder(writing.schema, writing.number)
+
+
+def slices(data: bytes, starts: Int64s, ends: Int64s) -> list[bytes]:
+    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

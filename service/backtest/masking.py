@@ -9,8 +9,7 @@ from dataclasses import replace
 from samovar.patterns.syntax import Rule
 from samovar.service.backtest.examples import Example
 from samovar.service.backtest.run import Backtest, RuleResult
-from samovar.service.http.masking.rules import names_values
-from samovar.service.masking.fields import HIDDEN, Masks
+from samovar.service.masking.fields import HIDDEN, Masks, names_values
 
 NOTE = "marked values are hidden"
 

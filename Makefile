@@ -73,7 +73,7 @@ fuzz-kernel: kernel clang ## coverage-guided fuzzing of the kernel, SECONDS=60 e
 	@$(BIN)/python -m tests.kernel.fuzz $(or $(SECONDS),60) $(TARGETS)
 
 clean: ## remove everything that make made
-	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info patterns/_kernel.so patterns/_kernel.hash service/http/web/static/_editor.*
+	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info native/_kernel.so native/_kernel.hash service/http/web/static/_editor.*
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -117,7 +117,7 @@ clang: $(INSTALLED)
 	@$(BIN)/python tests/kernel/clang.py
 
 kernel: $(INSTALLED)
-	@$(BIN)/python patterns/kernel/build.py
+	@$(BIN)/python native/build.py
 
 # Only when what is to be installed has changed. The editable install is for the `samovar` command and its metadata.
 $(INSTALLED): requirements.lock pyproject.toml setup.py
@@ -125,7 +125,7 @@ $(INSTALLED): requirements.lock pyproject.toml setup.py
 	test -x $(BIN)/python || { echo "setup: creating $(VENV)"; "$$python" -m venv $(VENV); }
 	@echo "setup: installing the packages of requirements.lock"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python patterns/kernel/build.py
+	@$(BIN)/python native/build.py
 	@echo "setup: installing samovar itself"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

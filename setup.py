@@ -8,7 +8,7 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-KERNEL_BUILD = Path(__file__).parent / "samovar" / "patterns" / "kernel" / "build.py"
+KERNEL_BUILD = Path(__file__).parent / "samovar" / "native" / "build.py"
 EDITOR_BUILD = Path(__file__).parent / "samovar" / "service" / "http" / "web" / "editor" / "build.py"
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from samovar.native.kernel import Messages, lines_of
 from samovar.patterns.decode import decode_strict
-from samovar.patterns.native import Decoder, Messages, lines_of
+from samovar.patterns.decoder import Decoder
 
 BATCH = 20_000
 ROUNDS = 5

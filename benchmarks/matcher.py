@@ -25,9 +25,10 @@ from rich.table import Table
 
 from benchmarks.figures import machine, number
 from benchmarks.stream import LISTED, W1, W2, Purchases, many_rules, purchases, write_lines
+from samovar.native.kernel import Messages, lines_of
 from samovar.patterns.compile import Program, compile_rules
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.matcher import States, step
-from samovar.patterns.native import Decoder, Messages, lines_of
 from samovar.patterns.rulefile import load_paths, load_text
 from samovar.patterns.syntax import Rule
 

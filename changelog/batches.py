@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 
 _U32 = struct.Struct("<I")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 
 STUCK_S = 120.0  # with no record for so long, a replay fails loudly
 POLL_S = 0.1

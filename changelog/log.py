@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.common.tunables import Tunables
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 
 Int64s: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]

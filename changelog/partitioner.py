@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.log import Int64s
-from samovar.patterns.native import TEXT, UNDECIDED, Batch, Messages, Other, values_of
+from samovar.native.kernel import TEXT, UNDECIDED, Batch, Messages, Other, values_of
 
 _SEED = 0x9747B28C
 _MIX = 0x5BD1E995

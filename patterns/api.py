@@ -21,12 +21,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from samovar.native.kernel import Batch, joined
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.constants import duration_ms
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.findings import Finding
 from samovar.patterns.loading import load_set, rendered
 from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches
-from samovar.patterns.native import Batch, Decoder, joined
 from samovar.patterns.replay import Late, Lines, Replay
 from samovar.patterns.result import BadEvent, Match, Result
 from samovar.patterns.schema import Schema

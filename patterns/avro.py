@@ -18,10 +18,11 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from samovar.native.kernel import VERDICT, Batch, Int32s, Int64s, Messages, kernel
 from samovar.patterns.avro_program import Program, resolved
 from samovar.patterns.avro_schema import Schema
 from samovar.patterns.decode import CODES, OF_A_VALUE, Bad, lookup, sentence, shown_byte, shown_value
-from samovar.patterns.native import VERDICT, Batch, Decoder, Int32s, Int64s, Messages, kernel
+from samovar.patterns.decoder import Decoder
 
 FRAME_BYTES = 5
 PLAIN = 0  # the number of the only schema where messages are not framed

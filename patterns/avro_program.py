@@ -1,4 +1,4 @@
-"""A writer's schema as a reader sees it, as the words that the kernel follows (drawn in kernel/avro.h).
+"""A writer's schema as a reader sees it, as the words that the kernel follows (drawn in native/decode/avro.h).
 
 Resolution is Avro's: fields by name or alias, defaults for what was not written, what the reader lacks passed over,
 numbers and bytes promoted, of a union the branch of the same type or else the first that fits. What can be written but
@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT
+from samovar.native.opcodes import AVRO_FORMS, AVRO_OPS
 from samovar.patterns.avro_schema import (
     Array,
     Enum,
@@ -30,8 +32,6 @@ from samovar.patterns.avro_schema import (
     Union,
     type_name,
 )
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT
-from samovar.patterns.opcodes import AVRO_FORMS, AVRO_OPS
 
 AS_IS, AS_DOUBLE, DIVIDED, MULTIPLIED, AS_BYTES, AS_TEXT, DECIMAL, UUID = AVRO_FORMS.values()
 SKIPPED = -1

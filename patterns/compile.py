@@ -2,7 +2,7 @@
 
 What reads one event only becomes a column, evaluated once a batch and shared between rules. What reads other steps
 becomes a small tree that the kernel evaluates for one partial match. The numbers are read back by `Program::read` in
-kernel/program.cpp; the two change together.
+native/match/program.cpp; the two change together.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from samovar.native.opcodes import AGGREGATES, OPS, OPS_BY_WORD
 from samovar.patterns import scalars
-from samovar.patterns.opcodes import AGGREGATES, OPS, OPS_BY_WORD
 from samovar.patterns.syntax import (
     Aggregate,
     AggregateForm,

@@ -1,8 +1,8 @@
 """What a rule's state costs: bytes a key, partial matches, and how long a silent key is held.
 
-The sizes follow the packed rows of kernel/rows.cpp, sequence_pack.cpp and pane.h, field by field, each with the most
-bytes that it takes for times of this century, up to 128 streams of any number of partitions, and offsets below 2^41.
-They are therefore an upper bound, as long as texts that the rule reads, and keys, have at most TEXT_BYTES bytes:
+The sizes follow the packed rows of native/match/rows.cpp, sequence_pack.cpp and pane.h, field by field, each with the
+most bytes that it takes for times of this century, up to 128 streams of any number of partitions, and offsets below
+2^41. They are therefore an upper bound, as long as texts that the rule reads, and keys, have at most TEXT_BYTES bytes:
 
     state of a key = header + partial matches * (run + events in it * (place + values read of it))
                    + events in a bag or window * (place + brackets + values read of it) + a row key every 128 of them

@@ -1,4 +1,5 @@
-"""What a message must be, said twice: here in plain Python, and fast in kernel/json_reader.h. Tests hold the two equal.
+"""What a message must be, said twice: here in plain Python, and fast in native/decode/json_reader.h. Tests hold the two
+equal.
 
 A message is one JSON object (RFC 8259, strictly) with a time and a type. Each gets one verdict: an `Event`, or `Bad`
 with a code, a sentence and, where it is known, the column. Of equal names in an object the last counts. `a.b` reads

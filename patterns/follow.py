@@ -2,7 +2,8 @@
 
     story = follow(program, key, feed)     # feed: gives a Replay its events and uses up its matches
 
-The notes are those of kernel/trace.cpp and kernel/sequence_trace.cpp, one JSON object each; why.py reads them.
+The notes are those of native/match/trace.cpp and native/match/sequence_trace.cpp, one JSON object each; why.py reads
+them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from samovar.native.kernel import Batch
 from samovar.patterns.compile import Program, RulePlan
 from samovar.patterns.matcher import States, encode_key, step
-from samovar.patterns.native import Batch
 from samovar.patterns.order import NO_TIME
 from samovar.patterns.replay import Replay
 from samovar.patterns.syntax import Scalar

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from samovar.common.suggest import did_you_mean
+from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int64s, address_of, kernel
 from samovar.patterns.decode import GREATEST_TIME_MS, LEAST_TIME_MS, RefusedError, sentence, time_of
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int64s, address_of, kernel
 
 MS_OF_UNIT = {"s": 1_000, "ms": 1, "us": 1 / 1_000, "ns": 1 / 1_000_000}
 DAY_MS = 86_400_000

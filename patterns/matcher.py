@@ -4,7 +4,7 @@
     states = States(program)
     found = step(states, batch, watermark)
 
-The work is the kernel's (patterns/kernel/engine.h); this module is its face in Python. A replay of the same events in
+The work is the kernel's (native/match/engine.h); this module is its face in Python. A replay of the same events in
 the same order gives the same matches, however they were cut into batches, and whether or not the states were stored
 and loaded in between.
 """
@@ -28,8 +28,7 @@ from weakref import finalize
 import numpy as np
 
 from samovar.common.tunables import DEFAULTS, Tunables
-from samovar.patterns.compile import Function, Program
-from samovar.patterns.native import (
+from samovar.native.kernel import (
     BOOL,
     FLOAT,
     INT,
@@ -44,6 +43,7 @@ from samovar.patterns.native import (
     kernel,
     typed,
 )
+from samovar.patterns.compile import Function, Program
 from samovar.patterns.syntax import Scalar
 
 MAX_PARTIALS = 1_000
@@ -54,14 +54,14 @@ END_OF_TIME = 1 << 62  # the watermark that closes everything
 ID_BYTES = 32
 ALL_ROWS, CHANGED_ROWS, CANONICAL_ROWS = range(3)
 STEP_BYTES = 3
-VERDICTS = {  # as in kernel/budget.h
+VERDICTS = {  # as in native/match/budget.h
     1: "one event made it hold more memory than a step may",
     2: "one event caused more work than a step may do",
     4: "there was no more memory",
 }
 
 _SERIALS = count()
-_OVER_BUDGET, _FUNCTION_FAILED, _OTHER_BATCH = -1, -2, -3  # in place of a count, as in kernel/capi.cpp
+_OVER_BUDGET, _FUNCTION_FAILED, _OTHER_BATCH = -1, -2, -3  # in place of a count, as in native/match/capi.cpp
 
 
 class _Payload(ctypes.Union):
@@ -590,7 +590,7 @@ def find_matches(
 
 
 def encode_key(values: Iterable[Scalar]) -> bytes:
-    """A key's bytes, as in kernel/keys.h."""
+    """A key's bytes, as in native/match/keys.h."""
     out = bytearray()
     for value in values:
         if isinstance(value, bool):

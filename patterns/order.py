@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.patterns.native import Batch, Int64s
+from samovar.native.kernel import Batch, Int64s
 
 NO_TIME = -(1 << 62)  # the watermark before any event
 Partition: TypeAlias = tuple[int, int]  # stream, partition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from samovar.patterns.native import Other
+from samovar.native.kernel import Other
 from samovar.patterns.syntax import (
     Aggregate,
     Binary,

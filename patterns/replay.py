@@ -19,7 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.common.tunables import DEFAULTS, Tunables
+from samovar.native.kernel import Batch, Int64s, Messages, lines_of
 from samovar.patterns.compile import Program
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.matcher import (
     END_OF_TIME,
     MAX_EVENTS,
@@ -30,7 +32,6 @@ from samovar.patterns.matcher import (
     States,
     step,
 )
-from samovar.patterns.native import Batch, Decoder, Int64s, Messages, lines_of
 from samovar.patterns.order import NO_TIME, Buffer, drain, order
 from samovar.patterns.syntax import Overlap, Rule, Skip
 from samovar.patterns.syntax import Sequence as Sequence_

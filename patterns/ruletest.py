@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from samovar.native.kernel import joined
 from samovar.patterns.compile import compile_rules
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.follow import Names, follow, listed
 from samovar.patterns.habits import duration_text
 from samovar.patterns.matcher import Matches
-from samovar.patterns.native import Decoder, joined
 from samovar.patterns.replay import Replay
 from samovar.patterns.syntax import Expected, Rule, RuleTest, Scalar
 from samovar.patterns.why import explain

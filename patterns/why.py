@@ -2,7 +2,7 @@
 
     told = explain(follow(program, key, run))
 
-The notes that this reads are those of kernel/trace.cpp and kernel/sequence_trace.cpp, taken by `follow`.
+The notes that this reads are those of native/match/trace.cpp and native/match/sequence_trace.cpp, taken by `follow`.
 """
 
 from __future__ import annotations

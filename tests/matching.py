@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.common.tunables import DEFAULTS, Tunables
+from samovar.native.kernel import BOOL, FLOAT, INT, TEXT, Batch, address_of, joined, kernel
 from samovar.patterns.compile import Program, compile_rules
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.matcher import END_OF_TIME, States, step
-from samovar.patterns.native import BOOL, FLOAT, INT, TEXT, Batch, Decoder, address_of, joined, kernel
 from samovar.patterns.replay import Late, Replay
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule

@@ -46,7 +46,7 @@ def test_symlinks_are_relative_and_lead_to_the_folders(root: Path, folder: str) 
 def test_no_module_is_reached_under_two_names(root: Path, tmp_path: Path) -> None:
     """Also next to a clone that is called samovar, which Python could take for a package without an __init__.py."""
     (tmp_path / "samovar" / "samovar").mkdir(parents=True)
-    code = "import samovar.patterns, samovar.patterns.kernel.build as b; print(samovar.patterns.__file__)"
+    code = "import samovar.patterns, samovar.native.build as b; print(samovar.patterns.__file__)"
     for folder in (root.parent, tmp_path):
         assert Path(run_python(code, folder).strip()) == root / "samovar" / "patterns" / "__init__.py"
 

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from samovar.native.kernel import Batch
 from samovar.patterns import syntax
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.matcher import States, step
-from samovar.patterns.native import Batch
 from samovar.patterns.syntax import AggregateForm, Rule
 from tests import oracle
 from tests.matching import (

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.native import Batch, kernel
+from samovar.native.kernel import Batch, kernel
 from samovar.patterns.order import NO_TIME, Buffer, Partition, drain, order
 
 

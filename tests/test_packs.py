@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from samovar.patterns.compile import compile_rules
-from samovar.patterns.native import Decoder
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.replay import BadLine, Lines, Replay
 from samovar.patterns.rulefile import Loaded, load_paths
 from samovar.patterns.schema import Schema

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from samovar.changelog.batches import Packed, header_bytes_of
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
 from samovar.common.tunables import DEFAULTS
-from samovar.patterns.native import Messages, data_of
+from samovar.native.kernel import Messages, data_of
 
 VERSION = 1
 PLACES, TIMES, HEADERS = 1, 2, 4

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from samovar.changelog.formats.record import newer
 from samovar.changelog.log import Bools, Headers, Int64s, Pair, Records
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 
 FORMAT = 1
 NO_FORMAT = 32  # and above: texts begin so, and no version of ours

@@ -3,7 +3,7 @@ r"""What a changelog record and a row of a task's store are. Format 1.
 A record's key and value are a row of the store as it is, so that a restore copies bytes. The first byte of a key says
 what it is:
 
-    b"r" + row key     a row of a rule's or history function's state; value as in patterns/kernel/rows.cpp
+    b"r" + row key     a row of a rule's or history function's state; value as in native/match/rows.cpp
     b"p"               the task's position (`Position`), JSON; the last changelog record of every commit
     b"u" + ...         a row of a user's store, or one of its task's timers: samovar.state.stack, tasks/user/timers.py
     b"s" + ...         an alert that must not be published twice after a rewind: samovar.tasks.rules.replay_dedup
@@ -34,7 +34,7 @@ from samovar.state.digest import varint
 from samovar.state.store import Change
 
 FORMAT = 1
-ROW_FORMAT = 1  # of patterns/kernel/rows.cpp
+ROW_FORMAT = 1  # of native/match/rows.cpp
 ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 STORM, BOOK = b"v", b"w"
 UNKNOWN_SINCE = -1

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from samovar.changelog.batches import Packed
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.native import Handle, Messages, array_at, kernel, typed
+from samovar.native.kernel import Handle, Messages, array_at, kernel, typed
 
 CONSUMER = 1
 NO_CLOSE = 0x8  # there is no group to leave

@@ -16,7 +16,7 @@ import numpy as np
 from samovar.changelog.batches import objects
 from samovar.changelog.formats.record import deadline_rows
 from samovar.changelog.log import Records
-from samovar.patterns.native import Count, Handle, Messages, array_at, kernel, typed
+from samovar.native.kernel import Count, Handle, Messages, array_at, kernel, typed
 from samovar.state.store import Change
 
 INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)

@@ -23,7 +23,7 @@ import numpy as np
 from samovar.changelog.batches import Packed, header_bytes_of, nothing_up_to
 from samovar.changelog.log import Log, Reader, Records, TopicPartition
 from samovar.common.tunables import DEFAULTS
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.patterns.native import Int64s
+from samovar.native.kernel import Int64s
 from samovar.service.backtest.fold import Found
 
 HOUR_MS = 3_600_000

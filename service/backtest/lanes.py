@@ -14,8 +14,8 @@ import numpy as np
 from samovar.changelog.cursors import Cursor
 from samovar.changelog.formats.journal import SCHEMA, Entry
 from samovar.changelog.log import Log, TopicPartition
+from samovar.native.kernel import Batch, Int64s
 from samovar.patterns.matcher import END_OF_TIME
-from samovar.patterns.native import Batch, Int64s
 from samovar.patterns.order import Buffer, release
 from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.input.source import Intake

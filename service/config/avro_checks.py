@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from samovar.common.suggest import did_you_mean
+from samovar.native.opcodes import AVRO_OPS
 from samovar.patterns.avro_program import resolved
 from samovar.patterns.avro_schema import Map, Record, Schema, Union, kinds
-from samovar.patterns.opcodes import AVRO_OPS
 from samovar.patterns.schema import Schema as Fields
 from samovar.service.config.models import Stream
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from samovar.common.texts import counted
+from samovar.native.kernel import Other
 from samovar.patterns.compile import Program, compile_rules
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.follow import Story, follow, iso_time, key_candidates
 from samovar.patterns.matcher import Matches
-from samovar.patterns.native import Decoder, Other
 from samovar.patterns.reads import value_text
 from samovar.patterns.replay import BadLine, Lines, Replay
 from samovar.patterns.syntax import Rule

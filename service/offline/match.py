@@ -21,10 +21,10 @@ from samovar.common.errors import UsageError
 from samovar.common.progress import Progress
 from samovar.common.texts import counted
 from samovar.patterns.compile import CompileError, Program, compile_rules
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.habits import duration_text
 from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
 from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Counters, Matches, RuleFailure
-from samovar.patterns.native import Decoder
 from samovar.patterns.replay import BadLine, Late, Lines, Replay
 from samovar.patterns.schema import Schema
 

@@ -19,12 +19,10 @@ from samovar.common.errors import Refused
 from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
 from samovar.common.texts import counted
+from samovar.native.kernel import lines_of
 from samovar.patterns.avro_write import AvroValueError, Encoder
 from samovar.patterns.decode import Bad
-from samovar.patterns.native import (
-    Decoder,
-    lines_of,
-)
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.offline.match import Source, open_events

@@ -15,7 +15,7 @@ from samovar.changelog.broker.jars import OLDEST_JAVA, find_java
 from samovar.changelog.embedded.locks import holder, is_held
 from samovar.common.errors import Refused
 from samovar.common.texts import counted
-from samovar.patterns.native import kernel
+from samovar.native.kernel import kernel
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.findings import FAIL, OK, WARN, Finding, fine
 from samovar.state.errors import StoreError

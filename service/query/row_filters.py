@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.log import Records, TopicPartition
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 
 _Key = TypeVar("_Key")
 NEAR = 300  # offsets that are no further apart than this are read in one go
@@ -33,7 +33,7 @@ def rows_at(records: Records, offsets: Sequence[int]) -> list[int]:
 def equal(messages: Messages, text: bytes) -> NDArray[np.int64]:
     """Messages that are this text.
 
-    >>> from samovar.patterns.native import joined
+    >>> from samovar.native.kernel import joined
     >>> equal(joined([b"a1", b"", b"a2", b"a1", b"a12"]), b"a1").tolist()
     [0, 3]
     """
@@ -48,7 +48,7 @@ def equal(messages: Messages, text: bytes) -> NDArray[np.int64]:
 def containing(messages: Messages, text: bytes) -> NDArray[np.int64]:
     """Messages that have this text somewhere, found in all of the data at once; not across the end of one.
 
-    >>> from samovar.patterns.native import joined
+    >>> from samovar.native.kernel import joined
     >>> containing(joined([b"xa1", b"a", b"1", b"", b"a1a1"]), b"a1").tolist()
     [0, 4]
     """

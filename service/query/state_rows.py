@@ -1,4 +1,4 @@
-"""What can be read of a state's rows without its rule: format 1 of patterns/kernel/rows.cpp, as drawn there.
+"""What can be read of a state's rows without its rule: format 1 of native/match/rows.cpp, as drawn there.
 
 Of a rule's state: when it is due and when it last alerted. Of a history function's, which is nothing but a queue of
 events with one value each: all of it.

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from samovar.native.kernel import Batch, Int64s, Other, joined
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.follow import Names, Story, follow, follow_from, iso_time, listed
 from samovar.patterns.habits import duration_text
 from samovar.patterns.matcher import Matches, States, step
-from samovar.patterns.native import Batch, Int64s, Other, joined
 from samovar.patterns.replay import Replay, gathered
 from samovar.patterns.spans import reach_ms
 from samovar.patterns.syntax import Rule, Scalar

@@ -20,7 +20,7 @@ from samovar.changelog.log import Append, Delivery, Headers, Joining, Log, Membe
 from samovar.changelog.partitioner import key_texts, partition_of
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.dead_letters import Letter, Wanted, letters_of, topic_of_letters
 from samovar.service.topology.plans import input_of

@@ -18,9 +18,10 @@ from samovar.changelog.spark.connector_log import Feed, Range
 from samovar.changelog.spark.source import BATCH_ROWS
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
+from samovar.native.kernel import Other
 from samovar.patterns import avro_schema as avro
 from samovar.patterns.decode import CODES
-from samovar.patterns.native import Decoder, Other
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.spark.frame_rules import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from samovar.changelog.schema_registry import Registry
+from samovar.native.kernel import Int64s
 from samovar.patterns.avro import Avro, Listed
 from samovar.patterns.avro_schema import Schema
 from samovar.patterns.avro_write import Encoder
-from samovar.patterns.native import Decoder, Int64s
+from samovar.patterns.decoder import Decoder
 from samovar.service.config.models import Stream
 from samovar.tasks.model.plan import Decoding
 

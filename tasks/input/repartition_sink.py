@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from samovar.changelog.formats.forwarded import Mark, pack_events, pack_mark
 from samovar.changelog.formats.record import Told
 from samovar.changelog.log import Append, Pair, Records
-from samovar.patterns.native import Messages
+from samovar.native.kernel import Messages
 from samovar.patterns.order import NO_TIME
 from samovar.tasks.input.source import Fed, Intake
 from samovar.tasks.model.plan import Forward

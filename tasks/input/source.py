@@ -22,7 +22,8 @@ from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.partitioner import key_texts, misplaced_rows
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
-from samovar.patterns.native import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Decoder, Int32s
+from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int32s
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
 from samovar.tasks.input.placement import MISPLACED, MOVED, is_on, is_on_at, needed_turns
 from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet

@@ -14,7 +14,7 @@ from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Headers, Pair, Records
 from samovar.changelog.partitioner import key_text
 from samovar.common.tunables import DEFAULTS, Tunables
-from samovar.patterns.native import Batch
+from samovar.native.kernel import Batch
 from samovar.tasks.input.repartition_source import Receiver
 from samovar.tasks.input.source import Fed, Intake
 from samovar.tasks.model.plan import InputSpec

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.common.wire import stored
 from samovar.patterns.compile import Program
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
-from samovar.patterns.native import Decoder
 from samovar.tasks.model.user_spec import TaskSpec
 
 # Of the fields to take, and the fields of time and type; without the last, the type of all events.

@@ -15,7 +15,7 @@ import numpy as np
 from samovar.changelog.batches import Packed
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Append, Headers
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.patterns.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change

@@ -10,7 +10,7 @@ import pytest
 
 from samovar.changelog.batches import Packed
 from samovar.changelog.restore.latest_by_key import Newest, NewestTable
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.state.errors import StoreDamaged, StoreError
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore

@@ -18,7 +18,7 @@ from samovar.changelog.formats.journal import pack_entry, unpack_entry
 from samovar.changelog.formats.record import FOLLOWING, POSITION, ROW, ROW_FORMAT
 from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.service.cli.main import run
 from samovar.state import snapshots
 from tests.faults import world

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from samovar.patterns.kernel.build import SANITIZE_FLAGS, SANITIZED, BuildError, build_sanitized, run
+from samovar.native.build import SANITIZE_FLAGS, SANITIZED, BuildError, build_sanitized, run
 from tests.kernel.clang import ADVICE, find_clang, runtime_of, write_symbolizer
 
 HERE = Path(__file__).resolve().parent

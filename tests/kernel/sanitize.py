@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from samovar.patterns.kernel.build import SANITIZED, BuildError, build_sanitized
+from samovar.native.build import SANITIZED, BuildError, build_sanitized
 from tests.kernel.clang import ADVICE, find_clang, library_of, runtime_of, write_symbolizer
 
 REPORT = SANITIZED.parent / "report"  # with a number behind it: pytest keeps what a test writes, and ends with it

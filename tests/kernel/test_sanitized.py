@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from samovar.patterns.kernel.build import build_sanitized
+from samovar.native.build import build_sanitized
 from tests.kernel import fuzz, sanitize
 from tests.kernel.clang import ADVICE, find_clang
 from tests.kernel.seeds import write_seeds
@@ -51,7 +51,8 @@ def test_a_finding_is_one(clang: str) -> None:
     """That sanitizers are at work at all: a read behind the end of what is there ends the process with a report."""
     script = """
 import numpy as np
-from samovar.patterns.native import Decoder, joined
+from samovar.native.kernel import joined
+from samovar.patterns.decoder import Decoder
 decoder = Decoder(["x"])
 batch = decoder.batch()
 decoder.decode(batch, joined([b'{"type": "a", "ts": 1}']))

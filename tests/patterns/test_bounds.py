@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from samovar.native.kernel import Batch
 from samovar.patterns.matcher import (
     NEVER,
     BatchTooLarge,
@@ -19,7 +20,6 @@ from samovar.patterns.matcher import (
     find_matches,
     step,
 )
-from samovar.patterns.native import Batch
 from tests import oracle
 from tests.matching import Options, arrived, find, in_order, matches_of, program_of, rules_of
 

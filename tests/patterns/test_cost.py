@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from samovar.native.kernel import joined
 from samovar.patterns.compile import compile_rules
 from samovar.patterns.cost import TEXT_BYTES, cost
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, States, step
-from samovar.patterns.native import Decoder, joined
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.syntax import Rule
 from tests.strategies import rules_and_events

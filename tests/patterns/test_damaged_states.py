@@ -45,7 +45,7 @@ def stored(program: Program, events: list[dict[str, Any]]) -> dict[bytes, bytes]
 
 
 def varint(number: int) -> bytes:
-    """A whole number as kernel/pack.h writes it."""
+    """A whole number as native/match/pack.h writes it."""
     rest, out = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while rest >= 128:
         out.append(rest & 127 | 128)

@@ -14,8 +14,8 @@ from random import Random
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from samovar.native.kernel import kernel
 from samovar.patterns.decode import CODES
-from samovar.patterns.native import kernel
 from tests.patterns.decoding import GOOD, assert_same, decode, decoder
 
 NAMES = ["x", "a", "b", "c", "d", "a.b", "b.c", "c.d", "a.b.c", "b.c.d", "a.b.c.d", "ts", "type", "", "é"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from samovar.patterns import native
-from samovar.patterns.kernel import build
+from samovar.native import build
+from samovar.native import kernel as native
 
 SOURCE = """
 #include <string>
@@ -25,9 +25,9 @@ extern "C" __attribute__((visibility("default"))) long answer() {
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kernel folder of its own, with one source file."""
-    folder = tmp_path / "patterns" / "kernel"
+    folder = tmp_path / "native" / "match"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(build, "KERNEL", folder)
+    monkeypatch.setattr(build, "KERNEL", folder.parent)
     monkeypatch.setattr(build, "LIBRARY", folder.parent / "_kernel.so")
     write(folder, "0")
     return folder
@@ -57,7 +57,7 @@ def test_a_failed_build_says_why_and_leaves_the_old_library(kernel: Path) -> Non
     with pytest.raises(build.BuildError, match="no_such_name"):
         build.build()
     assert answer() == 42
-    assert {path.name for path in kernel.parent.iterdir()} == {"_kernel.so", "_kernel.hash", "kernel"}
+    assert {path.name for path in kernel.parent.iterdir()} == {"_kernel.so", "_kernel.hash", "match"}
 
 
 def test_a_symbol_that_nobody_supplies_fails_the_build(kernel: Path) -> None:

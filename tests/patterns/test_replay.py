@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.common.tunables import Tunables
+from samovar.native.kernel import Batch
 from samovar.patterns.compile import Program, compile_rules
 from samovar.patterns.constants import duration_ms
-from samovar.patterns.native import Batch, Decoder
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.replay import BadLine, Late, Lines, Replay
 from samovar.patterns.rulefile import load_text
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from samovar.native.kernel import joined
 from samovar.patterns.compile import compile_rules
+from samovar.patterns.decoder import Decoder
 from samovar.patterns.follow import Story, follow, key_candidates
 from samovar.patterns.matcher import Matches
-from samovar.patterns.native import Decoder, joined
 from samovar.patterns.replay import Lines, Replay
 from samovar.patterns.rulefile import load_text
 from samovar.patterns.why import Told, explain

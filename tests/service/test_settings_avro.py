@@ -11,7 +11,7 @@ import pytest
 
 from samovar.common.errors import Refused
 from samovar.patterns.avro import AvroDecoder, Listed
-from samovar.patterns.native import Decoder
+from samovar.patterns.decoder import Decoder
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
 from samovar.service.topology.encoding import avro_of, decoding_of
 from samovar.service.topology.ruleset import rules_of

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
-from samovar.patterns.native import Messages, data_of
+from samovar.native.kernel import Messages, data_of
 from tests.simulation.broker import StoredRecord
 
 
@@ -59,6 +59,6 @@ class MemoryRecords:
 
 
 def _messages(parts: Sequence[bytes]) -> Messages:
-    """For a few of them this takes a third of what `samovar.patterns.native.joined` does."""
+    """For a few of them this takes a third of what `samovar.native.kernel.joined` does."""
     bounds = np.array([0, *accumulate(map(len, parts))], np.int64)
     return Messages(data_of(b"".join(parts)), bounds[:-1], bounds[1:])

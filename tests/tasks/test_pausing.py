@@ -11,7 +11,7 @@ import pytest
 
 from samovar.changelog.log import TopicPartition
 from samovar.common.tunables import Tunables
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import InputSpec
 from samovar.tasks.runtime.backpressure import Pausing

@@ -13,7 +13,8 @@ from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.record import Input, Position, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_of
-from samovar.patterns.native import Decoder, joined
+from samovar.native.kernel import joined
+from samovar.patterns.decoder import Decoder
 from samovar.tasks.input.placement import is_on, is_on_at, needed_turns
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import InputSpec

@@ -19,7 +19,7 @@ from samovar.changelog.formats.journal import Entry
 from samovar.changelog.formats.record import Position, pack_position, unpack_position
 from samovar.changelog.log import TopicPartition
 from samovar.common.tunables import Tunables
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.tasks.input.repartition_source import Receiver
 from samovar.tasks.model.plan import InputSpec
 

@@ -12,7 +12,7 @@ import pytest
 from samovar.changelog.formats.forwarded import FORMAT, HEAD_BYTES, Mark, heads_of, marks_of
 from samovar.changelog.log import Append
 from samovar.common.errors import Refused
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from tests.faults.comparing import header, shown
 from tests.faults.harness import Service
 from tests.faults.stage import Stage, Staging, ids

@@ -14,7 +14,7 @@ import pytest
 from samovar.changelog.formats.forwarded import Mark, heads_of, marks_of
 from samovar.changelog.log import Append
 from samovar.common.errors import Refused
-from samovar.patterns.native import joined
+from samovar.native.kernel import joined
 from samovar.service.ops.metrics_list import COUNTS
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.tasks.runtime.stream_task import Life

@@ -1,0 +1,1 @@
+"""The compiled kernel, in C++, and the one module that loads it."""

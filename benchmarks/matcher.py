@@ -26,11 +26,11 @@ from rich.table import Table
 from benchmarks.figures import machine, number
 from benchmarks.stream import LISTED, W1, W2, Purchases, many_rules, purchases, write_lines
 from samovar.native.kernel import Messages, lines_of
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.matcher import States, step
-from samovar.patterns.rulefile import load_paths, load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import States, step
+from samovar.patterns.rulefile.rule_file import load_paths, load_text
+from samovar.patterns.syntax.tree import Rule
 
 ROWS = 131_072
 TIMES = 3  # a figure is the best of so many runs: others use this machine too

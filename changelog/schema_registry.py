@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.patterns.avro_schema import AvroSchemaError, Schema, parse_schema
+from samovar.patterns.engine.avro.schema import AvroSchemaError, Schema, parse_schema
 
 Made = TypeVar("Made")
 

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from samovar.native.kernel import Batch, joined
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.constants import duration_ms
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.findings import Finding
-from samovar.patterns.loading import load_set, rendered
-from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches
-from samovar.patterns.replay import Late, Lines, Replay
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches
+from samovar.patterns.engine.replay import Late, Lines, Replay
 from samovar.patterns.result import BadEvent, Match, Result
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import Rule
+from samovar.patterns.rulefile.loading import load_set, rendered
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.constants import duration_ms
+from samovar.patterns.syntax.findings import Finding
+from samovar.patterns.syntax.tree import Rule
 
 BLOCK_BYTES = 4 << 20
 ROWS_A_BATCH = 16_384
@@ -179,7 +179,7 @@ def _batches(
         return
     if isinstance(events, Mapping):
         raise TypeError("one event alone: give a list of them")
-    from samovar.patterns import frames  # noqa: PLC0415 - pyarrow takes longer to import than all the rest
+    from samovar.patterns.engine import frames  # noqa: PLC0415 - pyarrow takes longer to import than all the rest
 
     if not frames.is_frame(events):
         first, events = _peeked(events)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from samovar.patterns.follow import iso_time
-from samovar.patterns.matcher import Counters
-from samovar.patterns.replay import Late
-from samovar.patterns.syntax import Scalar
+from samovar.patterns.engine.matcher import Counters
+from samovar.patterns.engine.replay import Late
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.patterns.syntax.tree import Scalar
 
 SHOWN_MATCHES = 20
 

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 from samovar.changelog.formats.journal import Entry, unpack_entry
 from samovar.changelog.partitioner import key_text
-from samovar.patterns.decode import RefusedError, lookup, time_of
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.decode import RefusedError, lookup, time_of
+from samovar.patterns.engine.order import NO_TIME
 from samovar.service.offline.trial import (
     BadTestError,
     Emitted,

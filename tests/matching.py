@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import BOOL, FLOAT, INT, TEXT, Batch, address_of, joined, kernel
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.matcher import END_OF_TIME, States, step
-from samovar.patterns.replay import Late, Replay
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import END_OF_TIME, States, step
+from samovar.patterns.engine.replay import Late, Replay
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule
 
 Fields: TypeAlias = Mapping[str, Any]
 Match: TypeAlias = dict[str, Any]

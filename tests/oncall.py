@@ -21,7 +21,7 @@ from samovar.changelog.formats.record import FOLLOWING, pack_following
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import partition_of
 from samovar.changelog.restore.restore import following_of
-from samovar.patterns.matcher import encode_key
+from samovar.patterns.engine.matcher import encode_key
 from samovar.service.cli.main import app
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile

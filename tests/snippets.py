@@ -27,8 +27,8 @@ from unittest.mock import patch
 
 import pytest
 
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.ruletest import run_tests
+from samovar.patterns.rule_tests import run_tests
+from samovar.patterns.rulefile.rule_file import load_text
 from samovar.service.cli import main as cli
 
 _BLOCK = re.compile(

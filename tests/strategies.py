@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.rulefile.rule_file import load_text
 from tests.rule_texts import has_overlap_any, rule_text
 
 Fields: TypeAlias = dict[str, Any]

@@ -10,8 +10,8 @@ import pytest
 
 from samovar.common.tunables import Tunables
 from samovar.native.kernel import Batch
-from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, States, step
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.matcher import END_OF_TIME, States, step
 from tests.matching import Fields, Match, Options, Store, arrived, as_set, in_order, loaded, part, program_of
 from tests.strategies import random_rule
 from tests.test_cases import CASES, read_case

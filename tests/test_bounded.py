@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from samovar.native.kernel import Batch
-from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, States, step
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.matcher import END_OF_TIME, States, step
 from tests.matching import arrived, batch_of_arrays, in_order, program_of
 
 KEYS = 1_000_000

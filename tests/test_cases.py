@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule
 from tests import oracle
 from tests.matching import Options, arrived, replayed
 

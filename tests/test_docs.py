@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from samovar.patterns.api import Rules
-from samovar.patterns.functions import AGGREGATES, FUNCTIONS, HISTORY
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.functions import AGGREGATES, FUNCTIONS, HISTORY
 from tests.snippets import Block, blocks_of, run_document, write_files
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.patterns.decode import CODES
+from samovar.patterns.engine.decode import CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "errors.md"

@@ -12,8 +12,8 @@ from time import thread_time
 import numpy as np
 import pytest
 
-from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, Counters, States, step
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.matcher import END_OF_TIME, MAX_EVENTS, Counters, States, step
 from tests.matching import Options, batch_of_arrays, find, program_of
 
 EVENTS = 1_000_000

@@ -19,10 +19,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from samovar.native.kernel import Batch
-from samovar.patterns import syntax
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.matcher import States, step
-from samovar.patterns.syntax import AggregateForm, Rule
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.matcher import States, step
+from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax.tree import AggregateForm, Rule
 from tests import oracle
 from tests.matching import (
     Match,

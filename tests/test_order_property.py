@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.native.kernel import Batch, kernel
-from samovar.patterns.order import NO_TIME, Buffer, Partition, drain, order
+from samovar.patterns.engine.order import NO_TIME, Buffer, Partition, drain, order
 
 
 class Row(NamedTuple):

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.replay import BadLine, Lines, Replay
-from samovar.patterns.rulefile import Loaded, load_paths
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import Expected, Rule, RuleTest
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.replay import BadLine, Lines, Replay
+from samovar.patterns.rulefile.rule_file import Loaded, load_paths
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.tree import Expected, Rule, RuleTest
 from samovar.service.offline.generate import START_MS, generate
 from samovar.service.offline.score import detects, read_labels, score
 from samovar.service.offline.synth import fraud as synth_fraud

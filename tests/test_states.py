@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, StateError, States, step
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.matcher import END_OF_TIME, StateError, States, step
 from tests.matching import Options, Rows, Store, arrived, batch_of_arrays, in_order, loaded, part, program_of
 from tests.strategies import FIRST_TIME, random_events, random_rule
 from tests.tunables import tiny

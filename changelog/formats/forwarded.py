@@ -33,7 +33,7 @@ FORMAT = 1
 NO_FORMAT = 32  # and above: texts begin so, and no version of ours
 EVENT, MARK = 0, 1
 SILENT = 1
-NO_TIME = -(1 << 62)  # as samovar.patterns.order has it
+NO_TIME = -(1 << 62)  # as samovar.patterns.engine.order has it
 HEAD = np.dtype(
     [("format", "u1"), ("kind", "u1"), ("flags", "<u2"), ("partition", "<u4"), ("offset", "<i8"), ("time", "<i8")]
 )

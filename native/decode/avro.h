@@ -1,6 +1,6 @@
 // Avro messages to the rows of a batch: one verdict a message, never an exception, nothing skipped in silence.
 //
-// patterns/avro_program.py resolves a writer's schema against the reader's and writes what is left to do as words, here
+// patterns/engine/avro/program.py resolves a writer's schema against the reader's and writes what is left to do as words, here
 // a program: nodes, one after the other, each an operation and its operands. A node is named by the place of its first
 // word. Word 0 is the root, word 1 the number of records; `blob` holds the texts.
 //
@@ -38,7 +38,7 @@ enum Form : int64_t {
 #define AVRO_FORM(name, word) name,
 #include "match/opcodes.def"
 };
-// Why bytes are no Avro; the order is that of REASONS in patterns/avro.py.
+// Why bytes are no Avro; the order is that of REASONS in patterns/engine/avro/codec.py.
 enum class Reason : uint32_t {
   NONE,
   ENDS_EARLY,

@@ -2,7 +2,7 @@
 //
 // The whole message is checked against RFC 8259, also the fields that no rule reads; on top of it: an object at the
 // top, at most 64 levels, no lone surrogates, no numbers beyond double. Of equal names in an object the last counts.
-// patterns/decode.py is the same in plain Python; tests hold the two equal.
+// patterns/engine/decode.py is the same in plain Python; tests hold the two equal.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace samovar {
 
-// The order is that of CODES in patterns/decode.py. Where a message has several faults: bad UTF-8 comes first, then
+// The order is that of CODES in patterns/engine/decode.py. Where a message has several faults: bad UTF-8 comes first, then
 // the first fault of structure, then the rest as listed.
 enum class Code : uint32_t {
   OK,

@@ -1,5 +1,5 @@
 // What happened to one key, for the person who asks why a rule did or did not fire. Each note is a line of JSON, and
-// patterns/why.py reads them. A run without tracing never comes here.
+// patterns/explain/why.py reads them. A run without tracing never comes here.
 #pragma once
 #include <string>
 

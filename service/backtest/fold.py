@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from samovar.changelog.formats.journal import Entry, standing
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.matcher import Matches
-from samovar.patterns.order import NO_TIME
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.matcher import Matches
+from samovar.patterns.engine.order import NO_TIME
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.lanes import Lane, Seen, Stretch, merged
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.plans import input_of

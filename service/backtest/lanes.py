@@ -15,8 +15,8 @@ from samovar.changelog.cursors import Cursor
 from samovar.changelog.formats.journal import SCHEMA, Entry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.native.kernel import Batch, Int64s
-from samovar.patterns.matcher import END_OF_TIME
-from samovar.patterns.order import Buffer, release
+from samovar.patterns.engine.matcher import END_OF_TIME
+from samovar.patterns.engine.order import Buffer, release
 from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import Plan

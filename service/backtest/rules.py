@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.errors import Refused
-from samovar.patterns.event_types import brackets_of
-from samovar.patterns.findings import Finding, render
-from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.spans import lasting_ms
-from samovar.patterns.syntax import Expr, History, Overlap, Rule, Session, walk
-from samovar.patterns.syntax import Sequence as SequenceForm
+from samovar.patterns.rulefile.loading import RuleSet, SettingError, load_set, rendered
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.event_types import brackets_of
+from samovar.patterns.semantics.versioning import lasting_ms
+from samovar.patterns.syntax.findings import Finding, render
+from samovar.patterns.syntax.tree import Expr, History, Overlap, Rule, Session, walk
+from samovar.patterns.syntax.tree import Sequence as SequenceForm
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.ruleset import BadRules, check_types, lists_of, schema_of
 from samovar.service.topology.stages import stages_of, streams_of

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.follow import iso_time
-from samovar.patterns.matcher import END_OF_TIME
-from samovar.patterns.order import NO_TIME
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.matcher import END_OF_TIME
+from samovar.patterns.engine.order import NO_TIME
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.compare import Compared, Marks, compare, marks_of
 from samovar.service.backtest.current import Current, Reached, reached, read_current
 from samovar.service.backtest.examples import Example, with_events

@@ -115,7 +115,7 @@ def generate(
 
 
 def milliseconds(option: str, text: str) -> int:
-    from samovar.patterns.constants import duration_ms
+    from samovar.patterns.syntax.constants import duration_ms
 
     ms = duration_ms(text)
     if ms is None:
@@ -124,7 +124,7 @@ def milliseconds(option: str, text: str) -> int:
 
 
 def instant(option: str, text: str) -> int:
-    from samovar.patterns.decode import RefusedError, time_of
+    from samovar.patterns.engine.decode import RefusedError, time_of
 
     try:
         return time_of(text)
@@ -133,7 +133,7 @@ def instant(option: str, text: str) -> int:
 
 
 def read_schema(path: str) -> Any:
-    from samovar.patterns.schema import Schema
+    from samovar.patterns.semantics.schema import Schema
 
     try:
         return Schema.parse(read_text("--schema", path))
@@ -143,7 +143,7 @@ def read_schema(path: str) -> Any:
 
 def read_param(text: str) -> tuple[str, Any]:
     """`limit=200`: typed as in YAML 1.2; text in double or single quotes is text."""
-    from samovar.patterns.yamltext import core_value
+    from samovar.patterns.syntax.yaml import core_value
 
     name, equals, value = text.partition("=")
     if not (name and equals):
@@ -155,7 +155,7 @@ def read_param(text: str) -> tuple[str, Any]:
 
 def read_list(text: str) -> tuple[str, list[Any]]:
     """`risky=FILE`: a value a line, typed as in YAML 1.2, but digits with a leading zero stay text."""
-    from samovar.patterns.yamltext import core_value
+    from samovar.patterns.syntax.yaml import core_value
 
     name, equals, path = text.partition("=")
     if not (name and equals):

@@ -13,10 +13,10 @@ from typing import IO, Any, TypeAlias
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused, UsageError
 from samovar.common.progress import Progress
-from samovar.patterns.findings import render
-from samovar.patterns.follow import iso_time
-from samovar.patterns.loading import load_given
-from samovar.patterns.syntax import Rule
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.patterns.rulefile.loading import load_given
+from samovar.patterns.syntax.findings import render
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.run import backtest
 from samovar.service.cli.offline import instant
 from samovar.service.config.loading import load_service

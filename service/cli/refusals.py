@@ -18,7 +18,7 @@ def told(*, as_json: bool = False) -> Iterator[None]:
     """Everything that a command may refuse, written to standard error."""
     from samovar.changelog.schema_registry import RegistryUnavailable
     from samovar.common.errors import LogUnavailable, Refused, UsageError
-    from samovar.patterns.matcher import RuleFailure
+    from samovar.patterns.engine.matcher import RuleFailure
     from samovar.state.errors import StoreError
 
     try:

@@ -54,7 +54,7 @@ def rules_explain(
     format: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TEXT,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
-    from samovar.patterns.rulefile import load_path
+    from samovar.patterns.rulefile.rule_file import load_path
     from samovar.service.rules import explain as explaining
 
     loaded = load_path(file)

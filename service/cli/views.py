@@ -107,7 +107,7 @@ def _lines(found: list[Listed]) -> list[str]:
 
 
 def _state(each: Listed) -> str:
-    from samovar.patterns.follow import iso_time
+    from samovar.patterns.explain.key_trace import iso_time
 
     made = each.manifest
     if made is None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.avro_schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
+from samovar.patterns.engine.avro.schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
 from samovar.service.config.types import Model, is_secret, read_client_value, read_path, revealed, shown, wrong
 
 MAX_ID = 2**32 - 1

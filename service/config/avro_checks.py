@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from samovar.common.suggest import did_you_mean
 from samovar.native.opcodes import AVRO_OPS
-from samovar.patterns.avro_program import resolved
-from samovar.patterns.avro_schema import Map, Record, Schema, Union, kinds
-from samovar.patterns.schema import Schema as Fields
+from samovar.patterns.engine.avro.program import resolved
+from samovar.patterns.engine.avro.schema import Map, Record, Schema, Union, kinds
+from samovar.patterns.semantics.schema import Schema as Fields
 from samovar.service.config.models import Stream
 
 

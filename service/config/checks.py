@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.schema import TYPES, Schema
+from samovar.patterns.semantics.schema import TYPES, Schema
 from samovar.service.config.avro_checks import avro_faults
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile, Stream
 from samovar.service.config.task_checks import emit_topics, task_faults

@@ -22,10 +22,10 @@ from typing import Any, TypeAlias, get_args
 from pydantic import BaseModel
 
 from samovar.common.errors import Refused
-from samovar.patterns.findings import Report
-from samovar.patterns.source import whole
-from samovar.patterns.syntax import Span
-from samovar.patterns.yamltext import List, Map, Node, plain_data, read
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.positions import whole
+from samovar.patterns.syntax.tree import Span
+from samovar.patterns.syntax.yaml import List, Map, Node, plain_data, read
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
 from samovar.service.config.types import is_secret
 

@@ -20,10 +20,10 @@ from pydantic_core import ErrorDetails
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.findings import Finding, Report, render
-from samovar.patterns.source import whole
-from samovar.patterns.syntax import Span
-from samovar.patterns.yamltext import List, Map, Node, Text, read
+from samovar.patterns.syntax.findings import Finding, Report, render
+from samovar.patterns.syntax.positions import whole
+from samovar.patterns.syntax.tree import Span
+from samovar.patterns.syntax.yaml import List, Map, Node, Text, read
 from samovar.service.config.checks import faults
 from samovar.service.config.layers import Given, allowed_names, from_environment, from_flags, giving, layered, place_of
 from samovar.service.config.models import ServiceFile

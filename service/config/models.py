@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationI
 from samovar.changelog.log import Delivery
 from samovar.common.suggest import nearest
 from samovar.common.tunables import Tunables
-from samovar.patterns.findings import Report
-from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
-from samovar.patterns.source import whole
-from samovar.patterns.yamltext import plain_data, read
+from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.positions import whole
+from samovar.patterns.syntax.yaml import plain_data, read
 from samovar.service.config.avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
 from samovar.service.config.http import HttpSettings
 from samovar.service.config.run import RunSettings

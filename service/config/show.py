@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from samovar.patterns.findings import to_json, visible
-from samovar.patterns.habits import duration_text
-from samovar.patterns.yamltext import Map, Node
+from samovar.common.times import duration_text
+from samovar.patterns.syntax.findings import to_json, visible
+from samovar.patterns.syntax.yaml import Map, Node
 from samovar.service.config.layers import giving, unknown_variables
 from samovar.service.config.loading import BadServiceFile, Loaded, load
 from samovar.service.config.types import FOREVER, is_secret

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from samovar.changelog.log import Delivery
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.constants import duration_ms
-from samovar.patterns.habits import unit_hint
+from samovar.common.times import unit_hint
+from samovar.patterns.syntax.constants import duration_ms
 
 FOREVER = -1  # as Kafka writes a retention without an end
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samovar.changelog.log import Records, TopicPartition
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.replay import Replay
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.replay import Replay
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.index import key_text
 from samovar.service.masking.fields import Masks
 from samovar.service.query.why import decoders_of

@@ -11,8 +11,8 @@ from samovar.changelog.log import Append
 from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
 from samovar.native.kernel import lines_of
-from samovar.patterns.avro_write import AvroValueError
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.avro.write import AvroValueError
+from samovar.patterns.engine.decoder import Decoder
 from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.topology.encoding import encoder_of, slices
 from samovar.service.topology.topics import counted_topics, partitions_of

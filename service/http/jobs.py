@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from samovar.common.errors import Fenced, LogUnavailable, Refused
-from samovar.patterns.matcher import RuleFailure
+from samovar.patterns.engine.matcher import RuleFailure
 from samovar.service.http import problems as http_problems
 
 RUNNING_MOST = 2

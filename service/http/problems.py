@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
-from samovar.patterns.matcher import RuleFailure
+from samovar.patterns.engine.matcher import RuleFailure
 from samovar.state.errors import StoreError
 
 MEDIA_TYPE = "application/problem+json"

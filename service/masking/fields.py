@@ -18,8 +18,8 @@ from operator import itemgetter
 from typing import Any
 
 from samovar.common.errors import Refused
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Expr, History, Rule
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Expr, History, Rule
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.lineage import Flow, RuleFlows, compared, flow_of, flows_of, marked_in
 

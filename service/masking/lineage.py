@@ -17,8 +17,8 @@ from enum import IntEnum
 from itertools import zip_longest
 from typing import TypeAlias
 
-from samovar.patterns.event_types import brackets_of
-from samovar.patterns.syntax import (
+from samovar.patterns.semantics.event_types import brackets_of
+from samovar.patterns.syntax.tree import (
     Aggregate,
     Binary,
     Call,

@@ -26,8 +26,8 @@ from rich.markup import escape
 
 from samovar.changelog.log import Log, Reader, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.follow import iso_time
-from samovar.patterns.syntax import Rule
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.runtime.processes import stopping

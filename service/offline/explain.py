@@ -8,14 +8,14 @@ from typing import IO
 
 from samovar.common.texts import counted
 from samovar.native.kernel import Other
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.follow import Story, follow, iso_time, key_candidates
-from samovar.patterns.matcher import Matches
-from samovar.patterns.reads import value_text
-from samovar.patterns.replay import BadLine, Lines, Replay
-from samovar.patterns.syntax import Rule
-from samovar.patterns.why import explain as explained
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import Matches
+from samovar.patterns.engine.replay import BadLine, Lines, Replay
+from samovar.patterns.explain.captured_operands import value_text
+from samovar.patterns.explain.key_trace import Story, follow, iso_time, key_candidates
+from samovar.patterns.explain.why import explain as explained
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.offline.match import BAD_LINES, FINE, USAGE, Options, Source, open_events
 
 SHOWN_EVENTS = 200

@@ -20,13 +20,13 @@ from typing import IO, Any, cast
 from samovar.common.errors import UsageError
 from samovar.common.progress import Progress
 from samovar.common.texts import counted
-from samovar.patterns.compile import CompileError, Program, compile_rules
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.habits import duration_text
-from samovar.patterns.loading import RuleSet, SettingError, load_set, rendered
-from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Counters, Matches, RuleFailure
-from samovar.patterns.replay import BadLine, Late, Lines, Replay
-from samovar.patterns.schema import Schema
+from samovar.common.times import duration_text
+from samovar.patterns.engine.compile import CompileError, Program, compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Counters, Matches, RuleFailure
+from samovar.patterns.engine.replay import BadLine, Late, Lines, Replay
+from samovar.patterns.rulefile.loading import RuleSet, SettingError, load_set, rendered
+from samovar.patterns.semantics.schema import Schema
 
 FINE, RULE_ERRORS, USAGE, BAD_LINES = 0, 1, 2, 3
 BLOCK_BYTES = 4 << 20

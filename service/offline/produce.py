@@ -20,10 +20,10 @@ from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
 from samovar.common.texts import counted
 from samovar.native.kernel import lines_of
-from samovar.patterns.avro_write import AvroValueError, Encoder
-from samovar.patterns.decode import Bad
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
+from samovar.patterns.engine.avro.write import AvroValueError, Encoder
+from samovar.patterns.engine.decode import Bad
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.offline.match import Source, open_events
 from samovar.service.topology.encoding import encoder_of, slices

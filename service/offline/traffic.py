@@ -20,7 +20,7 @@ from samovar.changelog.log import Append, Delivery, Joining, Log, Member, Pair, 
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.progress import Progress
 from samovar.common.wire import from_wire, stored, to_wire
-from samovar.patterns.avro_write import Encoder
+from samovar.patterns.engine.avro.write import Encoder
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.synth.live import Arrival, Feed, Recipe, keys_for
 from samovar.service.topology.encoding import encoder_of

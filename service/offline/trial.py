@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.constants import duration_ms
-from samovar.patterns.findings import render
-from samovar.patterns.loading import SettingError, load_set, rendered
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.rulefile.loading import SettingError, load_set, rendered
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.constants import duration_ms
+from samovar.patterns.syntax.findings import render
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import Stream
 from samovar.service.topology.plans import input_of, plans_of

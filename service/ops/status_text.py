@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samovar.patterns.follow import iso_time
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.ops.status import ContainerStatus, ServiceStatus, TaskStatus
 
 

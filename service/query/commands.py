@@ -14,9 +14,9 @@ from samovar.changelog.formats.record import POSITION, ROW, USER, Position, key_
 from samovar.changelog.log import Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.follow import iso_time
-from samovar.patterns.matcher import decode_key
-from samovar.patterns.syntax import Scalar
+from samovar.patterns.engine.matcher import decode_key
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.patterns.syntax.tree import Scalar
 from samovar.service.query.events import Events, Place
 from samovar.service.query.state_rows import UnreadableError, head_of
 from samovar.service.query.state_view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of

@@ -21,7 +21,7 @@ import numpy as np
 from samovar.changelog.cursors import Part
 from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.decode import RefusedError, time_of
+from samovar.patterns.engine.decode import RefusedError, time_of
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.query.read import unpacked
 from samovar.service.query.row_filters import NEAR, parts_of, rounds, rows_at

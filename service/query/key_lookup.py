@@ -20,7 +20,7 @@ from samovar.service.query.context import QueryContext
 from samovar.service.query.local_state import keys_here
 
 if TYPE_CHECKING:
-    from samovar.patterns.syntax import Rule
+    from samovar.patterns.syntax.tree import Rule
     from samovar.service.query.rule_cache import Loaded
 
 LOOKED_THROUGH = 20_000  # keys that have state

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from samovar.changelog.formats.record import ROW, row_parts
 from samovar.changelog.partitioner import key_text as record_key
 from samovar.changelog.partitioner import partition_of
-from samovar.patterns.compile import RulePlan
-from samovar.patterns.matcher import decode_key
-from samovar.patterns.syntax import Field, History, Scalar
-from samovar.patterns.unparse import unparse
+from samovar.patterns.engine.compile import RulePlan
+from samovar.patterns.engine.matcher import decode_key
+from samovar.patterns.syntax.tree import Field, History, Scalar
+from samovar.patterns.syntax.unparse import unparse
 from samovar.service.alerts.index import key_text
 from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.masking.lineage import Flow

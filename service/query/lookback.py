@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Records, TopicPartition
 from samovar.changelog.partitioner import key_text, partition_of
-from samovar.patterns.syntax import Rule, Scalar
+from samovar.patterns.syntax.tree import Rule, Scalar
 from samovar.service.config.models import Stream
 from samovar.service.query.events import Event, Events, Place
 from samovar.service.query.row_filters import containing, equal

@@ -26,8 +26,8 @@ from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Bounds, Headers, Log, Reader, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.decode import RefusedError, time_of
-from samovar.patterns.findings import visible
+from samovar.patterns.engine.decode import RefusedError, time_of
+from samovar.patterns.syntax.findings import visible
 from samovar.service.config.checks import topics_by_place
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
 from samovar.service.config.task_checks import emit_topics

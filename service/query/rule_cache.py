@@ -17,9 +17,9 @@ from samovar.changelog.formats import rules_topic
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
-from samovar.patterns.version import version_of
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.versioning import version_of
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.version_start import rule_that_ran
 from samovar.service.topology.rule_registry import Rulebook, RuleEntry, book_of

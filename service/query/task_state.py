@@ -17,7 +17,7 @@ from typing import Any
 
 from samovar.changelog.formats.journal import Entry
 from samovar.changelog.formats.record import POSITION
-from samovar.patterns.follow import iso_time
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.state.memory import MemoryStore
 from samovar.state.stack import ROWS, namespace
 from samovar.state.store import Readable

@@ -18,9 +18,9 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import fill, first_time, is_exact
 from samovar.changelog.restore.restore import following_of, next_step
 from samovar.common.errors import Refused
-from samovar.patterns.follow import iso_time
-from samovar.patterns.matcher import StateError, canonical_rows, decode_key
-from samovar.patterns.syntax import Scalar
+from samovar.patterns.engine.matcher import StateError, canonical_rows, decode_key
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.patterns.syntax.tree import Scalar
 from samovar.service.query.state_view import described, key_text, text_of
 from samovar.service.query.task_state import named, shown, versions_of
 from samovar.service.topology.stores import (

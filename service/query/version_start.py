@@ -12,7 +12,7 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
-from samovar.patterns.syntax import Rule
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.query.row_filters import containing
 from samovar.service.topology.stages import stage_of
 from samovar.service.topology.stores import Site

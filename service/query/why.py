@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from samovar.common.times import duration_text
 from samovar.native.kernel import Batch, Int64s, Other, joined
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.follow import Names, Story, follow, follow_from, iso_time, listed
-from samovar.patterns.habits import duration_text
-from samovar.patterns.matcher import Matches, States, step
-from samovar.patterns.replay import Replay, gathered
-from samovar.patterns.spans import reach_ms
-from samovar.patterns.syntax import Rule, Scalar
-from samovar.patterns.why import explain
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.matcher import Matches, States, step
+from samovar.patterns.engine.replay import Replay, gathered
+from samovar.patterns.explain.key_trace import Names, Story, follow, follow_from, iso_time, listed
+from samovar.patterns.explain.why import explain
+from samovar.patterns.semantics.versioning import reach_ms
+from samovar.patterns.syntax.tree import Rule, Scalar
 from samovar.service.alerts.index import Alert
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Masks

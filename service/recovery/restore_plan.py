@@ -14,7 +14,7 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import commit_before, image_at, last_position, refuse_compacted
 from samovar.changelog.restore.restore import Changelog, next_step
 from samovar.common.errors import Refused
-from samovar.patterns.follow import iso_time
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.topology.stores import Site, Standing, look_at
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore

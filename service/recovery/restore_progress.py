@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from samovar.patterns.follow import iso_time
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.recovery.restore import Restored
 from samovar.service.recovery.restore_plan import Planned
 from samovar.tasks.runtime.stream_task import name_of

@@ -13,7 +13,7 @@ from samovar.changelog.formats.record import Position
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import last_position
 from samovar.common.errors import Refused
-from samovar.patterns.follow import iso_time
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.topology.stores import Site
 from samovar.tasks.model.plan import MAIN
 from samovar.tasks.replay.rebuild import Until, journal_of

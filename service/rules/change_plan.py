@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samovar.changelog.formats.rules_topic import AT_WORK, Change, ListRecord, RuleRecord
-from samovar.patterns.findings import Finding, to_json
-from samovar.patterns.words import counted, duration_words
+from samovar.patterns.explain.phrases import counted, duration_words
+from samovar.patterns.syntax.findings import Finding, to_json
 
 NEW, KEPT, MOVED, DRAINED, DROPPED = "new", "kept", "moved", "drained", "dropped"
 

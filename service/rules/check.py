@@ -5,7 +5,8 @@ The document of `--json`:
     {"ok": bool, "rules": [{"path", "rule", "version", "ok", "findings": [...], "cost": {...} | null}, ...],
      "summary": {"files", "rules", "errors", "warnings", "infos"}}
 
-A finding is as in samovar.patterns.findings.to_json; `rule`, `version` and `cost` are null where a file has errors.
+A finding is as in samovar.patterns.syntax.findings.to_json; `rule`, `version` and `cost` are null where a file has
+errors.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from samovar.patterns.compile import CompileError, compile_rules
-from samovar.patterns.cost import Cost, cost
-from samovar.patterns.english import size_words
-from samovar.patterns.findings import Finding, has_errors, to_json
-from samovar.patterns.lint import lint
-from samovar.patterns.rulefile import Loaded, load_paths
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import Span
-from samovar.patterns.version import version_of
-from samovar.patterns.words import counted, duration_words
+from samovar.patterns.analysis.cost import Cost, cost
+from samovar.patterns.analysis.lint.linter import lint
+from samovar.patterns.engine.compile import CompileError, compile_rules
+from samovar.patterns.explain.english import size_words
+from samovar.patterns.explain.phrases import counted, duration_words
+from samovar.patterns.rulefile.rule_file import Loaded, load_paths
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.semantics.versioning import version_of
+from samovar.patterns.syntax.findings import Finding, has_errors, to_json
+from samovar.patterns.syntax.tree import Span
 from samovar.service.rules.explain import show, text_of
 
 CLEAN, FOUND, USAGE = 0, 1, 2

@@ -12,14 +12,14 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from samovar.patterns.cost import cost
-from samovar.patterns.draw import draw
-from samovar.patterns.draw_svg import draw_svg
-from samovar.patterns.english import as_text, explain
-from samovar.patterns.findings import Finding, render
-from samovar.patterns.rulefile import MAX_FILE_BYTES, Loaded
-from samovar.patterns.syntax import Rule
-from samovar.patterns.version import version_of
+from samovar.patterns.analysis.cost import cost
+from samovar.patterns.explain.draw.picture import draw_svg
+from samovar.patterns.explain.draw.text import draw
+from samovar.patterns.explain.english import as_text, explain
+from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, Loaded
+from samovar.patterns.semantics.versioning import version_of
+from samovar.patterns.syntax.findings import Finding, render
+from samovar.patterns.syntax.tree import Rule
 
 
 def explained(rule: Rule, format: str = "text") -> str:

@@ -30,12 +30,12 @@ from samovar.changelog.formats.rules_topic import (
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.compile import CompileError, compile_rules
-from samovar.patterns.findings import Finding
-from samovar.patterns.lint import lint
-from samovar.patterns.loading import load_given, rendered
-from samovar.patterns.spans import cold_ms
-from samovar.patterns.syntax import Rule
+from samovar.patterns.analysis.lint.linter import lint
+from samovar.patterns.engine.compile import CompileError, compile_rules
+from samovar.patterns.rulefile.loading import load_given, rendered
+from samovar.patterns.semantics.versioning import cold_ms
+from samovar.patterns.syntax.findings import Finding
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.state_counts import Counted, states_here

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from samovar.changelog.log import Log
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.findings import Finding
-from samovar.patterns.loading import load_given, rendered
-from samovar.patterns.schema import Schema
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.rulefile.loading import load_given, rendered
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.findings import Finding
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.publishing import fields_of, seeds_of
 from samovar.service.topology.rule_registry import Rulebook, read_rulebook, with_book

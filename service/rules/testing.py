@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from samovar.patterns.compile import CompileError
-from samovar.patterns.findings import Finding, has_errors, to_json
-from samovar.patterns.loading import rendered
-from samovar.patterns.matcher import RuleFailure
-from samovar.patterns.rulefile import load_paths
-from samovar.patterns.ruletest import Difference, Result, run_tests
-from samovar.patterns.schema import Schema
+from samovar.patterns.engine.compile import CompileError
+from samovar.patterns.engine.matcher import RuleFailure
+from samovar.patterns.rule_tests import Difference, Result, run_tests
+from samovar.patterns.rulefile.loading import rendered
+from samovar.patterns.rulefile.rule_file import load_paths
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.findings import Finding, has_errors, to_json
 from samovar.service.rules.junit import Case, write_junit
 
 PASSED, FAILED, USAGE = 0, 1, 2

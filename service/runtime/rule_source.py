@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from samovar.changelog.formats.rules_topic import read_changes, topic_of
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
-from samovar.patterns.matcher import RuleFailure
+from samovar.patterns.engine.matcher import RuleFailure
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.publishing import quarantine
 from samovar.service.topology.plans import rule_plans

@@ -19,10 +19,10 @@ from samovar.changelog.spark.source import BATCH_ROWS
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.native.kernel import Other
-from samovar.patterns import avro_schema as avro
-from samovar.patterns.decode import CODES
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.schema import Schema
+from samovar.patterns.engine.avro import schema as avro
+from samovar.patterns.engine.decode import CODES
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.spark.frame_rules import (
     BYTES,

@@ -14,10 +14,10 @@ from samovar.changelog.batches import objects
 from samovar.changelog.log import Int64s, Records
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
-from samovar.patterns.functions import BOOLEAN, FUNCTIONS, LIST, NUMBER
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import (
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.functions import BOOLEAN, FUNCTIONS, LIST, NUMBER
+from samovar.patterns.syntax.tree import (
     Aggregate,
     Binary,
     Call,

@@ -28,8 +28,8 @@ from samovar.changelog.restore.restore import Changelog, Restore
 from samovar.changelog.spark.connector_log import Feed, Range
 from samovar.changelog.spark.source import BATCH_ROWS
 from samovar.common.errors import Refused
-from samovar.patterns.matcher import decode_key
-from samovar.patterns.unparse import unparse
+from samovar.patterns.engine.matcher import decode_key
+from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.read import offset_of
 from samovar.service.query.state_view import described, key_text, keys_meant
 from samovar.service.query.task_state import named

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from samovar.changelog.schema_registry import Registry
 from samovar.native.kernel import Int64s
-from samovar.patterns.avro import Avro, Listed
-from samovar.patterns.avro_schema import Schema
-from samovar.patterns.avro_write import Encoder
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.avro.codec import Avro, Listed
+from samovar.patterns.engine.avro.schema import Schema
+from samovar.patterns.engine.avro.write import Encoder
+from samovar.patterns.engine.decoder import Decoder
 from samovar.service.config.models import Stream
 from samovar.tasks.model.plan import Decoding
 

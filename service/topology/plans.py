@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from samovar.changelog.formats.rules_topic import DISABLED, DRAIN, SHADOW
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.schema import Schema
-from samovar.patterns.spans import cold_ms
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.semantics.versioning import cold_ms
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile, Storm, Stream
 from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.rule_registry import Rulebook, book_of

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.event_types import brackets_of
-from samovar.patterns.loading import RuleSet, SettingError, load_given, load_set, rendered
-from samovar.patterns.schema import Schema
+from samovar.patterns.rulefile.loading import RuleSet, SettingError, load_given, load_set, rendered
+from samovar.patterns.semantics.event_types import brackets_of
+from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.topology.rule_registry import book_of
 from samovar.service.topology.stages import sources_of, stages_of

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from samovar.common.errors import Refused
-from samovar.patterns.event_types import keyed_brackets, reads_all
-from samovar.patterns.schema import Schema
-from samovar.patterns.spans import lasting_ms
-from samovar.patterns.syntax import Field, Rule
+from samovar.patterns.semantics.event_types import keyed_brackets, reads_all
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.semantics.versioning import lasting_ms
+from samovar.patterns.syntax.tree import Field, Rule
 from samovar.service.config.models import Stream
 
 BY = "by-"

@@ -12,8 +12,8 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.restore.restore import Changelog, following_of
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.matcher import digest_of_rows
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.matcher import digest_of_rows
+from samovar.patterns.engine.order import NO_TIME
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_rulebook

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from samovar.patterns.avro_write import Encoder
-from samovar.patterns.compile import compile_rules
+from samovar.patterns.engine.avro.write import Encoder
+from samovar.patterns.engine.compile import compile_rules
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.config.task_checks import emit_topics
 from samovar.service.config.tasks import TaskSettings

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.findings import Finding, Report, render
-from samovar.patterns.source import Fragment, whole
-from samovar.patterns.yamltext import List, Map, Node, Text, read
+from samovar.patterns.syntax.findings import Finding, Report, render
+from samovar.patterns.syntax.positions import Fragment, whole
+from samovar.patterns.syntax.yaml import List, Map, Node, Text, read
 from samovar.service.config.models import ServiceFile
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,99}\Z")

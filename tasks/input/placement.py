@@ -12,8 +12,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from samovar.patterns.event_types import keyed_brackets, reads_type
-from samovar.patterns.syntax import Rule
+from samovar.patterns.semantics.event_types import keyed_brackets, reads_type
+from samovar.patterns.syntax.tree import Rule
 from samovar.tasks.model.plan import InputSpec, Plan
 
 MISPLACED, MOVED = "key-misplaced", "key-moved"

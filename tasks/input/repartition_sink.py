@@ -24,7 +24,7 @@ from samovar.changelog.formats.forwarded import Mark, pack_events, pack_mark
 from samovar.changelog.formats.record import Told
 from samovar.changelog.log import Append, Pair, Records
 from samovar.native.kernel import Messages
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.order import NO_TIME
 from samovar.tasks.input.source import Fed, Intake
 from samovar.tasks.model.plan import Forward
 

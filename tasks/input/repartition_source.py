@@ -39,7 +39,7 @@ from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch, Int32s, Messages, joined
-from samovar.patterns.order import NO_TIME, Ordered, due_at, release
+from samovar.patterns.engine.order import NO_TIME, Ordered, due_at, release
 from samovar.tasks.input.schema_history import edges_of, needed, unknown_at, unknown_yet
 from samovar.tasks.input.source import Dead, Fed, Intake, Late, Source, cut_at, wrong_types
 from samovar.tasks.model.plan import InputSpec

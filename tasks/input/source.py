@@ -23,8 +23,8 @@ from samovar.changelog.partitioner import key_texts, misplaced_rows
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int32s
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
 from samovar.tasks.input.placement import MISPLACED, MOVED, is_on, is_on_at, needed_turns
 from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
 from samovar.tasks.model.plan import InputSpec

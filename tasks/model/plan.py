@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.common.wire import stored
-from samovar.patterns.compile import Program
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.tasks.model.user_spec import TaskSpec
 
 # Of the fields to take, and the fields of time and type; without the last, the type of all events.
@@ -20,8 +20,8 @@ MAIN = ""  # the stage that reads the streams as they are keyed
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input stream. `kinds` are the types of its fields, as in samovar.patterns.schema; `decoder` makes what reads
-    its format.
+    """One input stream. `kinds` are the types of its fields, as in samovar.patterns.semantics.schema; `decoder` makes
+    what reads its format.
 
     Where `topic` is a repartition topic, `source_topic` is the stream's own, and `source_partitions` how many that has.
     A stream that a stage needs no more is `retired`: it keeps its number, and nothing is read of it. `placed_in` is

@@ -16,7 +16,7 @@ from samovar.changelog.batches import Packed
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Append, Headers
 from samovar.native.kernel import joined
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.input.source import numbered

@@ -18,7 +18,7 @@ from samovar.changelog.cursors import Part
 from samovar.changelog.formats.forwarded import EVENT, MARK, SILENT, Originals
 from samovar.changelog.formats.journal import REWIND, Entry, standing
 from samovar.changelog.log import Int64s, Log, Records
-from samovar.patterns.order import NO_TIME, Partition
+from samovar.patterns.engine.order import NO_TIME, Partition
 from samovar.state.store import TaskStore
 from samovar.tasks.input.repartition_source import Receiver, is_ours
 from samovar.tasks.model.plan import Plan

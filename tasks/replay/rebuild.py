@@ -16,7 +16,7 @@ from samovar.changelog.formats.journal import REWIND, Entry, standing, unpack_en
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.replay import may_burst
+from samovar.patterns.engine.replay import may_burst
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.source import numbered
 from samovar.tasks.input.startup_checks import recover_waiting

@@ -17,8 +17,8 @@ from samovar.changelog.cursors import Cursor, in_pieces
 from samovar.changelog.formats.record import row_parts
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.matcher import NEVER, UNLIMITED, BatchTooLarge, StepBudget
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.matcher import NEVER, UNLIMITED, BatchTooLarge, StepBudget
+from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.input.schema_history import unknown_yet

@@ -14,7 +14,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from samovar.patterns.matcher import RuleFailure, decode_key
+from samovar.patterns.engine.matcher import RuleFailure, decode_key
 from samovar.tasks.model.plan import Plan
 
 ENDED_MOST = 3

@@ -21,11 +21,11 @@ from typing import Any
 from samovar.changelog.formats.record import BOOK, ROW, newer, renamed_row, row_parts
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, to_wire
-from samovar.patterns.compile import compile_rules, state_shape
-from samovar.patterns.matcher import RuleFailure
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.spans import draining_ms
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules, state_shape
+from samovar.patterns.engine.matcher import RuleFailure
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.versioning import draining_ms
+from samovar.patterns.syntax.tree import Rule
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import MAIN, Book, Coming, Plan, RuleText
 from samovar.tasks.rules.rate_limiter import limits_facts, limits_in, limits_of, limits_row

@@ -11,8 +11,8 @@ from samovar.changelog.formats.journal import ANEW, Entry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
-from samovar.patterns.matcher import MatchHeader, PendingMatches
-from samovar.patterns.order import NO_TIME, Ordered, release
+from samovar.patterns.engine.matcher import MatchHeader, PendingMatches
+from samovar.patterns.engine.order import NO_TIME, Ordered, release
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.input.repartition_sink import Forwarding

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 from samovar.changelog.formats.record import STORM, newer
 from samovar.changelog.log import Pair
 from samovar.common.wire import from_wire, stored, to_wire
-from samovar.patterns.matcher import MatchHeader
-from samovar.patterns.words import counted, duration_words
+from samovar.patterns.engine.matcher import MatchHeader
+from samovar.patterns.explain.phrases import counted, duration_words
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import Limits
 

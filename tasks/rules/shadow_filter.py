@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 
-from samovar.patterns.matcher import MatchHeader
+from samovar.patterns.engine.matcher import MatchHeader
 from samovar.tasks.model.plan import RuleText
 
 _SERIALS = count()

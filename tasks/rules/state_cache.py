@@ -14,7 +14,7 @@ from itertools import islice
 
 from samovar.changelog.formats.record import ROW, key_prefix, unreadable_rows
 from samovar.native.kernel import Batch
-from samovar.patterns.matcher import UNLIMITED, PendingMatches, StateError, States, StepBudget, find_matches
+from samovar.patterns.engine.matcher import UNLIMITED, PendingMatches, StateError, States, StepBudget, find_matches
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.rules.shadow_filter import may_be_muted

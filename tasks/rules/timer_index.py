@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from samovar.changelog.formats.record import DEADLINE, INDEXED, ROW, deadlines_in
-from samovar.patterns.matcher import NEVER
+from samovar.patterns.engine.matcher import NEVER
 from samovar.state.store import Change, Store
 
 ROWS_END = bytes([ROW[0] + 1])

@@ -19,7 +19,7 @@ from functools import partial
 from samovar.changelog.log import Joining, Log, Member, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.failpoints import passing
-from samovar.patterns.matcher import BatchTooLarge, RuleFailure
+from samovar.patterns.engine.matcher import BatchTooLarge, RuleFailure
 from samovar.state.errors import StoreHeld
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.log_events import Note

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from samovar.changelog.formats.heartbeat import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.restore import Restore
-from samovar.patterns.matcher import States, Tallies
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.matcher import States, Tallies
+from samovar.patterns.engine.order import NO_TIME
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.plan import RuleText

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from samovar.patterns.matcher import RuleFailure
+from samovar.patterns.engine.matcher import RuleFailure
 from samovar.tasks.model.plan import Plan
 
 

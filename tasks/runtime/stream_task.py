@@ -38,8 +38,8 @@ from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.restore.restore import Changelog, Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.failpoints import passing
-from samovar.patterns.matcher import NEVER, RuleFailure, StepBudget
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.matcher import NEVER, RuleFailure, StepBudget
+from samovar.patterns.engine.order import NO_TIME
 from samovar.state import snapshots
 from samovar.state.rocks import Memory
 from samovar.state.store import Change

@@ -17,7 +17,7 @@ from typing import Any
 
 from samovar.changelog.log import Headers, Pair
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.order import NO_TIME
 from samovar.state.errors import StoreError
 from samovar.state.stack import Stack
 from samovar.state.store import Store

@@ -8,7 +8,7 @@ from typing import Any
 
 from samovar.changelog.log import Pair
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.decode import lookup
+from samovar.patterns.engine.decode import lookup
 from samovar.state.stack import Stack
 from samovar.tasks.model.user_spec import Emit, TaskSpec
 from samovar.tasks.model.user_task import Key, Value

@@ -16,7 +16,7 @@ from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.order import NO_TIME, Ordered, due_at
+from samovar.patterns.engine.order import NO_TIME, Ordered, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import checked_streams

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from samovar.patterns.matcher import NEVER
+from samovar.patterns.engine.matcher import NEVER
 from samovar.state.prefixed import Prefixed, after
 from samovar.state.stack import INDEX, ROWS, namespace
 from samovar.state.store import Change, Readable, Store

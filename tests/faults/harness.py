@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from samovar.changelog.formats.journal import Entry, unpack_entry
 from samovar.changelog.formats.record import POSITION, ROW, Position, unpack_position
 from samovar.changelog.log import Append, Log, Pair, TopicPartition
-from samovar.patterns.matcher import digest_of_rows
-from samovar.patterns.order import NO_TIME
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.matcher import digest_of_rows
+from samovar.patterns.engine.order import NO_TIME
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import ServiceFile, load_service
 from samovar.service.query.verify import overdue_in
 from samovar.service.runtime.running import container_of, plan_of

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.event_types import brackets_of
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Bracket, Field, Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.event_types import brackets_of
+from samovar.patterns.syntax.tree import Bracket, Field, Rule
 from tests.faults.conftest import Making
 from tests.faults.harness import Fields, Match, Service, wait_until
 from tests.oracle.events import read_time

@@ -19,11 +19,11 @@ import fastavro
 import numpy as np
 
 from samovar.common.tunables import DEFAULTS
-from samovar.patterns.avro_program import resolved
-from samovar.patterns.avro_schema import parse_schema
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.matcher import States, step
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.engine.avro.program import resolved
+from samovar.patterns.engine.avro.schema import parse_schema
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.matcher import States, step
+from samovar.patterns.rulefile.rule_file import load_text
 from tests.matching import arrived
 
 CASES = Path(__file__).resolve().parent.parent / "cases" / "match"

@@ -52,7 +52,7 @@ def test_a_finding_is_one(clang: str) -> None:
     script = """
 import numpy as np
 from samovar.native.kernel import joined
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.decoder import Decoder
 decoder = Decoder(["x"])
 batch = decoder.batch()
 decoder.decode(batch, joined([b'{"type": "a", "ts": 1}']))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samovar.patterns.syntax import Bracket, Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import Bracket, Sequence, Step, StepKind
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 from tests.oracle.partial import Plan, plan_of

@@ -9,7 +9,7 @@ from functools import cache
 
 import re2
 
-from samovar.patterns.syntax import (
+from samovar.patterns.syntax.tree import (
     Aggregate,
     Binary,
     Call,

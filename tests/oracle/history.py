@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from samovar.patterns.syntax import Bracket, History, walk
+from samovar.patterns.syntax.tree import Bracket, History, walk
 from tests.oracle.aggregates import aggregate
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, evaluate, holds

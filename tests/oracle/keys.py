@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from samovar.patterns.syntax import Bracket, Key
+from samovar.patterns.syntax.tree import Bracket, Key
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, evaluate
 from tests.oracle.values import Value, identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from samovar.patterns.syntax import StepKind
+from samovar.patterns.syntax.tree import StepKind
 from tests.oracle.events import Event
 from tests.oracle.partial import (
     Partial,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from samovar.patterns.syntax import Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import Sequence, Step, StepKind
 from tests.oracle.events import Event
 
 Place: TypeAlias = tuple[float, float]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.patterns import syntax
-from samovar.patterns.syntax import Bracket, Expr, Overlap, Rule
+from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax.tree import Bracket, Expr, Overlap, Rule
 from tests.oracle.events import Event, in_order, read_events
 from tests.oracle.expressions import Scope, evaluate
 from tests.oracle.history import Memory, bracket_fits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from samovar.patterns.syntax import Overlap, Skip
+from samovar.patterns.syntax.tree import Overlap, Skip
 from tests.oracle.events import Event
 from tests.oracle.partial import Partial, age, is_complete, reaches_end, step_by_step, within_maxspan
 from tests.oracle.sequence import SequenceOfKey

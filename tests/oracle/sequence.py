@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from samovar.patterns.syntax import Bracket, Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import Bracket, Sequence, Step, StepKind
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 from tests.oracle.history import Memory, bracket_fits

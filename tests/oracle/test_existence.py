@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samovar.patterns import syntax
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax.tree import Rule
 from tests.matching import find
 from tests.oracle import run
 from tests.oracle.events import in_order, read_events

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from samovar.patterns.syntax import AggregateForm, Expr, Session, Window
+from samovar.patterns.syntax.tree import AggregateForm, Expr, Session, Window
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 

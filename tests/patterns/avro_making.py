@@ -15,9 +15,9 @@ from typing import Any
 import fastavro
 
 from samovar.native.kernel import Other, joined
-from samovar.patterns.avro import Avro, AvroDecoder, Listed
-from samovar.patterns.avro_schema import parse_schema
-from samovar.patterns.decode import Bad, lookup
+from samovar.patterns.engine.avro.codec import Avro, AvroDecoder, Listed
+from samovar.patterns.engine.avro.schema import parse_schema
+from samovar.patterns.engine.decode import Bad, lookup
 
 NAMES = ("a", "b", "c", "d", "kind", "a_long_name_of_a_field")
 KEYS = ("a", "b", "c", "a.b", "b.c", "a.b.c", "", "é", "kind")

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from samovar.native.kernel import Other, joined
-from samovar.patterns.decode import Bad, Event, decode_strict, integer, last_of_each, members_of
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.decode import Bad, Event, decode_strict, integer, last_of_each, members_of
+from samovar.patterns.engine.decoder import Decoder
 
 PATHS = ("x", "a", "a.b", "a.b.c", "b.c", "a.b.c.d", "a long name", "", "é", "process.name")
 GOOD = b'"type": "t", "ts": 1'

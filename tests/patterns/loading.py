@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from samovar.patterns.findings import Finding, render
-from samovar.patterns.rulefile import Loaded, load_text
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import Rule
+from samovar.patterns.rulefile.rule_file import Loaded, load_text
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.findings import Finding, render
+from samovar.patterns.syntax.tree import Rule
 
 CASES = Path(__file__).parent.parent / "cases"
 

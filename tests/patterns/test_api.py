@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 import samovar
-from samovar.patterns.frames import EventsError
-from samovar.patterns.loading import SettingError
+from samovar.patterns.engine.frames import EventsError
+from samovar.patterns.rulefile.loading import SettingError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from samovar.native.kernel import joined
-from samovar.patterns.avro import REASONS, Avro, Listed, framed
-from samovar.patterns.avro_schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
-from samovar.patterns.avro_write import AvroValueError, Encoder
-from samovar.patterns.decode import CODES, Bad
+from samovar.patterns.engine.avro.codec import REASONS, Avro, Listed, framed
+from samovar.patterns.engine.avro.schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
+from samovar.patterns.engine.avro.write import AvroValueError, Encoder
+from samovar.patterns.engine.decode import CODES, Bad
 from tests.patterns.avro_making import by_kernel, encoded, plain
 
 TS = {"name": "ts", "type": "long"}

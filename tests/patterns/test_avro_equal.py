@@ -13,8 +13,8 @@ from struct import error as StructError  # noqa: N812 # an exception, and named 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.avro import REASONS, framed
-from samovar.patterns.decode import Bad
+from samovar.patterns.engine.avro.codec import REASONS, framed
+from samovar.patterns.engine.decode import Bad
 from tests.patterns.avro_making import Making, by_fastavro, by_kernel, decoder_of, encoded, mutated, told, wanted
 
 SEEDS = st.integers(0, 2**32)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from samovar.native.kernel import Batch
-from samovar.patterns.matcher import (
+from samovar.patterns.engine.matcher import (
     NEVER,
     BatchTooLarge,
     BudgetExceeded,
@@ -245,7 +245,7 @@ def test_a_mark_is_left_before_an_event_takes_all_that_it_may(tmp_path: Path) ->
 def test_memory_that_cannot_be_had_is_an_error_of_the_rule(tmp_path: Path) -> None:
     script = f"""
 import resource
-from samovar.patterns.matcher import BudgetExceeded, States, step
+from samovar.patterns.engine.matcher import BudgetExceeded, States, step
 from tests.matching import arrived, in_order, program_of
 from tests.patterns.test_bounds import ALL_OF_THREE, some
 program = program_of(ALL_OF_THREE)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import (
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.semantics.versioning import version_of
+from samovar.patterns.syntax.tree import (
     Aggregate,
     AggregateForm,
     Binary,
@@ -23,7 +24,6 @@ from samovar.patterns.syntax import (
     StepKind,
     Window,
 )
-from samovar.patterns.version import version_of
 from tests.patterns.loading import SCHEMA, sound
 
 

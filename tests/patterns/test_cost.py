@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 
 from samovar.native.kernel import joined
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.cost import TEXT_BYTES, cost
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, States, step
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.analysis.cost import TEXT_BYTES, cost
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import END_OF_TIME, MAX_EVENTS, MAX_PARTIALS, States, step
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule
 from tests.strategies import rules_and_events
 
 START = 1_900_000_000_000

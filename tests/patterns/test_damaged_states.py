@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.common.tunables import DEFAULTS
-from samovar.patterns.compile import Program
-from samovar.patterns.matcher import END_OF_TIME, RuleFailure, StateError, States, StepBudget, step
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.matcher import END_OF_TIME, RuleFailure, StateError, States, StepBudget, step
 from tests.matching import arrived, program_of
 
 RULES = {

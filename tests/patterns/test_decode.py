@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from samovar.native.kernel import Messages, Other, data_of, joined, kernel, lines_of
-from samovar.patterns.decode import CODES, MAX_DEPTH, Bad, Event
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.decode import CODES, MAX_DEPTH, Bad, Event
+from samovar.patterns.engine.decoder import Decoder
 from tests.patterns.decoding import GOOD, assert_same, decode, decoder
 
 # ---------------------------------------------------------------- tables

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from samovar.native.kernel import kernel
-from samovar.patterns.decode import CODES
+from samovar.patterns.engine.decode import CODES
 from tests.patterns.decoding import GOOD, assert_same, decode, decoder
 
 NAMES = ["x", "a", "b", "c", "d", "a.b", "b.c", "c.d", "a.b.c", "b.c.d", "a.b.c.d", "ts", "type", "", "é"]

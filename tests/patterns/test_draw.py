@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 
-from samovar.patterns.draw import draw
-from samovar.patterns.draw_svg import draw_svg
-from samovar.patterns.rulefile import load_paths, load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.explain.draw.picture import draw_svg
+from samovar.patterns.explain.draw.text import draw
+from samovar.patterns.rulefile.rule_file import load_paths, load_text
+from samovar.patterns.syntax.tree import Rule
 from tests.strategies import Fields, rules_and_events
 
 EVERYTHING = """

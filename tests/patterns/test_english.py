@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from samovar.patterns.english import as_text, explain
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule, Sequence
-from samovar.patterns.words import condition_words, duration_words, value_words
+from samovar.patterns.explain.english import as_text, explain
+from samovar.patterns.explain.phrases import condition_words, duration_words, value_words
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule, Sequence
 from tests.strategies import Fields, rules_and_events
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.patterns.syntax import Field, Sequence, StepKind
+from samovar.patterns.syntax.tree import Field, Sequence, StepKind
 from tests.patterns.loading import load, sound
 
 SEQUENCES = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from samovar.patterns.findings import Finding, render, to_json
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Span
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.findings import Finding, render, to_json
+from samovar.patterns.syntax.tree import Span
 from tests.patterns.loading import CASES, SCHEMA, load, marked, rule_text
 
 HEAD = "sequence by card with maxspan=10m\n"

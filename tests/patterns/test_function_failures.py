@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.native.kernel import Batch
-from samovar.patterns import scalars
-from samovar.patterns.matcher import END_OF_TIME, FunctionFailure, States, step
+from samovar.patterns.engine import scalars
+from samovar.patterns.engine.matcher import END_OF_TIME, FunctionFailure, States, step
 from samovar.service.offline.match import RULE_ERRORS, Options, match
 from samovar.service.rules.testing import run_files
 from tests.matching import arrived, in_order, matches_of, program_of

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.findings import render
-from samovar.patterns.parser import MAX_STEPS, parse_expression, parse_match
-from samovar.patterns.rulefile import MAX_FILE_CHARACTERS, Loaded, load_path, load_text
+from samovar.patterns.parse.parser import MAX_STEPS, parse_expression, parse_match
+from samovar.patterns.rulefile.rule_file import MAX_FILE_CHARACTERS, Loaded, load_path, load_text
+from samovar.patterns.syntax.findings import render
 from tests.patterns.loading import CASES, rule_text
 
 HEAD = "sequence by card with maxspan=10m "

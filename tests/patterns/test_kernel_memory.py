@@ -14,9 +14,9 @@ COMMON = """
 import resource
 import numpy as np
 from samovar.changelog.restore.latest_by_key import Newest
-from samovar.patterns.matcher import BatchTooLarge, RuleFailure, States, encode_key, step
+from samovar.patterns.engine.matcher import BatchTooLarge, RuleFailure, States, encode_key, step
 from samovar.native.kernel import Batch, joined
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.decoder import Decoder
 from tests.matching import arrived, program_of
 
 RULE = '''

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from samovar.patterns.findings import Finding, render
-from samovar.patterns.lint import LINTS, lint
-from samovar.patterns.rulefile import load_paths, load_text
-from samovar.patterns.schema import Schema
+from samovar.patterns.analysis.lint.linter import LINTS, lint
+from samovar.patterns.rulefile.rule_file import load_paths, load_text
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.findings import Finding, render
 
 TWO = "[a where true] as x [b where true] as y"
 

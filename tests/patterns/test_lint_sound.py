@@ -7,9 +7,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.lint import lint
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule, Sequence, Span, Step, StepKind
+from samovar.patterns.analysis.lint.linter import lint
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule, Sequence, Span, Step, StepKind
 from tests import oracle
 from tests.strategies import random_events, random_rule
 

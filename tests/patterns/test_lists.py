@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.cost import cost
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import LongList, Rule, walk
-from samovar.patterns.unparse import unparse
-from samovar.patterns.version import version_of
+from samovar.patterns.analysis.cost import cost
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.versioning import version_of
+from samovar.patterns.syntax.tree import LongList, Rule, walk
+from samovar.patterns.syntax.unparse import unparse
 from tests import oracle
 from tests.matching import find
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.native.kernel import Batch, kernel
-from samovar.patterns.order import NO_TIME, Buffer, drain, order
+from samovar.patterns.engine.order import NO_TIME, Buffer, drain, order
 
 Row = tuple[int, int, int, int]  # time, stream, partition, offset
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from samovar.patterns.findings import render
-from samovar.patterns.parser import parse_expression, parse_match
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Binary, Call, Expr, History, In, Literal, Name, Sequence, TextMatch, Unary
+from samovar.patterns.parse.parser import parse_expression, parse_match
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.findings import render
+from samovar.patterns.syntax.tree import Binary, Call, Expr, History, In, Literal, Name, Sequence, TextMatch, Unary
 from tests.patterns.loading import CASES, marked, sound
 
 

@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.native.opcodes import AGGREGATES, OPS, OPS_BY_WORD
-from samovar.patterns.compile import Program
-from samovar.patterns.functions import FUNCTIONS
-from samovar.patterns.matcher import END_OF_TIME, BatchTooLarge, ProgramError, RuleFailure, States, StepBudget, step
+from samovar.patterns.engine.compile import Program
+from samovar.patterns.engine.matcher import (
+    END_OF_TIME,
+    BatchTooLarge,
+    ProgramError,
+    RuleFailure,
+    States,
+    StepBudget,
+    step,
+)
+from samovar.patterns.syntax.functions import FUNCTIONS
 from tests.matching import arrived, program_of
 
 SEQUENCE = """\

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from samovar.common.tunables import Tunables
 from samovar.native.kernel import Batch
-from samovar.patterns.compile import Program, compile_rules
-from samovar.patterns.constants import duration_ms
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.replay import BadLine, Late, Lines, Replay
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.replay import BadLine, Late, Lines, Replay
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.constants import duration_ms
 
 CASES = sorted((Path(__file__).resolve().parent.parent / "cases" / "match").iterdir())
 

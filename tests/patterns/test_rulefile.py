@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from samovar.patterns import rulefile, yamltext
-from samovar.patterns.findings import Report
-from samovar.patterns.rulefile import load_paths, load_text
-from samovar.patterns.sections import KEYS, SEVERITIES
-from samovar.patterns.source import whole
-from samovar.patterns.syntax import Aggregate, Field, Literal, OfStep
+from samovar.patterns.rulefile import rule_file as rulefile
+from samovar.patterns.rulefile.rule_file import load_paths, load_text
+from samovar.patterns.rulefile.sections import KEYS, SEVERITIES
+from samovar.patterns.syntax import yaml as yamltext
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.positions import whole
+from samovar.patterns.syntax.tree import Aggregate, Field, Literal, OfStep
 from tests.patterns.loading import CASES, load, marked, rule_text, sound
 
 MATCH = "sequence by card with maxspan=10m\n[a where true] as x with runs=2..\n[b where true] as y"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from samovar.patterns.rulefile import load_path, load_text
-from samovar.patterns.ruletest import Result, compare, run_tests, same, time_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.rule_tests import Result, compare, run_tests, same, time_text
+from samovar.patterns.rulefile.rule_file import load_path, load_text
+from samovar.patterns.syntax.tree import Rule
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 

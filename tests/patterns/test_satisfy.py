@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.domains import Scope
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.satisfy import implies, satisfiable
-from samovar.patterns.syntax import Expr, Sequence
+from samovar.patterns.analysis.domains import Scope
+from samovar.patterns.analysis.satisfiability import implies, satisfiable
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Expr, Sequence
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope as Reading
 from tests.oracle.expressions import holds

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from samovar.patterns import syntax
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
-from samovar.patterns.version import WIRE, version_of
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.versioning import WIRE, version_of
+from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax.tree import Rule
 
 PINNED = json.loads((Path(__file__).parents[1] / "fixtures" / "rule_versions.json").read_text())
 NOT_HASHED = {"Span", "TestEvent", "Expected", "RuleTest", "Rule"}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from samovar.native.kernel import joined
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.decoder import Decoder
-from samovar.patterns.follow import Story, follow, key_candidates
-from samovar.patterns.matcher import Matches
-from samovar.patterns.replay import Lines, Replay
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.why import Told, explain
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.decoder import Decoder
+from samovar.patterns.engine.matcher import Matches
+from samovar.patterns.engine.replay import Lines, Replay
+from samovar.patterns.explain.key_trace import Story, follow, key_candidates
+from samovar.patterns.explain.why import Told, explain
+from samovar.patterns.rulefile.rule_file import load_text
 
 CASES = sorted((Path(__file__).resolve().parent.parent / "cases" / "match").iterdir())
 

@@ -20,7 +20,7 @@ from samovar.changelog.log import Append
 from samovar.changelog.partitioner import partition_of
 from samovar.changelog.schema_registry import RegistryUnavailable
 from samovar.common.errors import Refused
-from samovar.patterns.avro import framed
+from samovar.patterns.engine.avro.codec import framed
 from samovar.service.config.loading import load_service
 from samovar.service.runtime.running import container_of
 from samovar.tasks.runtime import container as containers

@@ -12,7 +12,7 @@ import pytest
 
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.patterns.api import Rules
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.rulefile.rule_file import load_text
 from samovar.service.backtest import fold as backtest_fold
 from samovar.service.backtest.report import html
 from samovar.service.backtest.run import Asked, Backtest, backtest, run_here

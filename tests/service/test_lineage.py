@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import History, Rule, walk
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import History, Rule, walk
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import HIDDEN, Lineage, Masks, masked, replaced
 from samovar.service.masking.lineage import Flow, compared, expressions_of, flows_of

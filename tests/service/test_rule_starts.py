@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from samovar.patterns.matcher import Matches, PendingMatches
+from samovar.patterns.engine.matcher import Matches, PendingMatches
 from tests.oncall import HOUR, START, Service, catch_up, make, many, purchase, run
 from tests.service.test_rule_changes import BIG, alerts, equal, published, take, tide
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.patterns.lint import LINTS
+from samovar.patterns.analysis.lint.linter import LINTS
 from samovar.service.cli import main as cli
 
 GOOD = "rule: good\nmatch: |\n  sequence by u with maxspan=1m [a where n > 1] [b where true]\n"

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from samovar.changelog.kafka import settings as kafka_settings
 from samovar.changelog.log import Delivery
 from samovar.common.errors import Refused
-from samovar.patterns.schema import Schema
-from samovar.patterns.syntax import Span
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.tree import Span
 from samovar.service.config import models as settings_models
 from samovar.service.config.layers import allowed_names
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from samovar.common.errors import Refused
-from samovar.patterns.avro import AvroDecoder, Listed
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.avro.codec import AvroDecoder, Listed
+from samovar.patterns.engine.decoder import Decoder
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
 from samovar.service.topology.encoding import avro_of, decoding_of
 from samovar.service.topology.ruleset import rules_of

@@ -16,9 +16,9 @@ from samovar.changelog.formats.journal import Entry, unpack_entry
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.wire import from_wire
-from samovar.patterns.order import NO_TIME
-from samovar.patterns.spans import history_ms
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.order import NO_TIME
+from samovar.patterns.semantics.versioning import history_ms
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.query.verify import overdue_in
 from samovar.service.topology.stores import digest_of
 from samovar.state.memory import MemoryStore

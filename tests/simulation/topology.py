@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.errors import Refused
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.rulefile.rule_file import load_text
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.topology.stages import stages_of

@@ -23,9 +23,9 @@ from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.common import failpoints as points
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.patterns.order import NO_TIME
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.order import NO_TIME
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.recovery.restore import restore_all
 from samovar.service.recovery.restore_plan import Asked, plan_restore
 from samovar.service.recovery.rewind import rewind_all

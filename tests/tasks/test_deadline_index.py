@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samovar.changelog.formats.record import DEADLINE, INDEXED, ROW
-from samovar.patterns.matcher import NEVER
+from samovar.patterns.engine.matcher import NEVER
 from samovar.state.memory import MemoryStore
 from samovar.tasks.rules.timer_index import DeadlineIndex, Deadlines, Index, time_bytes
 

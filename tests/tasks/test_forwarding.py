@@ -12,7 +12,7 @@ from samovar.changelog.batches import Packed
 from samovar.changelog.formats.forwarded import heads_of
 from samovar.changelog.formats.record import Told
 from samovar.native.kernel import joined
-from samovar.patterns.order import NO_TIME
+from samovar.patterns.engine.order import NO_TIME
 from samovar.tasks.input.repartition_sink import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import Forward, InputSpec

@@ -14,7 +14,7 @@ from samovar.changelog.formats.record import Input, Position, pack_position, unp
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_of
 from samovar.native.kernel import joined
-from samovar.patterns.decoder import Decoder
+from samovar.patterns.engine.decoder import Decoder
 from samovar.tasks.input.placement import is_on, is_on_at, needed_turns
 from samovar.tasks.input.source import Intake
 from samovar.tasks.model.plan import InputSpec

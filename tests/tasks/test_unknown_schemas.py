@@ -15,8 +15,8 @@ from samovar.changelog.formats.journal import SCHEMA, Entry
 from samovar.changelog.formats.record import Input, Position, Unknown, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.native.kernel import joined
-from samovar.patterns.avro import Avro, Listed, framed
-from samovar.patterns.avro_schema import parse_schema
+from samovar.patterns.engine.avro.codec import Avro, Listed, framed
+from samovar.patterns.engine.avro.schema import parse_schema
 from samovar.tasks.input.repartition_source import Receiver
 from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
 from samovar.tasks.input.source import Intake

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from samovar.common.errors import Refused
-from samovar.patterns.rulefile import load_text
+from samovar.patterns.rulefile.rule_file import load_text
 from samovar.service.masking.fields import HIDDEN, Masks, names_values
 from samovar.service.topology.ruleset import lists_of
 
 if TYPE_CHECKING:
-    from samovar.patterns.syntax import Rule
+    from samovar.patterns.syntax.tree import Rule
     from samovar.service.http.state import World
 
 

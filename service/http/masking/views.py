@@ -13,7 +13,7 @@ from samovar.service.views.files import table_name
 from samovar.service.views.sources import stream_tables
 
 if TYPE_CHECKING:
-    from samovar.patterns.syntax import Rule
+    from samovar.patterns.syntax.tree import Rule
     from samovar.service.http.state import World
     from samovar.service.views.store import Manifest
 

@@ -12,10 +12,10 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar.common.errors import Refused
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.follow import key_candidates
-from samovar.patterns.order import NO_TIME
-from samovar.patterns.syntax import Rule, Session
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.order import NO_TIME
+from samovar.patterns.explain.key_trace import key_candidates
+from samovar.patterns.syntax.tree import Rule, Session
 from samovar.service.alerts.query import search
 from samovar.service.http.forwarding import answered_here, gathered
 from samovar.service.http.request import Asking, Body, Reading, answered

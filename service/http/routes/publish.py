@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar.common.errors import Refused
-from samovar.patterns.findings import to_json
+from samovar.patterns.syntax.findings import to_json
 from samovar.service.backtest.masking import masked_backtest
 from samovar.service.backtest.run import backtest
 from samovar.service.http.jobs import OnProgress

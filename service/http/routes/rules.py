@@ -12,18 +12,18 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar.common.errors import Refused
-from samovar.patterns import functions
-from samovar.patterns.compile import CompileError, compile_rules
-from samovar.patterns.cost import cost
-from samovar.patterns.draw_svg import draw_svg
-from samovar.patterns.event_types import brackets_of
-from samovar.patterns.findings import Finding, has_errors, to_json
-from samovar.patterns.lint import lint
-from samovar.patterns.loading import load_given
-from samovar.patterns.rulefile import load_text
-from samovar.patterns.ruletest import run_tests
-from samovar.patterns.syntax import Rule
-from samovar.patterns.version import version_of
+from samovar.patterns.analysis.cost import cost
+from samovar.patterns.analysis.lint.linter import lint
+from samovar.patterns.engine.compile import CompileError, compile_rules
+from samovar.patterns.explain.draw.picture import draw_svg
+from samovar.patterns.rule_tests import run_tests
+from samovar.patterns.rulefile.loading import load_given
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.event_types import brackets_of
+from samovar.patterns.semantics.versioning import version_of
+from samovar.patterns.syntax import functions
+from samovar.patterns.syntax.findings import Finding, has_errors, to_json
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.query import precisions
 from samovar.service.http.dry_run import try_rule
 from samovar.service.http.ingest import BadEvents

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from samovar.changelog.partitioner import key_text
-from samovar.patterns.compile import compile_rules
-from samovar.patterns.syntax import Rule
+from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.index import Alert
 from samovar.service.http.masking.rules import shown_text
 from samovar.service.http.state import World

@@ -1,0 +1,170 @@
+"""Which values a term of a condition can have, by what is known where the condition stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import ceil, floor
+from typing import Any
+
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.functions import AGGREGATES, ANY, FUNCTIONS, HISTORY, NUMBER, TEXT
+from samovar.patterns.syntax.tree import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    Field,
+    History,
+    In,
+    OfStep,
+    Scalar,
+    TextMatch,
+    Unary,
+)
+
+
+@dataclass
+class Effort:
+    """How many combinations of values may still be tried for a rule."""
+
+    left: int = 200_000
+
+    def spend(self, tries: int) -> bool:
+        self.left -= tries
+        return self.left >= 0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is known where a condition stands.
+
+    `types`: the event types of the event at hand. `present`: what cannot be null there. `steps`: the types of each
+    readable step. `counts`: how many events a step or bracket (None: all of them) can have. `span_ms`: how far apart
+    two events of a match can be.
+    """
+
+    types: tuple[str, ...] = ("any",)
+    schema: Schema | None = None
+    present: frozenset[Expr] = frozenset()
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    counts: Mapping[str | None, tuple[int, int | None]] = field(default_factory=dict)
+    span_ms: int | None = None
+    effort: Effort = field(default_factory=Effort, compare=False)
+
+    def ordered(self, left: Expr, right: Expr) -> bool:
+        """Whether two terms are the time of the event at hand, and the time of an event taken before it."""
+        return left == Field("@time") and self.is_earlier(right)
+
+    def is_earlier(self, expr: Expr) -> bool:
+        return isinstance(expr, OfStep) and expr.value == Field("@time") and expr in self.present
+
+
+@dataclass(frozen=True)
+class Domain:
+    kind: str = ANY
+    nullable: bool = True
+    least: float | None = None
+    most: float | None = None
+    whole: bool = False
+    only: tuple[Scalar, ...] | None = None
+
+    def numbers(self, constants: list[Any]) -> Iterator[int | float]:
+        """A number for each place around the constants that is allowed."""
+        bounds = [bound for bound in (self.least, self.most) if bound is not None]
+        marks = sorted({*constants, *bounds}) or [0]
+        yield from dict.fromkeys(value for value in self._around(marks) if self._allows(value))
+
+    def _around(self, marks: list[Any]) -> Iterator[Any]:
+        for mark in (marks[0] - 1, *marks, marks[-1] + 1):
+            yield mark
+            if self.whole:
+                yield from (floor(mark) - 1, floor(mark), ceil(mark), ceil(mark) + 1)
+        for low, high in pairwise(marks):
+            middle = (low + high) / 2
+            if low < middle < high:
+                yield middle
+
+    def _allows(self, value: float) -> bool:
+        if self.whole and value != floor(value):
+            return False
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+_COUNTED = Domain(NUMBER, nullable=False, least=0, whole=True)
+_CALLS = {
+    "hour": Domain(NUMBER, least=0, most=23, whole=True),
+    "day_of_week": Domain(NUMBER, least=1, most=7, whole=True),
+    "length": Domain(NUMBER, least=0, whole=True),
+    "index_of": Domain(NUMBER, least=0, whole=True),
+    "abs": Domain(NUMBER, least=0),
+    "distance_km": Domain(NUMBER, least=0, most=20_016),
+    "floor": Domain(NUMBER, whole=True),
+    "ceil": Domain(NUMBER, whole=True),
+}
+
+
+def allowed(term: Expr, scope: Scope) -> Domain:
+    """The values that a term can have."""
+    domain = _domain(term, scope)
+    return replace(domain, nullable=False) if term in scope.present else domain
+
+
+def _domain(term: Expr, scope: Scope) -> Domain:
+    match term:
+        case Field():
+            return _field(term, scope)
+        case OfStep(step, Field(path)) if path not in ("@time", "@type"):
+            return Domain(_schema_kind(path, scope.steps.get(step, ("any",)), scope.schema))
+        case OfStep(_, value):
+            return replace(_domain(value, Scope()), nullable=True)
+        case Aggregate():
+            return _aggregate(term, scope)
+        case History():
+            return _history(term)
+        case Binary("-", Field("@time"), right):
+            return _since(right, scope)
+        case Binary() | Unary():
+            return Domain(NUMBER)
+        case Call(function):
+            return _CALLS.get(function, Domain(FUNCTIONS[function].result or ANY))
+    return Domain("boolean" if isinstance(term, In | TextMatch) else ANY)
+
+
+def _field(term: Field, scope: Scope) -> Domain:
+    if term.path == "@time":
+        return Domain(NUMBER, nullable=False)
+    if term.path == "@type":
+        return Domain(TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
+    return Domain(_schema_kind(term.path, scope.types, scope.schema))
+
+
+def _history(term: History) -> Domain:
+    if term.function == "seen":
+        return Domain("boolean", nullable=False)
+    if term.function in ("count", "distinct"):
+        return _COUNTED
+    return Domain(HISTORY[term.function] or (NUMBER if term.value == Field("@time") else ANY))
+
+
+def _schema_kind(path: str, types: tuple[str, ...], schema: Schema | None) -> str:
+    return ANY if schema is None else schema.kind(path, types) or ANY
+
+
+def _aggregate(term: Aggregate, scope: Scope) -> Domain:
+    if term.function == "count":
+        least, most = scope.counts.get(term.target, (0, None))
+        return replace(_COUNTED, least=least, most=most)
+    if term.function == "distinct":
+        return replace(_COUNTED, most=scope.counts.get(term.target, (0, None))[1])
+    return Domain(AGGREGATES[term.function] or ANY, nullable=term.function != "sum")
+
+
+def _since(earlier: Expr, scope: Scope) -> Domain:
+    """The time since an earlier event: never below zero, and bounded by how far the rule looks back."""
+    if isinstance(earlier, History) and earlier.function == "prev" and earlier.value == Field("@time"):
+        return Domain(NUMBER, least=0, most=earlier.span_ms, whole=True)
+    if scope.is_earlier(earlier):
+        return Domain(NUMBER, nullable=False, least=0, most=scope.span_ms, whole=True)
+    return Domain(NUMBER)

@@ -1,0 +1,143 @@
+"""Where conditions stand in a rule, and what is known there: the ground on which the lint reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from samovar.patterns.analysis.domains import Effort, Scope
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.rewrite import rewrite
+from samovar.patterns.syntax.tree import (
+    Aggregate,
+    Binary,
+    Bracket,
+    Call,
+    Expr,
+    Field,
+    History,
+    Literal,
+    OfStep,
+    Rule,
+    Sequence,
+    Session,
+    Step,
+    StepKind,
+    Window,
+    walk,
+)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition and what is known where it stands; `facts` hold of the steps that came before.
+
+    `index` is the step's place in the sequence; None for `until`, `having` and the brackets of the other forms.
+    """
+
+    condition: Expr
+    scope: Scope
+    facts: tuple[Expr, ...] = ()
+    index: int | None = None
+    bracket: Bracket | None = None
+    having: bool = False
+
+
+def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[Where]:
+    """Every condition of a rule's match."""
+    if isinstance(rule.form, Sequence):
+        return [
+            *_steps(rule.form, schema, effort),
+            *_until(rule.form, schema, effort),
+            *_having(rule.form, schema, effort),
+        ]
+    brackets = [Where(b.condition, event_scope(b, schema, effort), bracket=b) for b in rule.form.brackets]
+    if rule.form.having is None:
+        return brackets
+    counts: dict[str | None, tuple[int, int | None]] = {}
+    if isinstance(rule.form, Session | Window):
+        counts[None] = (1, None)
+    types = tuple(bracket.type for bracket in rule.form.brackets)
+    return [*brackets, Where(rule.form.having, Scope(types, schema, counts=counts, effort=effort), having=True)]
+
+
+def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scope:
+    """What is known of an event that a bracket looks at: its type, and that its key is not null."""
+    present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, Literal))
+    return Scope((bracket.type,), schema, present, effort=effort)
+
+
+def _steps(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
+    for index, step in enumerate(form.steps):
+        before = [earlier for earlier in form.steps[:index] if earlier.kind is not StepKind.ABSENT]
+        for bracket in step.brackets:
+            scope = _after(before, event_scope(bracket, schema, effort), form)
+            own = {step.name: (0, step.runs_max)} if step.repeated else {}
+            scope = replace(scope, counts={**scope.counts, **own})
+            yield Where(bracket.condition, scope, facts_of(before), index, bracket)
+
+
+def _until(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
+    if form.until is not None:
+        yield Where(form.until.condition, event_scope(form.until, schema, effort), bracket=form.until)
+
+
+def _having(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
+    if form.having is not None:
+        taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
+        last = tuple(bracket.type for bracket in taken[-1].brackets)
+        scope = replace(_after(taken, Scope(last, schema, effort=effort), form), span_ms=None)
+        yield Where(form.having, scope, facts_of(taken), having=True)
+
+
+def _after(steps: Iterable[Step], scope: Scope, form: Sequence) -> Scope:
+    """What is known when these steps have been taken."""
+    types: dict[str, tuple[str, ...]] = {}
+    counts: dict[str | None, tuple[int, int | None]] = {}
+    present = set(scope.present)
+    for step in steps:
+        for name, brackets in named_brackets(step):
+            types[name] = tuple(bracket.type for bracket in brackets)
+            counts[name] = (0 if step.optional else step.runs_min, step.runs_max)
+            if not step.optional:
+                present.add(OfStep(name, Field("@time")))
+                present |= {OfStep(name, key.value) for bracket in brackets[:1] for key in bracket.by or ()}
+    return replace(scope, steps=types, counts=counts, present=frozenset(present), span_ms=form.maxspan_ms)
+
+
+def named_brackets(step: Step) -> list[tuple[str, tuple[Bracket, ...]]]:
+    """The names under which a step is read, and the brackets behind each."""
+    if step.kind is StepKind.UNORDERED:
+        return [(str(member.name), (member,)) for member in step.brackets]
+    return [(str(step.name), step.brackets)]
+
+
+def facts_of(steps: Iterable[Step]) -> tuple[Expr, ...]:
+    """What the conditions of steps say of their events, as seen from later steps."""
+    facts = []
+    for step in steps:
+        for name, brackets in named_brackets(step):
+            conditions = [bracket.condition for bracket in brackets]
+            if not step.optional and all(map(_one_event, conditions)):
+                facts.append(_any_of([_seen_from_later(condition, name) for condition in conditions]))
+    return tuple(facts)
+
+
+def _one_event(condition: Expr) -> bool:
+    return not any(isinstance(part, OfStep | Aggregate | History) for part in walk(condition))
+
+
+def _any_of(conditions: list[Expr]) -> Expr:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = Binary("or", result, condition)
+    return result
+
+
+def _seen_from_later(expr: Expr, step: str) -> Expr:
+    """`amount < 2` of step probe as `probe.amount < 2`; a function of its fields is read as a whole, as a `let` is."""
+
+    def moved(part: Expr) -> Expr | None:
+        return OfStep(step, part, part.span) if isinstance(part, Field | Call) else None
+
+    return rewrite(expr, moved)

@@ -1,0 +1,68 @@
+"""Lint: what is allowed, and yet probably not meant. Errors are the checker's; here are warnings and infos only.
+
+The ids and what they mean are in lint_table.py. One file a kind of finding: lint_conditions (what can be true),
+lint_habits (what surprises), lint_steps (what can be taken), lint_bounds (what is held), lint_unused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from samovar.patterns.analysis.lint.bounds import check_bounds
+from samovar.patterns.analysis.lint.catalog import LINTS, Notes
+from samovar.patterns.analysis.lint.conditions import check_condition
+from samovar.patterns.analysis.lint.contexts import places
+from samovar.patterns.analysis.lint.steps import check_steps
+from samovar.patterns.analysis.lint.surprises import check_habits
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.findings import Finding
+from samovar.patterns.syntax.tree import Rule, Sequence
+from samovar.patterns.syntax.yaml import List, Map, Node, Text
+
+__all__ = ["LINTS", "lint"]
+
+_WORD = re.compile(r"\$?[^\W\d][\w-]*")
+_READING = ("match", "emit", "message", "suppress", "let")
+
+
+def check_unused(notes: Notes) -> None:
+    sections = {name: node for name, (_, node) in notes.sections().items()}
+    texts = [(name, text) for name in _READING for text in _texts(sections.get(name))]
+    dollars = {word.group()[1:] for _, text in texts for word in _WORD.finditer(text.text) if word.group()[0] == "$"}
+    for section, id in (("params", "unused-param"), ("lists", "unused-list")):
+        for key, _ in _entries(sections.get(section)):
+            if key.text not in dollars:
+                notes.add(id, f"nothing reads `${key.text}`", key.span, "leave it out, or is the name misspelt?")
+    for key, own in _entries(sections.get("let")):
+        word = re.compile(rf"(?<![\w$]){re.escape(key.text)}(?!\w)")
+        if not any(word.search(text.text) for _, text in texts if text is not own):
+            notes.add("unused-let", f"nothing reads `{key.text}`", key.span, "leave it out, or is the name misspelt?")
+
+
+def _entries(node: Node | None) -> list[tuple[Text, Node]]:
+    return list(node.entries) if isinstance(node, Map) else []
+
+
+def _texts(node: Node | None) -> Iterator[Text]:
+    if isinstance(node, Text):
+        yield node
+    elif isinstance(node, Map):
+        for _, value in node.entries:
+            yield from _texts(value)
+    elif isinstance(node, List):
+        for item in node.items:
+            yield from _texts(item)
+
+
+def lint(rule: Rule, schema: Schema | None = None) -> tuple[Finding, ...]:
+    """Findings of level warning or info, in the order of the file. With a schema more can be known of values."""
+    notes = Notes(rule, schema)
+    for where in places(rule, schema, notes.effort):
+        check_condition(where, notes)
+    check_habits(notes)
+    if isinstance(rule.form, Sequence):
+        check_steps(rule.form, notes)
+    check_bounds(notes)
+    check_unused(notes)
+    return notes.report.findings()

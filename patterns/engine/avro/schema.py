@@ -1,0 +1,352 @@
+"""Avro schemas as data: what a .avsc file or a registry's answer says, checked, with every name in full.
+
+Named types stand once in `Schema.names`; wherever one is used there is a `Ref`, so that a type may hold itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+MAX_DEPTH = 64
+
+# The logical types that change what a rule sees, and the types that may carry them; elsewhere they mean nothing.
+LOGICAL = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "timestamp-nanos": ("long",),
+    "local-timestamp-millis": ("long",),
+    "local-timestamp-micros": ("long",),
+    "local-timestamp-nanos": ("long",),
+    "decimal": ("bytes", "fixed"),
+    "uuid": ("string", "fixed"),
+}
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class AvroSchemaError(ValueError):
+    """A schema that is none; the text says where and why."""
+
+
+class Missing:
+    """Stands for no default. The class itself, so that it is the same one in every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logical:
+    """A logical type; `scale` is that of a decimal."""
+
+    name: str
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    kind: str
+    logical: Logical | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    items: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    values: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    branches: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A named type, by its full name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    type: Type
+    aliases: tuple[str, ...] = ()
+    default: Any = Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    name: str
+    fields: tuple[Field, ...]
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    name: str
+    size: int
+    logical: Logical | None = None
+    aliases: tuple[str, ...] = ()
+
+
+Named: TypeAlias = Record | Enum | Fixed
+Type: TypeAlias = Primitive | Array | Map | Union | Ref
+Plain: TypeAlias = Primitive | Array | Map | Union | Named
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema and the named types in it. `texts` are what it was read from, the types that it refers to first."""
+
+    root: Type
+    names: Mapping[str, Named]
+    texts: tuple[str, ...] = ()
+
+    def of(self, kind: Type) -> Plain:
+        return self.names[kind.name] if isinstance(kind, Ref) else kind
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return type_name(self.of(self.root))
+
+
+def type_name(kind: Plain | Type) -> str:
+    if isinstance(kind, Record | Enum | Fixed | Ref):
+        return kind.name
+    if isinstance(kind, Primitive):
+        return kind.kind
+    return type(kind).__name__.lower()
+
+
+def parse_schema(*texts: str) -> Schema:
+    """A schema from its JSON text; before it, the texts of others whose names it uses."""
+    parser = _Parser()
+    root: Type | None = None
+    for text in texts:
+        try:
+            root = parser.type(_loaded(text), "", "", 0)
+        except RecursionError:
+            raise AvroSchemaError("nested too deeply") from None
+    if root is None:
+        raise AvroSchemaError("there is no schema")
+    return Schema(root, parser.names, texts)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        # A registry holds `"string"`, people write `string`.
+        if text.strip() in PRIMITIVES:
+            return text.strip()
+        raise AvroSchemaError(f"not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
+
+
+@dataclass
+class _Parser:
+    """`where` is the way to a part, for messages; `space` the namespace around it."""
+
+    names: dict[str, Named] = field(default_factory=dict)
+
+    def type(self, node: Any, where: str, space: str, depth: int) -> Type:
+        if depth > MAX_DEPTH:
+            _fail(where, f"nested deeper than {MAX_DEPTH} levels")
+        if isinstance(node, str):
+            return self._named(node, where, space)
+        if isinstance(node, list):
+            return self._union(node, where, space, depth)
+        if not isinstance(node, Mapping):
+            _fail(where, "a type is a name, a list or an object")
+        kind = node.get("type")
+        if isinstance(kind, Mapping | list):
+            return self.type(kind, where, space, depth + 1)
+        if not isinstance(kind, str):
+            _fail(where, "`type` is missing")
+        return self._complex(kind, node, where, space, depth)
+
+    def _complex(self, kind: str, node: Mapping[str, Any], where: str, space: str, depth: int) -> Type:
+        if kind in PRIMITIVES:
+            return Primitive(kind, _logical(node, kind))
+        if kind == "array":
+            return Array(self.type(_has(node, "items", where), f"{where}[]", space, depth + 1))
+        if kind == "map":
+            return Map(self.type(_has(node, "values", where), f"{where}.*", space, depth + 1))
+        if kind in ("record", "error"):
+            return self._record(node, where, space, depth)
+        if kind == "enum":
+            return self._enum(node, where, space)
+        return self._fixed(node, where, space) if kind == "fixed" else self._named(kind, where, space)
+
+    def _named(self, name: str, where: str, space: str) -> Type:
+        if name in PRIMITIVES:
+            return Primitive(name)
+        for full in (_full(name, space), name):
+            if full in self.names:
+                return Ref(full)
+        return _fail(where, f"there is no type `{name}`")
+
+    def _union(self, node: list[Any], where: str, space: str, depth: int) -> Union:
+        branches = tuple(self.type(each, where, space, depth + 1) for each in node)
+        if not branches:
+            _fail(where, "a union has at least one branch")
+        seen = [type_name(each) for each in branches]
+        for each in branches:
+            if isinstance(each, Union):
+                _fail(where, "a union cannot hold a union")
+        for name in seen:
+            if seen.count(name) > 1:
+                _fail(where, f"the union has `{name}` twice")
+        return Union(branches)
+
+    def _record(self, node: Mapping[str, Any], where: str, space: str, depth: int) -> Ref:
+        name, aliases = self._name(node, where, space)
+        self.names[name] = Record(name, ())  # so that it can hold itself
+        inside = name.rpartition(".")[0]
+        listed = _has(node, "fields", where)
+        if not isinstance(listed, list):
+            _fail(where, "`fields` is a list")
+        fields = tuple(self._field(each, where, inside, depth) for each in listed)
+        names = [each.name for each in fields]
+        for each in names:
+            if names.count(each) > 1:
+                _fail(where, f"`{name}` has the field `{each}` twice")
+        self.names[name] = Record(name, fields, aliases)
+        return Ref(name)
+
+    def _field(self, node: Any, where: str, space: str, depth: int) -> Field:
+        if not isinstance(node, Mapping):
+            _fail(where, "a field is an object with `name` and `type`")
+        name = node.get("name")
+        if not isinstance(name, str) or not _NAME.match(name):
+            _fail(where, f"`{name}` cannot be a field's name")
+        inside = f"{where}.{name}" if where else name
+        kind = self.type(_has(node, "type", inside), inside, space, depth + 1)
+        return Field(name, kind, tuple(_texts(node, "aliases", inside)), node.get("default", Missing))
+
+    def _enum(self, node: Mapping[str, Any], where: str, space: str) -> Ref:
+        name, aliases = self._name(node, where, space)
+        symbols = tuple(_texts(node, "symbols", where))
+        default = node.get("default")
+        if not symbols or len(set(symbols)) < len(symbols):
+            _fail(where, f"the enum `{name}` needs `symbols`, each once")
+        if default is not None and default not in symbols:
+            _fail(where, f"the default of the enum `{name}` is none of its symbols")
+        self.names[name] = Enum(name, symbols, default, aliases)
+        return Ref(name)
+
+    def _fixed(self, node: Mapping[str, Any], where: str, space: str) -> Ref:
+        name, aliases = self._name(node, where, space)
+        size = node.get("size")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**31:
+            _fail(where, f"`{name}` needs a `size`")
+        logical = _logical(node, "fixed")
+        if logical is not None and logical.name == "uuid" and size != 16:
+            logical = None
+        self.names[name] = Fixed(name, size, logical, aliases)
+        return Ref(name)
+
+    def _name(self, node: Mapping[str, Any], where: str, space: str) -> tuple[str, tuple[str, ...]]:
+        name = _has(node, "name", where)
+        given = node.get("namespace", space)
+        if not isinstance(name, str) or not all(map(_NAME.match, name.split("."))) or not isinstance(given, str):
+            _fail(where, f"`{name}` cannot be a type's name")
+        full = _full(name, given)
+        if full in PRIMITIVES or full in self.names:
+            _fail(where, f"there is a type `{full}` already")
+        aliases = _texts(node, "aliases", where)
+        return full, tuple(_full(alias, full.rpartition(".")[0]) for alias in aliases)
+
+
+def _fail(where: str, what: str) -> NoReturn:
+    raise AvroSchemaError(f"`{where}`: {what}" if where else what)
+
+
+def _has(node: Mapping[str, Any], name: str, where: str) -> Any:
+    return node[name] if name in node else _fail(where, f"`{name}` is missing")
+
+
+def _texts(node: Mapping[str, Any], name: str, where: str) -> Iterator[str]:
+    listed = node.get(name) or []
+    if not isinstance(listed, list):
+        _fail(where, f"`{name}` is a list")
+    for each in listed:
+        if not isinstance(each, str):
+            _fail(where, f"`{name}` holds names")
+        yield each
+
+
+def _full(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _logical(node: Mapping[str, Any], kind: str) -> Logical | None:
+    """As Avro says, a logical type that does not fit is passed over."""
+    name = node.get("logicalType")
+    if not isinstance(name, str) or kind not in LOGICAL.get(name, ()):
+        return None
+    if name != "decimal":
+        return Logical(name)
+    scale, precision = node.get("scale", 0), node.get("precision")
+    fits = isinstance(scale, int) and isinstance(precision, int) and 0 <= scale <= precision and precision > 0
+    return Logical(name, scale) if fits else None
+
+
+# ---------------------------------------------------------------- what rules may read
+
+
+def kinds(schema: Schema) -> dict[str, Any] | None:
+    """Fields and their types in the words of samovar.patterns.semantics.schema; None where events have no fields of
+    their own.
+    """
+    found = _kind(schema, schema.root, ())
+    return found if isinstance(found, dict) else None
+
+
+def _kind(schema: Schema, kind: Type, above: tuple[str, ...]) -> Any:
+    plain = schema.of(kind)
+    if isinstance(plain, Record):
+        if plain.name in above or not plain.fields:
+            return "any"
+        return {each.name: _kind(schema, each.type, (*above, plain.name)) for each in plain.fields}
+    if isinstance(plain, Union):
+        found = [_kind(schema, each, above) for each in plain.branches if each != Primitive("null")]
+        return found[0] if found and all(each == found[0] for each in found) else "any"
+    if isinstance(plain, Array | Map):
+        return "any"
+    if isinstance(plain, Enum):
+        return "string"
+    if plain.logical is not None and plain.logical.name == "decimal":
+        return "double"
+    if isinstance(plain, Fixed):
+        return "string"
+    words = {"null": "any", "boolean": "boolean", "int": "long", "long": "long", "float": "double", "double": "double"}
+    return words.get(plain.kind, "string")
+
+
+def symbols_of(schema: Schema, name: str) -> tuple[str, ...] | None:
+    """The symbols of an event's field that is an enum."""
+    record = schema.of(schema.root)
+    for each in record.fields if isinstance(record, Record) else ():
+        plain = schema.of(each.type)
+        if each.name == name and isinstance(plain, Enum):
+            return plain.symbols
+    return None

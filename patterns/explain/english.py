@@ -1,0 +1,300 @@
+"""A rule in plain English, for a person who does not write rules: what starts it, what must follow, when it fires."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from samovar.patterns.analysis.cost import Cost, cost
+from samovar.patterns.explain.phrases import condition_words, counted, duration_words, listed, span_words, value_words
+from samovar.patterns.syntax.findings import visible
+from samovar.patterns.syntax.tree import (
+    AggregateForm,
+    Bracket,
+    Expr,
+    Key,
+    Literal,
+    Overlap,
+    Rule,
+    Sequence,
+    Session,
+    Skip,
+    Step,
+    StepKind,
+    Window,
+)
+from samovar.patterns.syntax.unparse import unparse
+
+_ANY_CONDITION = Literal(True)
+
+
+@dataclass(frozen=True)
+class Section:
+    heading: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A rule in words. `sections` come in the order in which one would tell it."""
+
+    id: str
+    title: str
+    severity: str
+    sections: tuple[Section, ...]
+
+
+def explain(rule: Rule) -> Explanation:
+    """What a rule does, in plain English."""
+    sections = [Section("What it watches", (_watched(rule.form.by),)), *_told(rule)]
+    alert = tuple(_alert(rule))
+    sections.append(Section("What the alert says", alert))
+    sections.append(Section("How often", (_how_often(rule),)))
+    sections.append(Section("What it holds in memory", tuple(cost_lines(cost(rule)))))
+    return Explanation(rule.id, rule.title, rule.severity, tuple(sections))
+
+
+def as_text(explanation: Explanation, width: int = 88) -> str:
+    """The explanation as lines of text."""
+    title = f"{explanation.title} ({explanation.id}, severity {explanation.severity})"
+    lines = textwrap.wrap(title, width)
+    for section in explanation.sections:
+        lines += ["", section.heading]
+        for line in section.lines:
+            lead, _, rest = line.partition(" ") if line[:1].isdigit() and ". " in line[:4] else ("", "", line)
+            first = f"  {lead} " if lead else "  "
+            lines += textwrap.wrap(rest, width, initial_indent=first, subsequent_indent=" " * len(first),
+                                   break_on_hyphens=False)  # fmt: skip
+    return "\n".join(map(visible, lines)) + "\n"
+
+
+def cost_lines(found: Cost) -> Iterator[str]:
+    yield (
+        f"About {size_words(found.typical_bytes)} for a key with one match under way; "
+        f"{size_words(found.worst_bytes)} at the most."
+    )
+    if found.held_ms is None:
+        yield "A key that was once seen is held for ever: the condition of the rule holds also when nothing comes."
+    else:
+        yield f"A key that falls silent is forgotten {duration_words(found.held_ms)} after its last event."
+    if found.overflow_events is not None:
+        more = counted(found.overflow_events, "fitting event")
+        yield f"With {more} of one key in that time the oldest beginnings are dropped, and counted."
+
+
+def size_words(size: int) -> str:
+    """
+    >>> size_words(900), size_words(12_345), size_words(2_500_000)
+    ('900 bytes', '12 kB', '2.5 MB')
+    """
+    if size < 1_000:
+        return f"{size} bytes"
+    return f"{size / 1e3:,.0f} kB" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _watched(by: tuple[Key, ...]) -> str:
+    if not by:
+        return "All events together, as one stream."
+    names = [key.name for key in by]
+    if len(names) == 1:
+        return f"Every {names[0]} by itself."
+    return f"Every combination of {listed(names)} by itself."
+
+
+def _told(rule: Rule) -> Iterator[Section]:
+    form = rule.form
+    if isinstance(form, Sequence):
+        yield Section("What must happen", tuple(_happenings(form)))
+        yield Section("When it fires", tuple(_sequence_fires(form)))
+    elif isinstance(form, AggregateForm):
+        lines = [f"With each event it looks back over the last {span_words(form.over_ms)}. It takes in:"]
+        yield Section("What it looks at", (*lines, *_taken_in(form.brackets)))
+        yield Section("When it fires", tuple(_aggregate_fires(form)))
+    elif isinstance(form, Session):
+        cut = f" A session is cut after {duration_words(form.max_ms)}." if form.max_ms is not None else ""
+        text = f"Sessions: events with no quiet time of more than {duration_words(form.gap_ms)} between them.{cut}"
+        yield Section("What it looks at", (text, "It takes in:", *_taken_in(form.brackets)))
+        end = f"When the session is over, that is {duration_words(form.gap_ms)} after its last event"
+        yield Section("When it fires", (f"{end}{_if_having(form)}.",))
+    else:
+        yield Section("What it looks at", (_windows(form), "It takes in:", *_taken_in(form.brackets)))
+        yield Section("When it fires", (f"When the window is over{_if_having(form)}.",))
+
+
+def _windows(form: Window) -> str:
+    size = duration_words(form.size_ms)
+    if form.size_ms == form.every_ms:
+        return f"Windows of {size} by the clock (UTC), one after the other."
+    return f"Windows of {size} by the clock (UTC), a new one every {span_words(form.every_ms)}, so that they overlap."
+
+
+def _if_having(form: Session | Window) -> str:
+    return "" if form.having is None else f", if {condition_words(form.having)}"
+
+
+def _taken_in(brackets: tuple[Bracket, ...]) -> Iterator[str]:
+    for number, bracket in enumerate(brackets, 1):
+        yield f"{number}. {_event(bracket, plural=True, name=bracket.name)}{_key_note(bracket)}."
+
+
+def _aggregate_fires(form: AggregateForm) -> Iterator[str]:
+    yield f"As soon as {condition_words(form.having)}."
+    if form.repeat_ms is None:
+        yield "It fires once, and again only after that has stopped being so in between."
+    else:
+        yield f"While that goes on, it fires again with the first event after every {duration_words(form.repeat_ms)}."
+
+
+# ---------------------------------------------------------------- sequences
+
+
+def _happenings(form: Sequence) -> Iterator[str]:
+    number = 0
+    for index, step in enumerate(form.steps):
+        if step.kind is StepKind.ABSENT:
+            text = _absence(step, _only_absences(form, index), form)
+        else:
+            text = _step(step, number == 0)
+            number += 1
+        yield f"{index + 1}. {text}"
+    if not _is_one_event(form):
+        span = f"within {duration_words(form.maxspan_ms)}, from the first event to the last"
+        yield f"All of it {span if form.maxspan_ms else 'at the very same time'}."
+    if form.having is not None:
+        yield f"And at the end: {condition_words(form.having)}."
+    if form.until is not None:
+        yield f"If {_event(form.until)} comes, all that was begun is forgotten."
+
+
+def _is_one_event(form: Sequence) -> bool:
+    """Whether a single event is all that a match takes."""
+    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
+    return len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
+
+
+def _only_absences(form: Sequence, index: int) -> bool:
+    return all(step.kind is StepKind.ABSENT for step in form.steps[index:])
+
+
+def _step(step: Step, first: bool) -> str:
+    lead = (
+        "It starts with"
+        if first
+        else "Right after that, with no other event of the key between,"
+        if step.next
+        else "Then"
+    )
+    if step.optional:
+        lead = "It may start with" if first else "Then perhaps"
+    if step.kind is StepKind.UNORDERED:
+        members = listed([_event(member, name=member.name) + _key_note(member) for member in step.brackets])
+        return f"{lead} all of these, in any order: {members}{_times(step)}."
+    events = [_event(bracket, plural=step.repeated, name=step.name) + _key_note(bracket) for bracket in step.brackets]
+    either = "either " if len(events) > 1 else ""
+    tail = " (this may be left out)" if step.optional else ""
+    return f"{lead} {either}{_how_many(step)}{' or '.join(events)}{_times(step)}{tail}."
+
+
+def _how_many(step: Step) -> str:
+    if not step.repeated:
+        return ""
+    if step.runs_max is None:
+        return f"{step.runs_min} or more "
+    return f"{step.runs_min} " if step.runs_min == step.runs_max else f"{step.runs_min} to {step.runs_max} "
+
+
+def _times(step: Step) -> str:
+    parts = []
+    if step.within_ms is not None:
+        parts.append(f"at most {duration_words(step.within_ms)}")
+    if step.after_ms is not None:
+        parts.append(f"at least {duration_words(step.after_ms)}")
+    return f", {' and '.join(parts)} after the step before" if parts else ""
+
+
+def _absence(step: Step, last: bool, form: Sequence) -> str:
+    what = " and no ".join(_event(bracket, article=False) + _key_note(bracket) for bracket in step.brackets)
+    if step.for_ms is not None:
+        return f"In the {span_words(step.for_ms)} before the start there was no {what}."
+    if not last:
+        return f"In between there comes no {what}."
+    if step.within_ms is not None and step.within_ms < form.maxspan_ms:
+        return f"Then, for {duration_words(step.within_ms)} after the step before, there comes no {what}."
+    return f"Then, until {duration_words(form.maxspan_ms)} after the first event, there comes no {what}."
+
+
+def _sequence_fires(form: Sequence) -> Iterator[str]:
+    if form.steps[-1].kind is StepKind.ABSENT:
+        yield "By the clock, when that time has passed and nothing forbidden has come."
+    elif _is_one_event(form):
+        yield "At once, with that event."
+        return
+    else:
+        yield "At the moment of the last event."
+    yield _overlapping(form)
+    yield {
+        Skip.PAST_LAST: "After an alert it begins anew: no event before it is used again.",
+        Skip.TO_NEXT: "After an alert, what began with the same event is forgotten; the rest goes on.",
+        Skip.NONE: "After an alert all that was begun goes on.",
+    }[form.skip]
+
+
+def _overlapping(form: Sequence) -> str:
+    if form.overlap is Overlap.ANY:
+        return "Every combination of events that fits is found."
+    if form.overlap is Overlap.ALL:
+        return "Every event that could be the beginning is followed by itself."
+    if form.steps[-1].kind is StepKind.ABSENT:
+        return "While it waits, further beginnings of the same key are not followed."
+    return "Where it could have begun at several events, the newest is followed."
+
+
+# ---------------------------------------------------------------- events, alerts
+
+
+def _event(bracket: Bracket, plural: bool = False, article: bool = True, name: str | None = None) -> str:
+    """`a purchase event ("probe") in which amount is below 2`."""
+    noun = "event of any type" if bracket.type == "any" else f"{bracket.type} event"
+    if plural:
+        noun = "events of any type" if bracket.type == "any" else f"{bracket.type} events"
+    elif article:
+        noun = f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+    called = f' ("{name}")' if name else ""
+    where = "" if bracket.condition == _ANY_CONDITION else f" in which {condition_words(bracket.condition)}"
+    return f"{noun}{called}{where}"
+
+
+def _key_note(bracket: Bracket) -> str:
+    """Where the key has another name in this type: by which field it is found."""
+    others = [
+        f"{value_words(key.value)} is the {key.name}"
+        for key in bracket.by or ()
+        if unparse(key.value) != key.name and not isinstance(key.value, Literal)
+    ]
+    return f" ({listed(others)})" if others else ""
+
+
+def _alert(rule: Rule) -> Iterator[str]:
+    if rule.message:
+        parts = [part if isinstance(part, str) else _placeholder(part) for part in rule.message]
+        yield f"“{''.join(parts)}”"
+    for name, expr in rule.emit:
+        words = value_words(expr)
+        yield name if words == name else f"{name}: {words}."
+    if not rule.message and not rule.emit:
+        yield "Which rule fired, for which key, when, and by which events."
+
+
+def _placeholder(expr: Expr) -> str:
+    return value_words(expr) if isinstance(expr, Literal) else f"<{value_words(expr)}>"
+
+
+def _how_often(rule: Rule) -> str:
+    if rule.suppress_ms is None:
+        return "Every time that it fires."
+    each = "At most once" if not rule.form.by else f"For one {listed([key.name for key in rule.form.by])} at most once"
+    return f"{each} in {duration_words(rule.suppress_ms)}."

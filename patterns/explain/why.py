@@ -1,0 +1,317 @@
+"""Why a key did or did not match, in words: what each event did, and how it ended.
+
+    told = explain(follow(program, key, run))
+
+The notes that this reads are those of native/match/trace.cpp and native/match/sequence_trace.cpp, taken by `follow`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from samovar.common.times import duration_text
+from samovar.patterns.engine.compile import flatten, step_names
+from samovar.patterns.explain.captured_operands import Shows, leaves_of_match, read_text, shows_all, value_text
+from samovar.patterns.explain.key_trace import BY_LINE, Names, Seen, Story, listed
+from samovar.patterns.syntax.tree import AggregateForm, Binary, Bracket, Expr, Literal, Session, StepKind
+from samovar.patterns.syntax.tree import Sequence as SequenceForm
+from samovar.patterns.syntax.unparse import unparse
+
+REFUSALS = ("condition", "across", "within", "after", "next", "absence")
+SHOWN_REFUSALS = 3
+
+
+@dataclass(frozen=True)
+class Told:
+    """`events`: what each event did, in sentences. `conclusion`: how it ended, in sentences."""
+
+    events: tuple[tuple[Seen, tuple[str, ...]], ...]
+    conclusion: tuple[str, ...]
+
+
+def explain(story: Story, names: Names = BY_LINE, shows: Shows = shows_all) -> Told:
+    """The story in sentences, which tell nothing of what an expression gives that `shows` says no to."""
+    sequence = isinstance(story.plan.rule.form, SequenceForm)
+    teller: _Teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
+    return Told(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
+
+
+class _Teller(ABC):
+    """What both kinds of story have in common."""
+
+    def __init__(self, story: Story, names: Names, shows: Shows) -> None:
+        self.story = story
+        self.names = names
+        self.shows = shows
+        self.plan = story.plan
+        self.times = {event.offset: event.time for event in story.events}
+        self.by_event: dict[int, list[Mapping[str, Any]]] = {}
+        current = -1
+        for note in story.notes:
+            current = note["event"] if note["what"] == "event" else current
+            self.by_event.setdefault(current, []).append(note)
+
+    @abstractmethod
+    def event(self, event: Seen) -> list[str]: ...
+
+    @abstractmethod
+    def conclusion(self) -> list[str]: ...
+
+    def nothing_seen(self) -> list[str]:
+        parts = zip(self.plan.rule.form.by, self.story.key.items(), strict=True)
+        shown = ", ".join(
+            f"{name}={value_text(value) if self.shows(part.value) else 'hidden'}" for part, (name, value) in parts
+        )
+        types = sorted({bracket.type for bracket in self.plan.brackets})
+        return [f"No event of type {' or '.join(types)} has the key {shown}."]
+
+    def matched(self) -> list[str]:
+        found = [note for note in self.story.notes if note["what"] == "match"]
+        if not found:
+            return []
+        at = [self.names.time(note["at"]) for note in found if not note["suppressed"]]
+        hidden = len(found) - len(at)
+        times = "once" if len(at) == 1 else f"{len(at)} times"
+        told = [f"It matched {times}: at {listed(at, 5)}."] if at else []
+        return told + [f"{hidden} more were suppressed (`suppress`)."] * bool(hidden)
+
+    def condition(self, note: Mapping[str, Any]) -> str:
+        parts = self.plan.columns if note["what"] == "condition" else self.plan.conditions
+        return read_text(parts[note["bracket"]][note["index"]], note["read"], shows=self.shows)
+
+    def conjuncts(self, note: Mapping[str, Any]) -> list[tuple[Expr, Mapping[str, Any]]]:
+        having = self.plan.rule.form.having
+        if having is None:
+            return []
+        parts = flatten(having, "and")
+        parts = parts if len(parts) == len(note["conjuncts"]) else [having]
+        return list(zip(parts, note["conjuncts"], strict=False))
+
+    def having_text(self, note: Mapping[str, Any]) -> str:
+        parts = [(part, told["read"]) for part, told in self.conjuncts(note) if not told["holds"]]
+        failing = [read_text(part, read, True, self.shows) for part, read in parts]
+        return " and ".join(failing)
+
+
+# ---------------------------------------------------------------- sequences
+
+
+class _OfSequence(_Teller):
+    def __init__(self, story: Story, names: Names, shows: Shows) -> None:
+        super().__init__(story, names, shows)
+        form = story.plan.rule.form
+        assert isinstance(form, SequenceForm)
+        self.form = form
+        self.steps = [step for step in form.steps if step.kind is not StepKind.ABSENT]
+        self.step_names = step_names(form)
+
+    # ------------------------------------------------------------ one event
+
+    def event(self, event: Seen) -> list[str]:
+        notes = self.by_event.get(event.offset, [])
+        told: list[str] = []
+        for note in notes:
+            match note["what"]:
+                case "until":
+                    told.append("ends every partial match (`until`)")
+                case "killed":
+                    told.append(f"kills the partial match that had {self.at_step(note['step'])}: it must not happen")
+                case "having" if self.having_text(note):
+                    told.append(f"would complete a match, but `having` refuses it: {self.having_text(note)}")
+                case "match":
+                    told.append("completes a match" + (" (suppressed)" if note["suppressed"] else ""))
+        taken = self.taken_as(event.offset, notes)
+        told += [f"taken as {taken}"] * bool(taken)
+        if not told:
+            told = list(dict.fromkeys(text for note in notes if (text := self.refusal(note))))
+        return told or ["of no use to the rule at this point"]
+
+    def taken_as(self, offset: int, notes: Sequence[Mapping[str, Any]]) -> str:
+        found: dict[str, None] = {}
+        for note in notes:
+            if note["what"] == "partial":
+                found.update((self.step_names[name], None) for name, taken in note["events"] if taken == offset)
+        return " and ".join(found)
+
+    def refusal(self, note: Mapping[str, Any]) -> str:
+        what = note["what"]
+        if what not in REFUSALS:
+            return ""
+        name, step = self.bracket_name(note), self.steps[note["target"]]
+        match what:
+            case "condition" | "across":
+                return f"not {name}: {self.condition(note)} does not hold"
+            case "within":
+                late = duration_text(note["since"])
+                return (
+                    f"too late for {name}: {late} after the step before it, within={duration_text(step.within_ms or 0)}"
+                )
+            case "after":
+                early = duration_text(note["since"])
+                return (
+                    f"too early for {name}: {early} after the step before it, after={duration_text(step.after_ms or 0)}"
+                )
+            case "next":
+                return f"not {name}: it is not the next event after the step before it (`next`)"
+        return f"no start as {name}: what must be absent before it has just happened"
+
+    def bracket_name(self, note: Mapping[str, Any]) -> str:
+        """A step's name; of a member or an alternative also which one."""
+        step = self.steps[note["target"]]
+        bracket: Bracket = self.plan.brackets[note["bracket"]]
+        if step.kind is StepKind.UNORDERED:
+            return str(bracket.name)
+        return f"{step.name} [{bracket.type}]" if len(step.brackets) > 1 else str(step.name)
+
+    def at_step(self, number: int) -> str:
+        step = self.steps[number]
+        if step.kind is StepKind.UNORDERED:
+            return " and ".join(str(bracket.name) for bracket in step.brackets)
+        return str(step.name)
+
+    # ------------------------------------------------------------ the end
+
+    def conclusion(self) -> list[str]:
+        if not self.story.events:
+            return self.nothing_seen()
+        if told := self.matched():
+            return told
+        partials = [(place, note) for place, note in enumerate(self.story.notes) if note["what"] == "partial"]
+        if not partials:
+            return ["No partial match was begun.", *self.stopped(-1, -1)]
+        place, best = max(partials, key=lambda pair: (pair[1]["step"], pair[1]["count"], -pair[0]))
+        return [self.reached(best), *self.stopped(place, best["step"]), *self.ended(place, best)]
+
+    def reached(self, best: Mapping[str, Any]) -> str:
+        by_name: dict[str, list[int]] = {}
+        for name, offset in best["events"]:
+            by_name.setdefault(self.step_names[name], []).append(offset)
+        had = ", ".join(f"{name} ({self.names.events(offsets)})" for name, offsets in by_name.items())
+        return f"The furthest partial match had {had}{self.waited_for(best)}."
+
+    def waited_for(self, best: Mapping[str, Any]) -> str:
+        if best["waits"]:
+            return " and waited for its time to pass"
+        place = best["step"]
+        step = self.steps[place]
+        if step.kind is StepKind.UNORDERED:
+            taken = {name for name, _ in best["events"]}
+            open_members = [
+                str(bracket.name) for bracket in step.brackets if self.step_names.index(str(bracket.name)) not in taken
+            ]
+            if open_members:
+                return f" and waited for {' and '.join(open_members)}"
+        elif best["count"] < step.runs_min:
+            return f", {best['count']} of at least {step.runs_min} events of {step.name}"
+        following = []
+        for number in range(place + 1, len(self.steps)):
+            following.append(self.at_step(number))
+            if not self.steps[number].optional:
+                break
+        return f" and waited for {' or '.join(following)}" if following else ""
+
+    def stopped(self, place: int, step: int) -> list[str]:
+        """What later events lacked to take that partial further, the latest last."""
+        told: dict[str, None] = {}
+        for note in self.story.notes[place + 1 :]:
+            if note["what"] in REFUSALS and note["step"] == step and (text := self.refusal(note)):
+                told[f"{self.names.event(note['event'])} was {text}"] = None
+        texts = list(told)
+        shown = texts[-SHOWN_REFUSALS:] if len(texts) > SHOWN_REFUSALS else texts
+        more = [f"{len(texts) - len(shown)} earlier events did not fit either."] * (len(texts) > len(shown))
+        if not texts and step >= 0:
+            return ["No later event was of the type that it waited for."] if not self.later_types(place) else []
+        return more + [_sentence(text) for text in shown]
+
+    def later_types(self, place: int) -> bool:
+        """Whether anything else says how the partial ended."""
+        return any(note["what"] in ("killed", "until", "having") for note in self.story.notes[place + 1 :])
+
+    def ended(self, place: int, best: Mapping[str, Any]) -> list[str]:
+        for note in self.story.notes[place + 1 :]:
+            if note["what"] == "killed" and note["step"] == best["step"]:
+                bracket = note["bracket"]
+                what = f"![{self.plan.brackets[bracket].type} ...]" if bracket >= 0 else "what must not happen"
+                return [_sentence(f"{self.names.event(note['event'])} killed it: {what}")]
+            if note["what"] == "until":
+                return [_sentence(f"{self.names.event(note['event'])} ended it (`until`)")]
+            if note["what"] == "having" and (text := self.having_text(note)):
+                return [f"It was complete, but `having` refused it: {text}."]
+        start = min((self.times[offset] for _, offset in best["events"] if offset in self.times), default=None)
+        if start is None or best["waits"]:
+            return ["The input ended before its time had passed."] if best["waits"] else []
+        over = start + self.form.maxspan_ms
+        span = duration_text(self.form.maxspan_ms)
+        if self.story.end_ms is not None and self.story.end_ms <= over:
+            return [f"The input ended before its span of {span} was over."]
+        return [f"Its span of {span} was over at {self.names.time(over)}."]
+
+
+# ---------------------------------------------------------------- aggregates, sessions, windows
+
+
+class _OfWindow(_Teller):
+    def event(self, event: Seen) -> list[str]:
+        notes = self.by_event.get(event.offset, [])
+        windows = [note for note in notes if note["what"] == "window"]
+        told = [self.state(note) for note in windows]
+        told += [f"not {self.bracket_text(note)}: {self.condition(note)} does not hold" for note in notes
+                 if note["what"] == "condition" and not windows]  # fmt: skip
+        told += ["fires"] * any(note["what"] == "match" and not note["suppressed"] for note in notes)
+        return told or ["of no use to the rule"]
+
+    def bracket_text(self, note: Mapping[str, Any]) -> str:
+        bracket: Bracket = self.plan.brackets[note["bracket"]]
+        return bracket.name or f"in [{bracket.type} ...]"
+
+    def state(self, note: Mapping[str, Any]) -> str:
+        form = self.plan.rule.form
+        where = "in the session" if isinstance(form, Session) else "in the window"
+        if not isinstance(form, Session | AggregateForm):
+            where += f" from {self.names.time(note['start'])}"
+        values: dict[str, str] = {}
+        for part, told in self.conjuncts(note):
+            read = zip(leaves_of_match(part), told["read"], strict=False)
+            values.update((unparse(leaf), value_text(value)) for leaf, value in read if self.shows(leaf))
+        text = f"{note['count']} {where}" + "".join(f", {name} is {value}" for name, value in values.items())
+        if isinstance(form, AggregateForm):
+            held = all(told["holds"] for _, told in self.conjuncts(note))
+            text += "; `having` still holds, fired already" if held and not note["armed"] else ""
+        return text
+
+    def conclusion(self) -> list[str]:
+        if not self.story.events:
+            return self.nothing_seen()
+        if told := self.matched():
+            return told
+        aggregate = isinstance(self.plan.rule.form, AggregateForm)
+        tested = [note for note in self.story.notes if note["what"] == ("window" if aggregate else "closed")]
+        if not tested:
+            opened = any(note["what"] == "window" for note in self.story.notes)
+            return ["The input ended before event time passed its end."] if opened else ["No event entered it."]
+        best = max(tested, key=self.nearness)
+        where = self.names.event(best["event"])
+        return [f"`having` was nearest at {where}: {self.having_text(best)} does not hold."]
+
+    def nearness(self, note: Mapping[str, Any]) -> tuple[float, float]:
+        """How many parts of `having` hold, and how little the others lack."""
+        parts = self.conjuncts(note)
+        failing = [(part, told["read"]) for part, told in parts if not told["holds"]]
+        lacking = sum(_distance(part, read) if self.shows(part) else float("inf") for part, read in failing)
+        return sum(told["holds"] for _, told in parts), -lacking
+
+
+def _distance(expr: Expr, read: Sequence[Any]) -> float:
+    match expr:
+        case Binary("<" | "<=" | ">" | ">=" | "==", _, Literal(int() | float() as limit)) if len(read) == 1:
+            value = read[0]
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return abs(float(value) - float(limit))
+    return float("inf")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

@@ -1,0 +1,159 @@
+"""The sections `params` and `lists` of a rule file, with the values that a service sets in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from samovar.common.suggest import did_you_mean
+from samovar.patterns.semantics.scope import one_of
+from samovar.patterns.syntax.constants import duration_ms
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.tree import Scalar, Span
+from samovar.patterns.syntax.yaml import List, Map, Node, Text
+
+MAX_LIST_ITEMS = 100_000
+
+_NAME = re.compile(r"[^\W\d][\w-]*\Z")
+_LEADING_ZERO = re.compile(r"[-+]?0\d+\Z")
+_START = Span(1, 1, 1, 1)
+
+
+def read_params(
+    node: Node | None, given: Mapping[str, Any], report: Report
+) -> tuple[dict[str, Scalar], frozenset[str]]:
+    """The parameters, and the names of those that are times."""
+    params: dict[str, Scalar] = {}
+    durations: set[str] = set()
+    for key, value in _entries(node, "params", report):
+        if not isinstance(value, Text):
+            report.error(
+                "bad-parameter",
+                f"`{key.text}` must be a single value",
+                value.span,
+                hint="lists of values stand under `lists`" if isinstance(value, List) else None,
+            )
+            continue
+        ms = duration_ms(value.text) if value.plain else None
+        if ms is not None:
+            durations.add(key.text)
+        params[key.text] = value.value if ms is None else ms
+    for name, value in given.items():
+        if _is_declared(name, params, node, "params", report):
+            params[name] = _replacement(name, value, params[name], name in durations, node, report)
+    return params, frozenset(durations)
+
+
+def _replacement(name: str, value: Any, default: Scalar, is_time: bool, node: Node | None, report: Report) -> Scalar:
+    """A value that the service sets: of the same kind as the one in the file."""
+    if is_time and isinstance(value, str):
+        value = duration_ms(value)
+    if not isinstance(value, None | bool | int | float | str) or not _same_kind(value, default):
+        report.error(
+            "bad-parameter",
+            f"the value set for `{name}` is not of the kind of {default!r}",
+            node.span if node else _START,
+        )
+        return default
+    result: Scalar = value
+    return result
+
+
+def _same_kind(value: object, default: Scalar) -> bool:
+    if default is None:
+        return True
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    return isinstance(value, str) == isinstance(default, str) and value is not None
+
+
+def read_lists(node: Node | None, given: Mapping[str, Any], report: Report) -> dict[str, tuple[Scalar, ...]]:
+    lists: dict[str, tuple[Scalar, ...]] = {}
+    for key, value in _entries(node, "lists", report):
+        if isinstance(value, List):
+            lists[key.text] = _items(key.text, value, report)
+        else:
+            lists[key.text] = ()
+            report.error("bad-list", f"`{key.text}` must be a list", value.span, expected=f"{key.text}: [a, b]")
+    for name, values in given.items():
+        if _is_declared(name, lists, node, "lists", report):
+            lists[name] = _given_items(name, values, node, report)
+    return lists
+
+
+def _items(name: str, node: List, report: Report) -> tuple[Scalar, ...]:
+    if len(node.items) > MAX_LIST_ITEMS:
+        report.error("too-long", f"`{name}` has {len(node.items):,} values; at most {MAX_LIST_ITEMS:,}", node.span)
+        return ()
+    values: list[Scalar] = []
+    for item in node.items:
+        if not isinstance(item, Text):
+            report.error("bad-list", f"`{name}` must be a list of single values", item.span)
+            continue
+        if item.plain and isinstance(item.value, bool):
+            report.warning(
+                "quote-it", f"`{item.text}` is a boolean here, not text", item.span, hint=f'quote it: "{item.text}"'
+            )
+        values.append(item.value)
+    return tuple(values)
+
+
+def warn_numbers(node: Node, report: Report) -> None:
+    """Numbers with a leading zero, anywhere inside: a code such as 0742 loses its zero."""
+    stack = [node]
+    while stack and not report.full:
+        top = stack.pop()
+        if isinstance(top, Map):
+            stack.extend(value for _, value in top.entries)
+        elif isinstance(top, List):
+            stack.extend(top.items)
+        elif top.plain and _LEADING_ZERO.match(top.text):
+            report.warning(
+                "quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=f'quote it: "{top.text}"'
+            )
+
+
+def _given_items(name: str, values: Any, node: Node | None, report: Report) -> tuple[Scalar, ...]:
+    sound = isinstance(values, Sequence | frozenset | set) and not isinstance(values, str)
+    if sound and len(values) > MAX_LIST_ITEMS:
+        what = f"the list set for `{name}` has {len(values):,} values; at most {MAX_LIST_ITEMS:,}"
+        report.error("too-long", what, node.span if node else _START)
+        return ()
+    if sound and all(isinstance(value, None | bool | int | float | str) for value in values):
+        # A set has no order of its own, and the version is over the values in order.
+        return tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
+    report.error(
+        "bad-list", f"the value set for `{name}` must be a list of single values", node.span if node else _START
+    )
+    return ()
+
+
+def _is_declared(name: str, known: Mapping[str, object], node: Node | None, section: str, report: Report) -> bool:
+    if name in known:
+        return True
+    report.error(
+        "unknown-parameter",
+        f"`{name}` is set from outside, but the rule has none under `{section}`",
+        node.span if node else _START,
+        expected=one_of(known),
+        hint=did_you_mean(name, known),
+    )
+    return False
+
+
+def _entries(node: Node | None, section: str, report: Report) -> list[tuple[Text, Node]]:
+    if node is None or (isinstance(node, Text) and node.value is None):
+        return []
+    if not isinstance(node, Map):
+        report.error("not-a-map", f"`{section}` maps names to values", node.span)
+        return []
+    for key, _ in node.entries:
+        if not _NAME.match(key.text):
+            report.error(
+                "bad-name",
+                f"`{key.text[:100]}` cannot be a name under `{section}`",
+                key.span,
+                expected="letters, digits, _ and -",
+            )
+    return [(key, value) for key, value in node.entries if _NAME.match(key.text)]

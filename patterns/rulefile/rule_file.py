@@ -1,0 +1,150 @@
+"""Rule files: YAML text to a resolved Rule, with every error of the file at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from samovar.patterns.rulefile.sections import RuleReader
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.findings import Finding, Report
+from samovar.patterns.syntax.positions import whole
+from samovar.patterns.syntax.tree import Rule, Span
+from samovar.patterns.syntax.yaml import Map, read
+
+MAX_FILE_CHARACTERS = 1_000_000
+MAX_FILE_BYTES = 4_000_000
+REMEMBERED = 256  # rules, of at most so many characters each
+REMEMBERED_CHARACTERS = 50_000
+
+_START = Span(1, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`rule` is None when any finding is an error."""
+
+    rule: Rule | None
+    findings: tuple[Finding, ...]
+
+
+def load_text(
+    text: str,
+    path: str = "<rule>",
+    *,
+    params: Mapping[str, Any] | None = None,
+    lists: Mapping[str, Any] | None = None,
+    schema: Schema | None = None,
+    known_fields: Collection[str] | None = None,
+) -> Loaded:
+    """A rule from its text. `params` and `lists` replace the values that the file declares.
+
+    `known_fields` are field paths seen in the data; without a schema they show that a name is a slip. What was read is
+    remembered: a service looks at its rules again and again.
+    """
+    known = frozenset(known_fields) if known_fields is not None else None
+    values = repr((params or {}, lists or {}, None if schema is None else schema.types))
+    given = _Given(text, path, known, values, params or {}, lists or {}, schema)
+    return _remembered(given) if len(text) + len(values) <= REMEMBERED_CHARACTERS else _read(given)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """All that a rule is made of; `values` stands for what cannot be compared quickly."""
+
+    text: str
+    path: str
+    known: frozenset[str] | None
+    values: str
+    params: Mapping[str, Any] = field(compare=False)
+    lists: Mapping[str, Any] = field(compare=False)
+    schema: Schema | None = field(compare=False)
+
+
+def _read(given: _Given) -> Loaded:
+    text, report = given.text, Report(given.path)
+    rule: Rule | None = None
+    if len(text) > MAX_FILE_CHARACTERS:
+        report.error(
+            "file-too-large",
+            f"the file has {len(text):,} characters",
+            _START,
+            expected=f"at most {MAX_FILE_CHARACTERS:,}",
+        )
+    else:
+        node = read(whole(text), report)
+        if isinstance(node, Map):
+            reader = RuleReader(node, report, given.schema, given.known, given.params, given.lists)
+            rule = reader.read(given.path, text)
+        elif not report.failed:
+            report.error(
+                "not-a-rule", "a rule file maps keys to values", _START, expected="rule: my-rule, then match: |"
+            )
+    return Loaded(None if report.failed else rule, report.findings())
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(_read)
+
+
+def load_path(path: str | Path, **options: Any) -> Loaded:
+    """A rule from a file; the options are those of load_text. An unreadable file is a finding."""
+    shown = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        text = data[:MAX_FILE_BYTES].decode("utf-8", "strict" if len(data) <= MAX_FILE_BYTES else "ignore")
+    except OSError as fault:
+        return _failed("unreadable-file", f"cannot read the file: {fault.strerror or fault}", shown, _START)
+    except ValueError as fault:
+        return _failed("not-utf-8", f"the file is not UTF-8: {_decoding(fault)}", shown, _START,
+                       "save it as UTF-8")  # fmt: skip
+    return load_text(text, shown, **options)
+
+
+def load_paths(paths: Iterable[str | Path], **options: Any) -> list[Loaded]:
+    """The rules of files and of folders. Two rules of one id are an error.
+
+    Of a folder: *.yml and *.yaml, all levels, sorted; a `schema.yml` beside the rules is none of them.
+    """
+    loaded: list[Loaded] = []
+    seen: dict[str, str] = {}
+    for path in paths:
+        for file in _files(Path(path)):
+            one = load_path(file, **options)
+            if one.rule is not None and one.rule.id in seen:
+                where = _id_span(one.rule)
+                text = f"the rule `{one.rule.id}` stands in {seen[one.rule.id]} too"
+                clash = Finding("duplicate-rule", "error", text, str(file), where, None, "give one of them another id")
+                one = Loaded(None, (*one.findings, clash))
+            elif one.rule is not None:
+                seen[one.rule.id] = str(file)
+            loaded.append(one)
+    return loaded
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = (file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
+    return sorted(file for file in files if file.stem != "schema")
+
+
+def _failed(id: str, message: str, path: str, span: Span, hint: str | None = None) -> Loaded:
+    return Loaded(None, (Finding(id, "error", message, path, span, None, hint),))
+
+
+def _decoding(fault: ValueError) -> str:
+    if isinstance(fault, UnicodeDecodeError):
+        line = fault.object.count(b"\n", 0, fault.start) + 1
+        return f"byte 0x{fault.object[fault.start]:02x} on line {line}"
+    return str(fault)
+
+
+def _id_span(rule: Rule) -> Span:
+    report = Report(rule.path)
+    node = read(whole(rule.text), report)
+    entries = node.entries if isinstance(node, Map) else ()
+    return next((value.span for key, value in entries if key.text == "rule"), _START)

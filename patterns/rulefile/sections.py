@@ -1,0 +1,275 @@
+"""The sections of a rule file, each read on its own: an error in one hides none in another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from samovar.common.suggest import did_you_mean, nearest
+from samovar.common.times import unit_hint
+from samovar.patterns.parse.parser import read_expression, read_match
+from samovar.patterns.rulefile.messages import split_message
+from samovar.patterns.rulefile.params import read_lists, read_params, warn_numbers
+from samovar.patterns.rulefile.tests_section import read_tests
+from samovar.patterns.semantics.check import Checked, check_match
+from samovar.patterns.semantics.resolve import resolve, resolve_guarded
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.semantics.scope import Bench, Place
+from samovar.patterns.syntax.constants import Constants, duration_ms
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.tree import Expr, Literal, Name, Rule, Span
+from samovar.patterns.syntax.yaml import List, Map, Node, Text
+
+MAX_ENTRIES = 500  # of `emit` or `let`, and parts of a message
+
+KEYS = ("rule", "title", "severity", "tags", "match", "emit", "message", "suppress", "let", "params", "lists", "tests")
+SEVERITIES = ("info", "low", "medium", "high", "critical")
+DEFAULT_SEVERITY = "medium"
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}\Z")
+_NAME = re.compile(r"[^\W\d]\w*\Z")
+_HABITS = {"id": "rule", "name": "rule", "description": "title", "level": "severity", "priority": "severity",
+           "query": "match", "detection": "match", "condition": "match", "pattern": "match", "labels": "tags",
+           "define": "let", "parameters": "params", "throttle": "suppress", "test": "tests"}  # fmt: skip
+_START = Span(1, 1, 1, 1)
+
+
+class RuleReader:
+    """Reads the tree of one rule file, section by section."""
+
+    def __init__(
+        self, node: Map, report: Report, schema: Schema | None, known_fields: frozenset[str] | None,
+        params: Mapping[str, Any], lists: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.node, self.report = node, report
+        self.sections: dict[str, Node] = {key.text: value for key, value in node.entries}
+        values, durations = read_params(self.sections.get("params"), params, report)
+        self.constants = Constants(values, read_lists(self.sections.get("lists"), lists, report), durations)
+        _check_shared_names(self.constants, self.sections, report)
+        for name in ("params", "lists", "emit", "tests"):
+            if name in self.sections:
+                warn_numbers(self.sections[name], report)
+        self.bench = Bench(report, schema, known_fields, {}, resolve)
+
+    def read(self, path: str, text: str) -> Rule | None:
+        self._check_keys()
+        identity, title = self._identity(), self._plain("title")
+        self._read_lets()
+        match = self.sections.get("match")
+        checked = self._match(match)
+        emit, message = self._emit(checked), self._message(checked)
+        suppress_ms = self._suppress()
+        tests = read_tests(self.sections.get("tests"), self.report, checked, [name for name, _ in emit])
+        if checked is None or self.report.failed:
+            return None
+        lets = {name: resolve_guarded(raw, _let_place(name), self.bench) for name, raw in self.bench.lets.items()}
+        return Rule(
+            identity, title or identity, self._severity(), self._tags(), checked.form, emit, message, suppress_ms,
+            self.constants.params, self.constants.lists, tests, path, text,
+            match.text if isinstance(match, Text) else "", lets,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ plain sections
+
+    def _check_keys(self) -> None:
+        for key, _ in self.node.entries:
+            if key.text not in KEYS and not self.report.full:
+                habit = _HABITS.get(key.text)
+                tip = f"did you mean `{habit}`?" if habit else did_you_mean(key.text, KEYS)
+                self.report.error(
+                    "unknown-key", f"a rule file has no `{key.text}`", key.span, expected=", ".join(KEYS), hint=tip
+                )
+        meant = [
+            nearest(key.text, KEYS) or _HABITS.get(key.text) for key, _ in self.node.entries if key.text not in KEYS
+        ]
+        for key_name in ("rule", "match"):
+            if key_name not in self.sections and key_name not in meant:
+                example = "rule: my-rule" if key_name == "rule" else "match: |"
+                self.report.error(f"missing-{key_name}", f"the rule has no `{key_name}`", _START, expected=example)
+        self._severity()
+        self._tags()
+
+    def _plain(self, name: str) -> str | None:
+        node = self.sections.get(name)
+        if node is None:
+            return None
+        if not isinstance(node, Text):
+            self.report.error("not-text", f"`{name}` must be text", node.span, hint="put it in double quotes")
+            return None
+        return node.text
+
+    def _identity(self) -> str:
+        identity, node = self._plain("rule"), self.sections.get("rule")
+        if identity is not None and node is not None and not _ID.match(identity):
+            better = re.sub(r"[^a-z0-9]+", "-", identity.lower()[:100]).strip("-")
+            self.report.error(
+                "bad-id",
+                f"`{identity[:100]}` is no rule id",
+                node.span,
+                expected="lower case, digits and dashes",
+                hint=f"write `{better}`" if better else None,
+            )
+        return identity or ""
+
+    def _severity(self) -> str:
+        severity, node = self._plain("severity"), self.sections.get("severity")
+        if severity is None or node is None:
+            return DEFAULT_SEVERITY
+        if severity not in SEVERITIES:
+            tip = {"warning": "medium", "error": "high", "informational": "info"}.get(severity.lower())
+            self.report.error(
+                "unknown-severity",
+                f"there is no severity `{severity[:100]}`",
+                node.span,
+                expected=", ".join(SEVERITIES),
+                hint=f"write `{tip}`" if tip else did_you_mean(severity, SEVERITIES),
+            )
+        return severity
+
+    def _tags(self) -> tuple[str, ...]:
+        node = self.sections.get("tags")
+        if node is None or isinstance(node, Text):
+            return (node.text,) if node is not None and node.text else ()
+        if isinstance(node, List) and all(isinstance(item, Text) for item in node.items):
+            return tuple(item.text for item in node.items if isinstance(item, Text))
+        self.report.error("bad-tags", "`tags` must be a list of words", node.span, expected="[fraud, cards]")
+        return ()
+
+    def _suppress(self) -> int | None:
+        node = self.sections.get("suppress")
+        if node is None or (isinstance(node, Text) and node.value is None):
+            return None
+        text = node.text.strip() if isinstance(node, Text) else ""
+        ms = self._duration(text)
+        if ms:
+            return ms
+        number = text.isdigit() and int(text[:15]) > 0
+        self.report.error(
+            "zero-duration" if ms == 0 else "no-duration",
+            "`suppress` takes a time",
+            node.span,
+            expected="a time such as 1h",
+            hint=f"give it a unit: `{text}s`" if number else unit_hint(text) if text[:1].isdigit() else None,
+        )
+        return None
+
+    def _duration(self, text: str) -> int | None:
+        if not text.startswith("$"):
+            return duration_ms(text)
+        value = self.constants.params.get(text[1:])
+        if text[1:] in self.constants.durations and isinstance(value, int):
+            return value
+        return duration_ms(value) if isinstance(value, str) else None
+
+    # ------------------------------------------------------------ expressions
+
+    def _expression(self, node: Node, what: str) -> Expr | None:
+        """The raw expression in a YAML value; a number or boolean is itself."""
+        if not isinstance(node, Text):
+            self.report.error("not-text", f"{what} must be an expression", node.span, hint="put it in double quotes")
+            return None
+        if node.plain and not isinstance(node.value, str):
+            return Literal(node.value, node.span)
+        own = Report(self.report.path)
+        tree = read_expression(node.text, node.fragment.locate, own, self.constants)
+        for finding in own.findings():
+            if finding.id == "unclosed" and node.flow and node.plain:
+                finding = replace(finding, hint="inside { } a comma ends the value: put the expression in quotes")
+            self.report.add(finding)
+        return tree
+
+    def _read_lets(self) -> None:
+        node = self.sections.get("let")
+        lets: dict[str, Expr] = {}
+        for key, value in self._entries("let", node):
+            if not _NAME.match(key.text):
+                self.report.error(
+                    "bad-name",
+                    f"`{key.text[:100]}` cannot be the name of a `let`",
+                    key.span,
+                    expected="letters, digits and _",
+                )
+                continue
+            tree = self._expression(value, "a `let`")
+            lets[key.text] = tree if tree is not None else _unknown(key.text, value.span)
+        self.bench.lets = lets
+        for name, raw in lets.items():
+            if not self._is_sound(name):
+                lets[name] = _unknown(name, raw.span)
+
+    def _is_sound(self, name: str) -> bool:
+        """Checks a let by itself. Its fields are checked where it is used, for the types there."""
+        bench = replace(self.bench, schema=None, report=Report(self.report.path))
+        resolve_guarded(self.bench.lets[name], _let_place(name), bench)
+        self.bench.nodes += bench.nodes
+        for finding in bench.report.findings():
+            self.report.add(finding)
+        return not bench.report.failed
+
+    def _entries(self, name: str, node: Node | None) -> list[tuple[Text, Node]]:
+        if node is None or (isinstance(node, Text) and node.value is None):
+            return []
+        if isinstance(node, Map) and len(node.entries) > MAX_ENTRIES:
+            self.report.error("too-long", f"`{name}` has more than {MAX_ENTRIES} entries", node.span)
+        if isinstance(node, Map):
+            return list(node.entries)[:MAX_ENTRIES]
+        self.report.error("not-a-map", f"`{name}` maps names to expressions", node.span, expected=f"{name}: {{n: ...}}")
+        return []
+
+    def _match(self, node: Node | None) -> Checked | None:
+        if node is None:
+            return None
+        if not isinstance(node, Text):
+            self.report.error("not-text", "`match` must be text", node.span, expected="match: | and the text below it")
+            return None
+        tree = read_match(node.text, node.fragment.locate, self.report, self.constants)
+        return None if tree is None else check_match(tree, self.bench)
+
+    def _resolved(self, raw: Expr | None, checked: Checked | None) -> Expr:
+        if raw is None or checked is None:
+            return Literal(None)
+        return resolve_guarded(raw, checked.result, self.bench)
+
+    def _emit(self, checked: Checked | None) -> tuple[tuple[str, Expr], ...]:
+        entries = self._entries("emit", self.sections.get("emit"))
+        return tuple((key.text, self._resolved(self._expression(value, "`emit`"), checked)) for key, value in entries)
+
+    def _message(self, checked: Checked | None) -> tuple[str | Expr, ...]:
+        node = self.sections.get("message")
+        if node is None:
+            return ()
+        if not isinstance(node, Text):
+            tip = 'a message that begins with `{` needs quotes: "{count(probe)} ..."'
+            self.report.error("not-text", "`message` must be text", node.span, hint=tip)
+            return ()
+        parts: list[str | Expr] = []
+        for part in islice(split_message(node.fragment, self.report), MAX_ENTRIES + 1):
+            if len(parts) == MAX_ENTRIES:
+                self.report.error("too-long", f"the message has more than {MAX_ENTRIES} parts", node.span)
+                break
+            last = parts[-1] if parts else None
+            if isinstance(part, str) and isinstance(last, str):
+                parts[-1] = last + part
+            elif isinstance(part, str):
+                parts.append(part)
+            else:
+                raw = read_expression(part.text, part.locate, self.report, self.constants)
+                parts.append(self._resolved(raw, checked))
+        return tuple(parts)
+
+
+def _unknown(name: str, span: Span) -> Expr:
+    """What stands for a faulty let, so that its uses are no further errors: an optional field that no let is named."""
+    return Name(f"?{name}?", span)
+
+
+def _let_place(name: str) -> Place:
+    return Place(("any",), "a `let`", history=True, lets=(name,))
+
+
+def _check_shared_names(constants: Constants, sections: Mapping[str, Node], report: Report) -> None:
+    for name in constants.params.keys() & constants.lists.keys():
+        report.error("duplicate-name", f"`{name}` is a parameter and a list", sections["lists"].span)

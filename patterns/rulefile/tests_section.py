@@ -1,0 +1,205 @@
+"""The section `tests` of a rule file: events as `+5s TYPE {field: value}`, and what is expected of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from samovar.common.suggest import did_you_mean
+from samovar.common.times import unit_hint
+from samovar.patterns.rulefile.params import warn_numbers
+from samovar.patterns.semantics.check import Checked
+from samovar.patterns.syntax.constants import duration_ms
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.tree import Expected, RuleTest, Scalar, Span, StepKind, TestEvent
+from samovar.patterns.syntax.tree import Sequence as SequenceForm
+from samovar.patterns.syntax.yaml import List, Map, Node, Text, plain_data, read
+
+MAX_EVENTS = 10_000
+
+_EVENT = re.compile(r"\s*(?P<at>\+\S+)\s+(?P<type>[^\s{]+)\s*(?P<fields>\{.*)?\s*\Z", re.S)
+_EXPECT_KEYS = ("key", "at", "start", "end", "steps", "emit", "message")
+_TEST_KEYS = ("name", "events", "expect")
+_EXAMPLE = '"+5s purchase {card: c1, amount: 1}"'
+
+
+def read_tests(
+    node: Node | None, report: Report, checked: Checked | None, emitted: Sequence[str]
+) -> tuple[RuleTest, ...]:
+    if node is None or (isinstance(node, Text) and node.value is None):
+        return ()
+    if not isinstance(node, List):
+        report.error("bad-tests", "`tests` must be a list", node.span, expected="- name: ..., events: ..., expect: ...")
+        return ()
+    reader = _Reader(report, checked, frozenset(emitted))
+    return tuple(reader.test(item, number) for number, item in enumerate(node.items, 1))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    report: Report
+    checked: Checked | None
+    emitted: frozenset[str]
+
+    def test(self, node: Node, number: int) -> RuleTest:
+        sections = self._sections(node, _TEST_KEYS, "a test")
+        name = sections.get("name")
+        for key in ("events", "expect"):
+            if key not in sections and isinstance(node, Map):
+                example = "expect: [] for no match" if key == "expect" else f"events: [{_EXAMPLE}]"
+                self.report.error(f"missing-{key}", f"the test has no `{key}`", node.span, expected=example)
+        events = tuple(event for item in self._items(sections.get("events")) if (event := self._event(item)))
+        expect = tuple(self._expected(item, len(events)) for item in self._items(sections.get("expect")))
+        title = name.text if isinstance(name, Text) and name.text else f"test {number}"
+        return RuleTest(title, events, expect, node.span)
+
+    def _sections(self, node: Node, known: Sequence[str], what: str) -> dict[str, Node]:
+        if not isinstance(node, Map):
+            self.report.error("bad-tests", f"{what} must be a map", node.span, expected=", ".join(known))
+            return {}
+        for key, _ in node.entries:
+            if key.text not in known:
+                self.report.error(
+                    "unknown-key",
+                    f"{what} has no `{key.text}`",
+                    key.span,
+                    expected=", ".join(known),
+                    hint=did_you_mean(key.text, known),
+                )
+        return {key.text: value for key, value in node.entries if key.text in known}
+
+    def _items(self, node: Node | None) -> tuple[Node, ...]:
+        if node is None or (isinstance(node, Text) and node.value is None):
+            return ()
+        if not isinstance(node, List):
+            self.report.error("bad-tests", "this must be a list", node.span)
+            return ()
+        if len(node.items) > MAX_EVENTS:
+            self.report.error("too-long", f"more than {MAX_EVENTS:,} events in one test", node.span)
+        return node.items[:MAX_EVENTS]
+
+    # ------------------------------------------------------------ events
+
+    def _event(self, node: Node) -> TestEvent | None:
+        if not isinstance(node, Text):
+            self.report.error(
+                "bad-event",
+                "an event is one text",
+                node.span,
+                expected=_EXAMPLE,
+                hint="put the whole event in double quotes",
+            )
+            return None
+        found = _EVENT.match(node.text)
+        if not found:
+            self.report.error(
+                "bad-event",
+                "this is no event",
+                node.span,
+                expected=_EXAMPLE,
+                hint=None if node.text.lstrip().startswith("+") else "an event begins with its time: +5s",
+            )
+            return None
+        offset = self._offset(found["at"], node.fragment.locate(found.start("at"), found.end("at")))
+        fields = self._fields(node, found.start("fields"), found.end("fields")) if found["fields"] else {}
+        return TestEvent(offset or 0, found["type"], fields, node.span)
+
+    def _offset(self, text: str, span: Span) -> int | None:
+        ms = duration_ms(text[1:]) if text.startswith("+") else None
+        if ms is None:
+            tip = (
+                unit_hint(text.lstrip("+"))
+                if re.match(r"\+\d+[a-z]", text)
+                else "it counts from the test's begin: +90s"
+            )
+            self.report.error("bad-time", f"`{text[:50]}` is no time of a test", span, expected="+5s", hint=tip)
+        return ms
+
+    def _fields(self, node: Text, start: int, end: int) -> dict[str, Any]:
+        found = read(node.fragment.part(start, end), self.report)
+        if isinstance(found, Map):
+            warn_numbers(found, self.report)
+            data = plain_data(found)
+            assert isinstance(data, dict)
+            return data
+        if not self.report.failed:
+            self.report.error("bad-event", "the fields must be a map", node.span, expected="{card: c1, amount: 1}")
+        return {}
+
+    # ------------------------------------------------------------ expectations
+
+    def _expected(self, node: Node, events: int) -> Expected:
+        sections = self._sections(node, _EXPECT_KEYS, "an expected match")
+        times = {name: self._time(sections.get(name)) for name in ("at", "start", "end")}
+        message = sections.get("message")
+        return Expected(
+            self._key(sections.get("key")), times["at"], times["start"], times["end"],
+            self._steps(sections.get("steps"), events), self._emit(sections.get("emit")),
+            message.text if isinstance(message, Text) else None, node.span,
+        )  # fmt: skip
+
+    def _time(self, node: Node | None) -> int | None:
+        if node is None:
+            return None
+        return self._offset(node.text if isinstance(node, Text) else "?", node.span)
+
+    def _map(self, node: Node | None, what: str, known: Sequence[str] | None) -> dict[str, Node] | None:
+        if node is None:
+            return None
+        if not isinstance(node, Map):
+            self.report.error("bad-tests", f"`{what}` must be a map", node.span)
+            return None
+        for key, _ in node.entries:
+            if known is not None and key.text not in known:
+                self.report.error(
+                    "unknown-name",
+                    f"no match has `{key.text}` in its {what}",
+                    key.span,
+                    expected=", ".join(known) or "none",
+                    hint=did_you_mean(key.text, known),
+                )
+        return {key.text: value for key, value in node.entries}
+
+    def _key(self, node: Node | None) -> dict[str, Scalar] | None:
+        known = [key.name for key in self.checked.form.by] if self.checked else None
+        found = self._map(node, "key", known)
+        return None if found is None else {name: plain_data(value) for name, value in found.items()}
+
+    def _emit(self, node: Node | None) -> dict[str, Any] | None:
+        always = {"count"} if self.checked and type(self.checked.form).__name__ == "Session" else set()
+        found = self._map(node, "emit", sorted(self.emitted | always))
+        return None if found is None else {name: plain_data(value) for name, value in found.items()}
+
+    def _steps(self, node: Node | None, events: int) -> dict[str, tuple[int, ...]] | None:
+        found = self._map(node, "steps", self._step_names())
+        if found is None:
+            return None
+        return {name: self._indexes(value, events) for name, value in found.items()}
+
+    def _step_names(self) -> list[str] | None:
+        if self.checked is None:
+            return None
+        form = self.checked.form
+        if not isinstance(form, SequenceForm):
+            return ["events"]
+        names: list[str | None] = []
+        for step in form.steps:
+            group = step.kind is StepKind.UNORDERED
+            names.extend([member.name for member in step.brackets] if group else [step.name])
+        return [name for name in names if name]
+
+    def _indexes(self, node: Node, events: int) -> tuple[int, ...]:
+        data = plain_data(node)
+        indexes = data if isinstance(data, list) else [data]
+        for index in indexes:
+            if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(events, 1):
+                self.report.error(
+                    "bad-tests",
+                    f"`{index}` is no event of this test",
+                    node.span,
+                    expected=f"0 to {max(events, 1) - 1}, counting the events as written",
+                )
+                return ()
+        return tuple(indexes)

@@ -1,0 +1,33 @@
+"""Which events a rule reads: the brackets that have a key, and their types."""
+
+from __future__ import annotations
+
+from samovar.patterns.syntax.tree import Bracket, Literal, Rule, Sequence
+
+
+def brackets_of(rule: Rule) -> list[Bracket]:
+    form = rule.form
+    if not isinstance(form, Sequence):
+        return list(form.brackets)
+    steps = [bracket for step in form.steps for bracket in step.brackets]
+    return steps if form.until is None else [*steps, form.until]
+
+
+def keyed_brackets(rule: Rule) -> list[Bracket]:
+    return [bracket for bracket in brackets_of(rule) if not _belongs_to_no_key(bracket)]
+
+
+def reads_all(rule: Rule) -> bool:
+    """Whether events of every type make a difference: a `next` step depends on every event of its key."""
+    form = rule.form
+    return isinstance(form, Sequence) and any(step.next for step in form.steps)
+
+
+def reads_type(rule: Rule, event_type: str) -> bool:
+    """Whether events of a type make a difference to a rule."""
+    return reads_all(rule) or any(bracket.type in ("any", event_type) for bracket in keyed_brackets(rule))
+
+
+def _belongs_to_no_key(bracket: Bracket) -> bool:
+    by = bracket.by or ()
+    return bool(by) and all(isinstance(key.value, Literal) and key.value.value is None for key in by)

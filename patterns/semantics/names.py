@@ -1,0 +1,145 @@
+"""What a name means: a field of the event, a field of an earlier step, or a `let`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from samovar.common.suggest import did_you_mean, nearest
+from samovar.patterns.semantics.scope import Bench, Place, Typed, one_of, where
+from samovar.patterns.syntax.functions import ANY, NUMBER, TEXT
+from samovar.patterns.syntax.tree import Field, Name, OfStep, Span
+
+_SPECIAL = {"@time": NUMBER, "@type": TEXT}
+_WORDS = {"true", "false", "null", "none", "and", "or", "not"}
+
+
+def resolve_name(node: Name, place: Place, bench: Bench) -> Typed:
+    path, span = node.path.removeprefix("?"), where(node.span, place)
+    head, _, rest = path.partition(".")
+    if rest and head in place.readable:
+        value, kind = read_event(rest, place.readable[head].types, span, place, bench, node.path.startswith("?"))
+        return OfStep(head, value, span), kind
+    if rest and head in place.unreadable:
+        bench.report.error(
+            "unreadable-step",
+            f"`{path}` cannot be read here: {place.unreadable[head]}",
+            span,
+            expected=one_of(place.readable),
+        )
+        return Field(path, span), ANY
+    if path in bench.lets:
+        return _let(path, place, span, bench)
+    _check_bare_step(path, place, span, bench)
+    return field_of(path, place, span, bench, node.path.startswith("?"))
+
+
+def read_event(
+    path: str, types: tuple[str, ...], span: Span, place: Place, bench: Bench, optional: bool = False
+) -> Typed:
+    """A field or `let` of one event of the given types."""
+    inner = Place(types, place.what, at=span, lets=place.lets)
+    if path in bench.lets:
+        return _let(path, inner, span, bench)
+    return field_of(path, inner, span, bench, optional)
+
+
+def field_of(path: str, place: Place, span: Span, bench: Bench, optional: bool = False) -> Typed:
+    """A field of the event at hand, checked against what is known."""
+    if path.startswith("@"):
+        return _special(path, span, bench)
+    if bench.schema is not None:
+        kind = bench.schema.kind(path, place.types)
+        if kind is None and not optional and bench.schema.knows(place.types):
+            _report_unknown(path, place, span, bench)
+        return Field(path, span), kind or ANY
+    if not optional:
+        _check_habits(path, place, span, bench)
+    return Field(path, span), ANY
+
+
+def _special(path: str, span: Span, bench: Bench) -> Typed:
+    # Longer than its name: it stood in backticks, as Elastic's own `@timestamp` does, and is a plain field.
+    in_backticks = span.line == span.end_line and span.end_column - span.column > len(path)
+    if path not in _SPECIAL and in_backticks:
+        return Field(path, span), ANY
+    if path not in _SPECIAL:
+        bench.report.error(
+            "unknown-field", f"there is no `{path}`", span, expected="@time or @type", hint=did_you_mean(path, _SPECIAL)
+        )
+    return Field(path, span), _SPECIAL.get(path, ANY)
+
+
+def _let(name: str, place: Place, span: Span, bench: Bench) -> Typed:
+    """The let's expression, written out where it is used."""
+    if name in place.lets:
+        circle = " -> ".join([*place.lets, name])
+        bench.report.error("circular-let", f"`let` goes in a circle: {circle}", span)
+        return Field(name, span), ANY
+    return bench.resolve(bench.lets[name], replace(place, at=span, lets=(*place.lets, name)), bench)
+
+
+def _check_bare_step(path: str, place: Place, span: Span, bench: Bench) -> None:
+    """`probe` alone, where probe is a step: nearly always a field of it is meant."""
+    if path not in place.readable or bench.schema is not None or path in bench.known_heads:
+        return
+    bench.report.warning(
+        "step-as-field",
+        f"`{path}` is a step; alone it reads a field `{path}` of the event",
+        span,
+        hint=f"read a field of the step: `{path}.amount`",
+    )
+
+
+def _check_habits(path: str, place: Place, span: Span, bench: Bench) -> None:
+    """Without a schema no field is unknown, but some names are slips all the same."""
+    head, _, rest = path.partition(".")
+    if head in bench.known_heads:
+        return
+    if not rest and path.lower() in _WORDS and path != path.lower():
+        meant = {"none": "null"}.get(path.lower(), path.lower())
+        bench.report.error(
+            "wrong-case",
+            f"`{path}` would be a field of that name",
+            span,
+            expected=f"`{meant}`",
+            hint=f"keywords are lower case: `{meant}`",
+        )
+        return
+    close = nearest(head, [*place.readable, *place.unreadable]) if rest else None
+    if close:
+        bench.report.error(
+            "unknown-step",
+            f"no step is named `{head}`",
+            span,
+            expected=one_of(place.readable),
+            hint=f"did you mean `{close}.{rest}`? If it is a field all the same, write `?{path}`",
+        )
+
+
+def _report_unknown(path: str, place: Place, span: Span, bench: Bench) -> None:
+    assert bench.schema is not None
+    known = bench.schema.fields(place.types)
+    of = "any event" if "any" in place.types else " or ".join(f"`{name}`" for name in place.types)
+    bench.report.error(
+        "unknown-field",
+        f"{of} has no field `{path}`" if of != "any event" else f"no event has `{path}`",
+        span,
+        expected=one_of(known),
+        hint=_meant(path, place, list(known), bench),
+    )
+
+
+def _meant(path: str, place: Place, known: list[str], bench: Bench) -> str | None:
+    head, _, rest = path.partition(".")
+    if path in place.readable:
+        return f"`{path}` is a step: read a field of it, as in `{path}.{known[0] if known else 'amount'}`"
+    if path in ("ts", "time", "timestamp"):
+        return "the event's time is `@time`"
+    if path == "type":
+        return "the event's type is `@type`"
+    if path.lower() in _WORDS:
+        return f"keywords are lower case: `{path.lower()}`"
+    close = nearest(head, [*place.readable, *place.unreadable]) if rest else None
+    if close:
+        return f"did you mean `{close}.{rest}`?"
+    return did_you_mean(path, [*known, *bench.lets])

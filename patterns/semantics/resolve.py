@@ -1,0 +1,233 @@
+"""The raw tree to the resolved one, expression by expression, with the kinds of all values on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from samovar.patterns.semantics.calls import resolve_call, resolve_history
+from samovar.patterns.semantics.names import resolve_name
+from samovar.patterns.semantics.scope import Bench, Place, TooLarge, Typed, where
+from samovar.patterns.syntax.functions import ANY, BOOLEAN, LIST, NULL, NUMBER, TEXT
+from samovar.patterns.syntax.tree import (
+    LONG_LIST,
+    Binary,
+    Call,
+    Expr,
+    History,
+    In,
+    Literal,
+    LongList,
+    Name,
+    Span,
+    TextMatch,
+    Unary,
+)
+
+_ORDER = ("<", "<=", ">", ">=")
+_COMPARISONS = ("==", "!=", *_ORDER)
+
+
+def resolve(node: Expr, place: Place, bench: Bench) -> Typed:
+    with bench.inside(where(node.span, place)):
+        return _RESOLVERS[type(node)](node, place, bench)
+
+
+def resolve_condition(node: Expr, place: Place, bench: Bench) -> Expr:
+    """An expression that must be true or false."""
+    expr, kind = resolve(node, place, bench)
+    require_boolean(expr, kind, node.span, bench)
+    return expr
+
+
+def resolve_guarded(node: Expr, place: Place, bench: Bench, condition: bool = False) -> Expr:
+    """As `resolve`, for a whole expression; one that grows without bound becomes a finding."""
+    try:
+        return resolve_condition(node, place, bench) if condition else resolve(node, place, bench)[0]
+    except TooLarge as fault:
+        if not bench.exhausted:
+            bench.report.error(
+                "too-large",
+                "the rule is too large once `let` is written out",
+                fault.span,
+                hint="let definitions that use each other multiply: make them simpler",
+            )
+        bench.exhausted = True
+        return Literal(True, node.span)
+
+
+def require_boolean(expr: Expr, kind: str, span: Span, bench: Bench) -> None:
+    if kind in (BOOLEAN, ANY):
+        return
+    bench.report.error(
+        "not-a-condition",
+        f"a condition must be true or false; this is {_named(kind)}",
+        span,
+        expected="a comparison",
+        hint=_condition_hint(expr, kind),
+    )
+
+
+def _condition_hint(expr: Expr, kind: str) -> str | None:
+    if kind == NUMBER:
+        return "compare it, as in `... > 0`"
+    if kind == TEXT and not isinstance(expr, Literal):
+        return 'compare it, as in `... == "text"` or `... != null`'
+    return None
+
+
+def _literal(node: Literal, place: Place, _: Bench) -> Typed:
+    return (node if place.at is None else Literal(node.value, place.at)), literal_kind(node.value)
+
+
+def literal_kind(value: Any) -> str:
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return BOOLEAN
+    return TEXT if isinstance(value, str) else NUMBER
+
+
+def _unary(node: Unary, place: Place, bench: Bench) -> Typed:
+    operand, kind = resolve(node.operand, place, bench)
+    span = where(node.span, place)
+    if node.op == "not":
+        require_boolean(operand, kind, operand.span, bench)
+        return Unary("not", operand, span), BOOLEAN
+    _require_number(kind, "-", operand.span, bench)
+    return Unary("-", operand, span), NUMBER
+
+
+def _binary(node: Binary, place: Place, bench: Bench) -> Typed:
+    left, left_kind = resolve(node.left, place, bench)
+    right, right_kind = resolve(node.right, place, bench)
+    expr = Binary(node.op, left, right, where(node.span, place), where(node.op_span, place))
+    if node.op in ("and", "or"):
+        require_boolean(left, left_kind, left.span, bench)
+        require_boolean(right, right_kind, right.span, bench)
+        return expr, BOOLEAN
+    if node.op in _COMPARISONS:
+        _check_comparison(expr, left_kind, right_kind, bench)
+        return expr, BOOLEAN
+    _require_number(left_kind, node.op, left.span, bench)
+    _require_number(right_kind, node.op, right.span, bench)
+    return expr, NUMBER
+
+
+def _require_number(kind: str, op: str, span: Span, bench: Bench) -> None:
+    if kind in (NUMBER, ANY, NULL):
+        return
+    tip = "texts are joined by concat(a, b)" if kind == TEXT and op == "+" else None
+    bench.report.error(
+        "not-a-number",
+        f"`{op}` takes numbers; this is {_named(kind)}",
+        span,
+        expected="a number",
+        hint=tip or ("number(...) turns text into a number" if kind == TEXT else None),
+    )
+
+
+def _check_comparison(node: Binary, left: str, right: str, bench: Bench) -> None:
+    if NULL in (left, right):
+        if node.op in _ORDER:
+            bench.report.warning(
+                "null-order", f"`{node.op} null` is never true", node.span, hint="`== null` and `!= null` ask for null"
+            )
+        return
+    if mismatched(left, right) or LIST in (left, right):
+        bench.report.error(
+            "type-mismatch",
+            f"{_named(left)} is compared with {_named(right)}",
+            node.span,
+            expected=f"{_named(left)} on both sides",
+            hint=_mismatch_hint(node, left, right),
+        )
+
+
+def mismatched(left: str, right: str) -> bool:
+    return ANY not in (left, right) and NULL not in (left, right) and left != right
+
+
+def _mismatch_hint(node: Binary, left: str, right: str) -> str | None:
+    for value, kind, other in ((node.right, right, left), (node.left, left, right)):
+        if not isinstance(value, Literal):
+            continue
+        if other == TEXT:
+            text = str(value.value).lower() if isinstance(value.value, bool) else value.value
+            return f'write it as text: "{text}"'
+        if kind == TEXT and other == NUMBER and _is_number(str(value.value)):
+            return f"write it without quotes: {value.value}"
+        if kind == TEXT and other == BOOLEAN and str(value.value).lower() in ("true", "false"):
+            return f"write it without quotes: {str(value.value).lower()}"
+    return (
+        "number(...) turns text into a number, string(...) a number into text" if BOOLEAN not in (left, right) else None
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text[:400])
+    except ValueError:
+        return False
+    return True
+
+
+def _named(kind: str) -> str:
+    return {"number": "a number", "text": "text", "boolean": "true or false", "list": "a list"}.get(kind, kind)
+
+
+def _in(node: In, place: Place, bench: Bench) -> Typed:
+    assert isinstance(node.items, tuple)
+    operand, kind = resolve(node.operand, place, bench)
+    items = []
+    fitting: set[str] = set()  # kinds that can be compared with the operand's
+    for raw in node.items:
+        # A list may be long: its literals do not count as nodes, and each is looked at briefly.
+        item, item_kind = _literal(raw, place, bench) if isinstance(raw, Literal) else resolve(raw, place, bench)
+        if item_kind in fitting:
+            items.append(item)
+            continue
+        if not mismatched(kind, item_kind):
+            fitting.add(item_kind)
+        else:
+            probe = Binary("==", operand, item, item.span)
+            bench.report.error(
+                "type-mismatch",
+                f"{_named(kind)} is compared with {_named(item_kind)}",
+                item.span,
+                expected=_named(kind),
+                hint=_mismatch_hint(probe, kind, item_kind),
+            )
+        items.append(item)
+    span = where(node.span, place)
+    return In(operand, _listed(items, bench), node.negated, node.ignore_case, span), BOOLEAN
+
+
+def _listed(items: list[Expr], bench: Bench) -> tuple[Expr, ...]:
+    literals = [item for item in items if isinstance(item, Literal)]
+    if len(items) <= LONG_LIST or len(literals) < len(items):
+        return tuple(items)
+    found = LongList(literals)
+    return bench.long_lists.setdefault(found, found)
+
+
+def _text_match(node: TextMatch, place: Place, bench: Bench) -> Typed:
+    operand, kind = resolve(node.operand, place, bench)
+    span = where(node.span, place)
+    if kind in (NUMBER, BOOLEAN):
+        bench.report.warning(
+            "pattern-on-number", f"`{node.kind}` on {_named(kind)} is never true", span, hint="compare it with == or <"
+        )
+    return TextMatch(node.kind, operand, node.patterns, node.ignore_case, span), BOOLEAN
+
+
+_RESOLVERS: dict[type, Callable[[Any, Place, Bench], Typed]] = {
+    Literal: _literal,
+    Name: resolve_name,
+    Unary: _unary,
+    Binary: _binary,
+    In: _in,
+    TextMatch: _text_match,
+    Call: resolve_call,
+    History: resolve_history,
+}

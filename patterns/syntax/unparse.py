@@ -1,0 +1,163 @@
+"""An expression as a rule author would write it: for findings, drawings and explanations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from samovar.common.times import UNITS, duration_text
+from samovar.patterns.syntax.tree import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    Field,
+    History,
+    In,
+    Literal,
+    Name,
+    OfStep,
+    Param,
+    Scalar,
+    TextMatch,
+    Unary,
+    walk,
+)
+
+# The tighter a sign binds, the higher its number; a part that binds less than its place needs brackets.
+_BINDING = {"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4}
+_BINDING |= {"+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_NOT, _COMPARISON, _SIGN, _ATOM = 3, 4, 7, 8
+_SHOWN_ITEMS = 6
+Item = TypeVar("Item")
+_PLAIN_NAME = re.compile(r"[@?]?[^\W\d][\w@-]*(\.[@\w-]+)*\Z")
+
+
+def unparse(expr: Expr) -> str:
+    """The text of an expression; long lists are cut.
+
+    >>> unparse(Binary("and", Binary("<", Field("amount"), Literal(2)), Unary("not", Field("ok"))))
+    'amount < 2 and not ok'
+    """
+    return _write(expr, 0)
+
+
+def _write(expr: Expr, place: int) -> str:
+    text, binding = _parts(expr)
+    return f"({text})" if binding < place else text
+
+
+def _parts(expr: Expr) -> tuple[str, int]:
+    match expr:
+        case Literal(value):
+            return literal_text(value), _ATOM
+        case Field(path) | Name(path):
+            return name_text(path), _ATOM
+        case Param(name):
+            return f"${name}", _ATOM
+        case OfStep(step, value):
+            return _of_step(step, value), _ATOM
+        case Unary("not", operand):
+            return f"not {_write(operand, _NOT)}", _NOT
+        case Unary(_, operand):
+            return f"-{_write(operand, _SIGN)}", _SIGN
+        case Binary(op, left, right):
+            binding = _BINDING[op]
+            associative = op in ("and", "or", "+", "*")
+            times = (binding == _COMPARISON and is_difference(left)) or (op == "/" and any(map(is_moment, walk(left))))
+            shown = _time_text(right) if times else _write(right, binding + (not associative))
+            return f"{_write(left, binding + (binding == _COMPARISON))} {op} {shown}", binding
+        case In():
+            return _membership(expr), _COMPARISON
+        case TextMatch(kind, operand, patterns, ignore_case):
+            sign = kind + "~" * ignore_case
+            return f"{_write(operand, 5)} {sign} {_patterns(patterns)}", _COMPARISON
+    return _call(expr), _ATOM
+
+
+def _call(expr: Expr) -> str:
+    match expr:
+        case Call(function, args):
+            return f"{function}({', '.join(map(unparse, args))})"
+        case Aggregate(function, target, value):
+            inner = target or "" if value is None else unparse(value if target is None else OfStep(target, value))
+            return f"{function}({inner})"
+        case History(function, value, span_ms, where):
+            inner = "" if value is None else f"{unparse(value)}, "
+            condition = "" if where is None else f" where {unparse(where)}"
+            return f"{function}({inner}{duration_text(span_ms)}{condition})"
+    raise TypeError(f"not an expression: {expr!r}")
+
+
+def literal_text(value: Scalar) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+        return f'"{escaped}"'
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+def name_text(path: str) -> str:
+    return path if _PLAIN_NAME.match(path) else f"`{path}`"
+
+
+def _of_step(step: str, value: Expr) -> str:
+    """`probe.amount`; of a `let`, every field in it is written with the step's name."""
+    if isinstance(value, Field):
+        return f"{step}.{name_text(value.path)}"
+    match value:
+        case Binary(op, left, right):
+            return f"({_of_step(step, left)} {op} {_of_step(step, right)})"
+        case Unary(op, operand):
+            return f"{op} {_of_step(step, operand)}" if op == "not" else f"-{_of_step(step, operand)}"
+        case Call(function, args):
+            return f"{function}({', '.join(_of_step(step, arg) for arg in args)})"
+        case Literal():
+            return unparse(value)
+    return f"{step}.({unparse(value)})"
+
+
+def _membership(expr: In) -> str:
+    sign = ("not " * expr.negated) + "in" + "~" * expr.ignore_case
+    items = expr.items if isinstance(expr.items, tuple) else (expr.items,)
+    return f"{_write(expr.operand, 5)} {sign} ({_first(items, unparse)})"
+
+
+def _patterns(patterns: tuple[str, ...]) -> str:
+    return literal_text(patterns[0]) if len(patterns) == 1 else f"({_first(patterns, literal_text)})"
+
+
+def _first(items: tuple[Item, ...], text: Callable[[Item], str]) -> str:
+    """All of a list, or its beginning where it is long."""
+    many = len(items) > _SHOWN_ITEMS + 1
+    shown = [text(item) for item in (items[:_SHOWN_ITEMS] if many else items)]
+    return ", ".join([*shown, f"... {len(items) - _SHOWN_ITEMS} more"] if many else shown)
+
+
+def is_difference(expr: Expr) -> bool:
+    """A difference of two times: what it is compared with reads best as a time."""
+    return isinstance(expr, Binary) and expr.op == "-" and is_moment(expr.left) and is_moment(expr.right)
+
+
+def is_moment(expr: Expr | None) -> bool:
+    """Whether an expression is an event's time: `@time`, `a.@time`, `prev(@time, 1h)`, `max(@time)`."""
+    match expr:
+        case Field("@time"):
+            return True
+        case OfStep(_, value):
+            return is_moment(value)
+        case History("prev" | "min" | "max", value) | Aggregate("first" | "last" | "min" | "max", _, value):
+            return is_moment(value)
+    return False
+
+
+def _time_text(expr: Expr) -> str:
+    if isinstance(expr, Literal) and type(expr.value) is int and expr.value >= UNITS["s"]:
+        return duration_text(expr.value)
+    return _write(expr, _COMPARISON + 1)

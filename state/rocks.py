@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, WriteBatch
 
+from samovar.common.folders import link_or_copy, make_private
 from samovar.state.errors import damaged, explained
-from samovar.state.folders import link_or_copy, make_private
 from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Pair, Reading
-from samovar.state.rocks_options import Memory, options
+from samovar.state.rocks_settings import Memory, options
 from samovar.state.store import Change, Table
 from samovar.state.tables import do, write_table
 

@@ -14,7 +14,7 @@ from rocksdict import AccessType, Rdict
 from samovar.state.errors import StoreError, StoreMissing, explained
 from samovar.state.manifest_check import check_manifest
 from samovar.state.reading import Reading
-from samovar.state.rocks_options import MB, Memory, options
+from samovar.state.rocks_settings import MB, Memory, options
 
 _TRIES = 100
 _Shape: TypeAlias = tuple[bytes, int, int]  # what CURRENT says; which file that manifest is, and its length

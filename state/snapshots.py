@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.failpoints import passing
+from samovar.common.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
-from samovar.state.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
 from samovar.state.store import Snapshotting
 
 FORMAT = 1

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from samovar.common.folders import link_or_copy
 from samovar.state.errors import StoreError
-from samovar.state.folders import link_or_copy
 from samovar.state.rocks import RocksStore
-from samovar.state.rocks_options import MB, Memory
+from samovar.state.rocks_settings import MB, Memory
 
 TABLES = (".sst",)
 LOCK = "LOCK"

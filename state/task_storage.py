@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
+from samovar.common.folders import remove
 from samovar.state import snapshots
-from samovar.state.folders import remove
 from samovar.state.rocks import Memory, RocksStore
 from samovar.state.snapshots import Found, Manifest, Snapshot
 from samovar.state.store import TaskStore

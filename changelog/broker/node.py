@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 from samovar.changelog.broker.jars import VERSION, Java, Say, cache_folder, find_java, kafka_jars, tail
 from samovar.changelog.broker.process import alive, begun_of, end, free_port, spawn, wait_for, write_whole
 from samovar.common.errors import Refused
-from samovar.state.folders import make_private
+from samovar.common.folders import make_private
 
 HOST = "127.0.0.1"
 START_S = 90  # until a broker must answer

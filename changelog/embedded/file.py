@@ -26,7 +26,7 @@ from typing import TypeAlias
 from samovar.changelog.embedded.locks import holder, take
 from samovar.changelog.log import Topic
 from samovar.common.errors import CommitUnknown, LogUnavailable, Refused
-from samovar.state.folders import make_private, make_private_file
+from samovar.common.folders import make_private, make_private_file
 
 Clock: TypeAlias = Callable[[], int]
 

@@ -36,8 +36,8 @@ from uuid import uuid4
 
 from samovar.changelog.formats.record import Following, refuse_newer
 from samovar.common.errors import Refused
+from samovar.common.folders import PART, make_private, remove, reveal, sync, write_file
 from samovar.common.wire import from_wire, stored, to_wire
-from samovar.state.folders import PART, make_private, remove, reveal, sync, write_file
 
 FORMAT = 1
 NAME = "manifest.json"

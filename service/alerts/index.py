@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.log import Topic, TopicPartition
+from samovar.common.folders import make_private, make_private_file
 from samovar.service.alerts.labels import Label
-from samovar.state.folders import make_private, make_private_file
 
 FORMAT = 1
 MOST_ALERTS = 200_000

@@ -144,11 +144,11 @@ def _masked(config: Path, found: Backtest) -> Backtest:
 
 
 def _write(config: Path, path: Path, found: Backtest) -> None:
+    from samovar.common.folders import write_file
     from samovar.service.auth.audit import record_export
     from samovar.service.backtest.report import html
     from samovar.service.config.loading import load_service
     from samovar.service.topology.logs import opened
-    from samovar.state.folders import write_file
 
     try:
         write_file(path, html(found).encode())

@@ -96,9 +96,9 @@ def run(
                     metrics=settings.run.metrics,
                 )
             )
+        from samovar.common.arenas import few_arenas
         from samovar.service.runtime.running import run_here
         from samovar.service.topology.logs import opened
-        from samovar.state.arenas import few_arenas
 
         few_arenas()
         with opened(settings) as source:

@@ -60,9 +60,9 @@ def serve(
     with told():
         if ends_with_parent:
             end_with_parent()
+        from samovar.common.arenas import few_arenas
         from samovar.service.config.loading import load_service
         from samovar.service.http.app import serve as run
-        from samovar.state.arenas import few_arenas
 
         few_arenas()
         settings = load_service(config, flags=set_ or ())

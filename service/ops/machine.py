@@ -14,14 +14,14 @@ from samovar import __version__
 from samovar.changelog.broker.jars import OLDEST_JAVA, find_java
 from samovar.changelog.embedded.locks import holder, is_held
 from samovar.common.errors import Refused
+from samovar.common.folders import OTHERS, PART
 from samovar.common.texts import counted
 from samovar.native.kernel import kernel
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.findings import FAIL, OK, WARN, Finding, fine
 from samovar.state.errors import StoreError
-from samovar.state.folders import OTHERS, PART
-from samovar.state.hold import is_open
 from samovar.state.soundness import check_sound, holds_rows
+from samovar.state.store_lock import is_open
 
 FREE_LEAST = 1 << 30
 READ_BYTES = 1 << 30  # of a store's tables, up to which all of its rows are read

@@ -38,16 +38,16 @@ from samovar.changelog.log import Delivery
 from samovar.changelog.restore.point_in_time import image_at
 from samovar.changelog.restore.restore import Restore, following_of, next_step
 from samovar.common.errors import Refused
+from samovar.common.folders import PART, make_private, remove, reveal
 from samovar.service.query.verify import canonical, differences
 from samovar.service.recovery.restore_plan import SOURCES, STAGING, Asked, Planned, inputs_of
 from samovar.service.topology.stores import ROWS_END, Site, digest_of, plan_for, position_of, watermark_of
 from samovar.state import snapshots
 from samovar.state.errors import StoreError, StoreHeld
-from samovar.state.folders import PART, make_private, remove, reveal
-from samovar.state.hold import holding
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
+from samovar.state.store_lock import holding
 from samovar.tasks.input.startup_checks import check_against_changelog, check_against_offsets
 from samovar.tasks.model.plan import MAIN
 from samovar.tasks.replay.point_in_time import rebuild_at

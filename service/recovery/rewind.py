@@ -25,14 +25,14 @@ from samovar.changelog.formats.journal import was_set_back
 from samovar.changelog.formats.record import FOLLOWING, Following, Position, pack_following
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import image_at
+from samovar.common.folders import PART, make_private
 from samovar.service.recovery.restore import alone, keep_told, put_in_place
 from samovar.service.recovery.rewind_plan import SKIP_ALERTS, Planned, moment_text, placed, published_after
 from samovar.service.topology.stores import Site, digest_of, plan_for, position_of, reading
 from samovar.state import snapshots
-from samovar.state.folders import PART, make_private
-from samovar.state.hold import holding
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
+from samovar.state.store_lock import holding
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.replay.rebuild import journal_of
 from samovar.tasks.replay.repair import Mender, changes_between, mended_offsets

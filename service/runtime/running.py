@@ -12,6 +12,7 @@ from typing import IO
 from samovar import __version__
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
+from samovar.common.folders import close_to_others
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.log_output import logging_told, teller
 from samovar.service.ops.metrics import ContainerMetrics
@@ -22,7 +23,6 @@ from samovar.service.topology.copartitioning import refuse_misplaced
 from samovar.service.topology.plans import input_of, plan_of, plans_of
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import ensure
-from samovar.state.folders import close_to_others
 from samovar.state.rocks import Memory
 from samovar.tasks.model.clock import Clock, SystemClock
 from samovar.tasks.model.log_events import Note

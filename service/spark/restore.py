@@ -23,12 +23,12 @@ from samovar.changelog.spark.parts import Reading, spread_over
 from samovar.changelog.spark.progress import OnProgress as OnJob
 from samovar.changelog.spark.session import Session
 from samovar.common.errors import Refused
+from samovar.common.folders import PART, tidy
 from samovar.service.recovery.restore import Built, OnProgress, alone, refuse_running, replay
 from samovar.service.recovery.restore_plan import STAGING, Asked, Planned
 from samovar.service.spark.jobs import Part, ranges_of, refuse_away, shipped, stage
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import Site, look_at
-from samovar.state.folders import PART, tidy
 from samovar.state.rocks import RocksStore
 from samovar.tasks.replay.rebuild import Until
 from samovar.tasks.replay.repair import stands_alike

@@ -23,10 +23,10 @@ from typing import Any
 from uuid import uuid4
 
 from samovar.changelog.formats.record import newer
+from samovar.common import folders
 from samovar.common.errors import Refused
 from samovar.common.failpoints import passing
 from samovar.common.wire import from_wire, stored, to_wire
-from samovar.state import folders
 
 FORMAT = 1
 MANIFEST = "_view.json"  # Spark passes over names that begin with an underscore

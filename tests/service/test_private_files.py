@@ -14,10 +14,10 @@ from pathlib import Path
 
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.embedded.log import EmbeddedLog
+from samovar.common.folders import OTHERS
 from samovar.service.config.loading import load_service
 from samovar.service.http.sinks.targets import FileTarget
 from samovar.service.ops.machine import state as state_findings
-from samovar.state.folders import OTHERS
 from tests.http import wait_for
 from tests.oncall import ROOT, make, many, run
 

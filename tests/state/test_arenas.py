@@ -14,7 +14,7 @@ from tests.oncall import make, run
 # A hundred threads that each hold a little; a heap of a thread's own is at an address of its own, 64 MB apart.
 HEAPS = """
 import ctypes, sys, threading
-from samovar.state.arenas import few_arenas
+from samovar.common.arenas import few_arenas
 if sys.argv[1] == "few":
     assert few_arenas() == (len(sys.argv) == 2)
 malloc = ctypes.CDLL(None).malloc
@@ -52,7 +52,7 @@ def test_who_sets_the_number_has_it(root: Path) -> None:
 def test_the_http_process_has_few_heaps_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads answer questions and follow topics: each with a heap of its own, it held 930 MB."""
     called: list[str] = []
-    monkeypatch.setattr("samovar.state.arenas.few_arenas", lambda: called.append("few heaps"))
+    monkeypatch.setattr("samovar.common.arenas.few_arenas", lambda: called.append("few heaps"))
     monkeypatch.setattr("samovar.service.http.app.serve", lambda *_: called.append("served"))
     service = make(tmp_path / "s")
     assert run("serve", service.config).exit_code == 0

@@ -18,7 +18,7 @@ from samovar.state.digest import digest
 from samovar.state.errors import StoreClosed, StoreDamaged, StoreError, StoreFull, StoreHeld
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import Memory, RocksStore
-from samovar.state.rocks_options import MB
+from samovar.state.rocks_settings import MB
 from tests.contracts.store import empty, keys
 
 SMALL = Memory(cache_bytes=8 * MB, write_buffer_bytes=2 * MB)

@@ -25,9 +25,9 @@ from typing import IO
 
 import httpx2
 
+from samovar.common.folders import opened_private
 from samovar.service.alerts.index import Alert
 from samovar.service.config.sinks import SinkSettings
-from samovar.state.folders import opened_private
 
 FIRST_S = 0.5
 REFUSED_TRIES = 5

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from samovar.common.folders import make_private
 from samovar.state.errors import StoreError, StoreHeld
-from samovar.state.folders import make_private
 from samovar.state.rocks import RocksStore
 
 _LOCK = "LOCK"  # RocksDB's own file: whoever has a record lock on it has the store

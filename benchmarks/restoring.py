@@ -30,7 +30,7 @@ from samovar.service.config.loading import load_service
 from samovar.service.runtime.running import plan_of, upkeep_of
 from samovar.service.topology.logs import opened
 from samovar.tasks.model.clock import SystemClock
-from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.runtime.stream_task import StreamTask
 
 ADDED = 400  # events, so that every partition gets some
 LATER_MS = 60_000  # event time has passed since: an idle input lets it
@@ -112,7 +112,7 @@ def restore_all(config: Path) -> float:
     with opened(settings) as log:
         count = log.topics([settings.changelog.topic])[settings.changelog.topic].partitions
         plan, upkeep = plan_of(settings, count), upkeep_of(settings)
-        tasks = [Task(plan, number, log, upkeep, SystemClock()) for number in range(count)]
+        tasks = [StreamTask(plan, number, log, upkeep, SystemClock()) for number in range(count)]
         begun = time.monotonic()
         for task in tasks:
             task.open()

@@ -28,16 +28,16 @@ from samovar.tasks.runtime import stream_task as task
 
 PARTS: list[tuple[Any, str, str]] = [
     (kafka_member.KafkaMember, "poll", "poll"),
-    (intake.Intake, "_decode", "decode"),
+    (intake.StreamSource, "_decode", "decode"),
     (intake, "order", "order"),
     (residence, "step", "match"),
     (RocksStore, "prefixes", "state, read"),
-    (residence.Residence, "_load", "state, read"),
-    (residence.Residence, "changes", "state, changed rows"),
+    (residence.StateCache, "_load", "state, read"),
+    (residence.StateCache, "changes", "state, changed rows"),
     (RocksStore, "write", "state, write"),
     (kafka_member.KafkaMember, "transact", "commit"),
-    (core.Core, "outcome", "other"),
-    (task.Task, "feed", "other"),
+    (core.RuleProcessor, "outcome", "other"),
+    (task.StreamTask, "feed", "other"),
 ]
 
 

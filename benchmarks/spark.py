@@ -32,15 +32,15 @@ from benchmarks.sides import Samovar, on_kafka
 from benchmarks.spark_plot import plot
 from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import run_through
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.log import Append, TopicPartition
-from samovar.changelog.spark.session import READING, Session, starting
+from samovar.changelog.spark.session import READING, OpenSession, starting
 from samovar.service.config.loading import load_service
 from samovar.service.recovery.restore import restore_all
-from samovar.service.recovery.restore_plan import Asked, plan_restore
+from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
 from samovar.service.spark.restore import OnSpark
 from samovar.service.topology.logs import opened
-from samovar.service.topology.stores import Site, digest_of, plan_for, position_of, reading, site_of
+from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, reading, site_of
 
 A_KEY = 5  # records
 RESTORE_AIM, SOURCE_AIM = 300_000, 100_000
@@ -64,7 +64,7 @@ class Timed:
 @dataclass(frozen=True)
 class Given:
     bed: Bed
-    session: Session
+    session: OpenSession
     records: int
     events: int
     sizes: Sequence[float]
@@ -82,7 +82,7 @@ def with_changelog(at: Bed, name: str, records: int) -> Samovar:
         place = TopicPartition(side.changelog, partition)
         begin, end = at.log.bounds([place])[place]
         for _ in range(A_KEY - 1):
-            cursor = Cursor(at.log, place, begin)
+            cursor = PartitionCursor(at.log, place, begin)
             while (some := cursor.take(end)) is not None:
                 at.log.append([Append(side.changelog, some.pairs(), partition)])
             cursor.close()
@@ -101,7 +101,7 @@ def processed(at: Bed, name: str, stream: Purchases) -> Samovar:
 # ---------------------------------------------------------------- one restore
 
 
-def timed(side: Samovar, asked: Asked, session: Session | None) -> Timed:
+def timed(side: Samovar, asked: RestoreRequest, session: OpenSession | None) -> Timed:
     """Restore all partitions into a folder of its own; the live stores stay."""
     settings = load_service(side.config)
     out = side.folder / "restored"
@@ -125,7 +125,7 @@ def timed(side: Samovar, asked: Asked, session: Session | None) -> Timed:
     return found
 
 
-def _live_digests(site: Site) -> Iterator[str]:
+def _live_digests(site: StateLocation) -> Iterator[str]:
     for partition in site.chosen(()):
         with reading(site.store(partition)) as store:
             yield digest_of(plan_for(site, partition, position_of(store)), store)
@@ -136,7 +136,7 @@ def _live_digests(site: Site) -> Iterator[str]:
 
 def restore(given: Given) -> Iterable[Figure]:
     side = with_changelog(given.bed, "restore", given.records)
-    asked = Asked(source="changelog")
+    asked = RestoreRequest(source="changelog")
     first = timed(side, asked, given.session)
     again = timed(side, asked, given.session)
     local = timed(side, asked, None)
@@ -148,7 +148,7 @@ def restore(given: Given) -> Iterable[Figure]:
 
 def source(given: Given) -> Iterable[Figure]:
     side = processed(given.bed, "spark-w1", purchases(given.events))
-    asked = Asked(source="source")
+    asked = RestoreRequest(source="source")
     spark, local = timed(side, asked, given.session), timed(side, asked, None)
     yield Figure("from source, Spark", spark.records_s, "events/s", f"W1, {spark.records:,} events", SOURCE_AIM)
     yield Figure("from source, local engine", local.records_s, "events/s", f"{local.seconds:.1f} s")
@@ -160,9 +160,9 @@ def sizes(given: Given) -> Iterable[Figure]:
     for size in given.sizes:
         side = with_changelog(given.bed, f"size-{size:g}", int(size * MILLION))
         if size == given.sizes[0]:
-            timed(side, Asked(source="changelog"), given.session)  # starts Python's workers
+            timed(side, RestoreRequest(source="changelog"), given.session)  # starts Python's workers
         for name, session in (("Spark", given.session), ("local engine", None)):
-            found = timed(side, Asked(source="changelog"), session)
+            found = timed(side, RestoreRequest(source="changelog"), session)
             drawn[name].append((size, found.seconds))
             note = f"{found.records_s:,.0f} records/s"
             yield Figure(f"{size:g} million records, {name}", found.seconds, "s", note)

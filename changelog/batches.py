@@ -18,7 +18,7 @@ _U32 = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class RecordBlock:
     """Records of one partition as columns, as samovar.changelog.log.Records says."""
 
     topic: str
@@ -79,11 +79,11 @@ def _headers_of(data: bytes) -> Headers:
 # ---------------------------------------------------------------- parts and wholes
 
 
-def rows_between(records: Packed, start: int, end: int, next_offset: int) -> Packed:
+def rows_between(records: RecordBlock, start: int, end: int, next_offset: int) -> RecordBlock:
     """Some rows, as views."""
     rows = slice(start, end)
     heads = records.header_bytes
-    return Packed(
+    return RecordBlock(
         records.topic,
         records.partition,
         records.offsets[rows],
@@ -97,10 +97,10 @@ def rows_between(records: Packed, start: int, end: int, next_offset: int) -> Pac
     )
 
 
-def kept(records: Packed, rows: Bools) -> Packed:
+def kept(records: RecordBlock, rows: Bools) -> RecordBlock:
     """The rows that are marked, their bytes copied together."""
     heads = records.header_bytes
-    return Packed(
+    return RecordBlock(
         records.topic,
         records.partition,
         records.offsets[rows],
@@ -122,7 +122,7 @@ def _picked(messages: Messages, rows: Bools) -> Messages:
     return Messages(messages.data[begin:end][inside], ends - lengths[rows], ends)
 
 
-def joined(parts: Sequence[Packed]) -> Packed:
+def joined(parts: Sequence[RecordBlock]) -> RecordBlock:
     """Parts of one partition, in order, as one."""
     if len(parts) == 1:
         return parts[0]
@@ -130,7 +130,7 @@ def joined(parts: Sequence[Packed]) -> Packed:
     heads = None
     if any(part.header_bytes is not None for part in parts):
         heads = _together([part.header_bytes or _empty(len(part)) for part in parts])
-    return Packed(
+    return RecordBlock(
         last.topic,
         last.partition,
         np.concatenate([part.offsets for part in parts]),
@@ -160,7 +160,7 @@ def _empty(count: int) -> Messages:
     return Messages(np.empty(0, np.uint8), nothing, nothing)
 
 
-def nothing_up_to(topic: str, partition: int, next_offset: int) -> Packed:
+def nothing_up_to(topic: str, partition: int, next_offset: int) -> RecordBlock:
     """No records, and where to read on."""
     none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
-    return Packed(topic, partition, none, none, next_offset, _empty(0), _empty(0), no, no)
+    return RecordBlock(topic, partition, none, none, next_offset, _empty(0), _empty(0), no, no)

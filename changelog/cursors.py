@@ -17,7 +17,7 @@ POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordSlice:
     """Rows [start, stop) of some records, which are records themselves."""
 
     whole: Records
@@ -76,7 +76,7 @@ def in_pieces(records: Records, rows: int) -> Iterator[Records]:
     """The records, at most so many at a time."""
     for first in range(0, len(records), rows):
         end = min(first + rows, len(records))
-        yield Part(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
+        yield RecordSlice(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
     if not len(records):
         yield records
 
@@ -90,7 +90,7 @@ def stalled(at: TopicPartition, offset: int, until: int) -> Refused:
     )
 
 
-class Cursor:
+class PartitionCursor:
     """One partition, read from a position on. The source of truth for what was given out."""
 
     def __init__(self, log: Log, at: TopicPartition, start: int, end: int | None = None) -> None:
@@ -120,11 +120,11 @@ class Cursor:
     def _cut(self, records: Records, until: int) -> Records | None:
         rows = int(np.searchsorted(records.offsets, until))
         if rows < len(records):
-            self._waiting.appendleft(Part(records, rows, len(records), records.next))
+            self._waiting.appendleft(RecordSlice(records, rows, len(records), records.next))
             self.next = until
-            return Part(records, 0, rows, until) if rows else None
+            return RecordSlice(records, 0, rows, until) if rows else None
         self.next = min(records.next, until)
-        return Part(records, 0, rows, self.next)
+        return RecordSlice(records, 0, rows, self.next)
 
     def close(self) -> None:
         self._reader.close()
@@ -133,7 +133,7 @@ class Cursor:
 def read_all(log: Log, at: TopicPartition) -> list[Records]:
     """Everything that a partition holds now."""
     begin, end = log.bounds([at])[at]
-    cursor = Cursor(log, at, begin, end)
+    cursor = PartitionCursor(log, at, begin, end)
     found = []
     try:
         while (records := cursor.take(end)) is not None:

@@ -137,7 +137,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class Glance(Reader, Protocol):
+class PointReader(Reader, Protocol):
     """A reader that goes from place to place."""
 
     def seek(self, at: TopicPartition, offset: int) -> None:
@@ -206,7 +206,7 @@ OnPartitions: TypeAlias = Callable[[Collection[TopicPartition]], None]
 
 
 @dataclass(frozen=True)
-class Joining:
+class GroupConfig:
     """What a container says when it joins a group. `slot` is its number: fixed, so that a restart is the same member.
 
     Partition p of all topics is always owned by one member. A revoked partition is already another's when it was lost
@@ -259,7 +259,7 @@ class Log(Protocol):
         ...
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader: ...
-    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
+    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         """A reader for about so many records from each place on: had quickly, and not quick where there are more."""
         ...
 
@@ -271,5 +271,5 @@ class Log(Protocol):
         """Append durably, outside any group. Returns how many records were written."""
         ...
 
-    def join(self, joining: Joining) -> Member: ...
+    def join(self, joining: GroupConfig) -> Member: ...
     def close(self) -> None: ...

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.patterns.engine.avro.schema import AvroSchemaError, Schema, parse_schema
+from samovar.patterns.engine.avro.schema import AvroSchema, AvroSchemaError, parse_schema
 
 Made = TypeVar("Made")
 
@@ -45,7 +45,7 @@ class Registry:
         self._settings = {**DEFAULTS, **settings}
         self._now_s = now_s
         self._client: Any = None
-        self._found: dict[int, Schema] = {}
+        self._found: dict[int, AvroSchema] = {}
         self._unknown: dict[int, _Unknown] = {}
 
     @property
@@ -56,7 +56,7 @@ class Registry:
 
     # ------------------------------------------------------------ schemas by number
 
-    def find(self, number: int) -> Schema | None:
+    def find(self, number: int) -> AvroSchema | None:
         if number not in self._found and not self._is_unknown(number):
             self._ask(number)
         return self._found.get(number)
@@ -114,7 +114,7 @@ class Registry:
 
     # ------------------------------------------------------------ for writers
 
-    def number_for(self, subject: str, schema: Schema | None) -> tuple[int, Schema]:
+    def number_for(self, subject: str, schema: AvroSchema | None) -> tuple[int, AvroSchema]:
         """The number to write with: this schema, registered if it is new; or else the subject's latest."""
         if schema is None:
             return self._latest(subject)
@@ -122,7 +122,7 @@ class Registry:
         number: Any = self._call(lambda client: client.register_schema(subject, _avro(text)), f"to register {subject}")
         return int(number), schema
 
-    def _latest(self, subject: str) -> tuple[int, Schema]:
+    def _latest(self, subject: str) -> tuple[int, AvroSchema]:
         latest = self._call(lambda client: client.get_latest_version(subject), f"for {subject}", *NO_SUBJECT)
         if latest is None:
             raise Refused(

@@ -33,7 +33,7 @@ class Handle(c_void_p):
     """Result of a function that makes an object; null where there is no memory."""
 
 
-class Count(c_int64):
+class KernelCount(c_int64):
     """Result of a function that counts, or just does something; NO_MEMORY where there is none."""
 
 
@@ -53,29 +53,29 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_batch_type": (c_void_p, [c_void_p]),
     "samovar_batch_column": (c_void_p, [c_void_p, c_size_t]),
     # to, from, rows, n
-    "samovar_batch_append": (Count, [c_void_p, c_void_p, c_void_p, c_size_t]),
-    "samovar_batch_select": (Count, [c_void_p, c_void_p, c_size_t]),
+    "samovar_batch_append": (KernelCount, [c_void_p, c_void_p, c_void_p, c_size_t]),
+    "samovar_batch_select": (KernelCount, [c_void_p, c_void_p, c_size_t]),
     # batch, column, partitions, partition; verdicts
     "samovar_batch_misplaced": (c_size_t, [c_void_p, c_size_t, c_uint32, c_uint32, c_void_p]),
     # batch, n; time, stream, partition, offset
-    "samovar_batch_rows_set": (Count, [c_void_p, c_size_t] + [c_void_p] * 4),
+    "samovar_batch_rows_set": (KernelCount, [c_void_p, c_size_t] + [c_void_p] * 4),
     # batch, column, kind; data, offsets, valid
-    "samovar_batch_fill": (Count, [c_void_p, c_int64, c_int] + [c_void_p] * 3),
+    "samovar_batch_fill": (KernelCount, [c_void_p, c_int64, c_int] + [c_void_p] * 3),
     "samovar_fields_new": (Handle, [c_void_p, c_size_t, c_char_p, c_char_p, c_char_p]),
     "samovar_fields_free": (None, [c_void_p]),
     # fields, batch; buffer, starts, ends, n; stream, partitions, offsets, copy; verdicts
     "samovar_decode_json": (
-        Count,
+        KernelCount,
         [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
     ),
     "samovar_avro_new": (Handle, [c_void_p, c_int]),
     "samovar_avro_free": (None, [c_void_p]),
     # schemas, number; words, n, blob, size
-    "samovar_avro_add": (Count, [c_void_p, c_uint32, c_void_p, c_size_t, c_char_p, c_size_t]),
+    "samovar_avro_add": (KernelCount, [c_void_p, c_uint32, c_void_p, c_size_t, c_char_p, c_size_t]),
     "samovar_avro_drop": (None, [c_void_p, c_uint32]),
     # as samovar_decode_json, with schemas for fields
     "samovar_decode_avro": (
-        Count,
+        KernelCount,
         [c_void_p] * 2 + [c_void_p, c_void_p, c_void_p, c_size_t] + [c_int32, c_void_p, c_void_p, c_int] + [c_void_p],
     ),
     # schemas, message, n; size, verdict
@@ -129,7 +129,7 @@ def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> 
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-        if result in (Handle, Count):
+        if result in (Handle, KernelCount):
             function.errcheck = _checked
     return library
 
@@ -223,10 +223,10 @@ def array_at(address: int | None, size: int, dtype: np.dtype[Any], owner: object
     """A read-only view of the kernel's memory that keeps its owner alive."""
     if not address or size == 0:
         return np.empty(0, dtype)
-    return np.asarray(Memory(address, size, dtype, owner))
+    return np.asarray(KernelMemory(address, size, dtype, owner))
 
 
-class Memory:
+class KernelMemory:
     """Memory of the kernel, by numpy's array interface: of ctypes' arrays every size is a type of its own."""
 
     __slots__ = ("__array_interface__", "owner")

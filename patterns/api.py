@@ -25,7 +25,7 @@ from samovar.native.kernel import Batch, joined
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches
-from samovar.patterns.engine.replay import Late, Lines, Replay
+from samovar.patterns.engine.replay import EventReplay, LateLine, Lines
 from samovar.patterns.result import BadEvent, Match, Result
 from samovar.patterns.rulefile.loading import load_set, rendered
 from samovar.patterns.semantics.schema import Schema
@@ -95,9 +95,9 @@ class Rules:
         """
         if missing not in ("error", "null"):
             raise ValueError(f'missing is "error" or "null", not {missing!r}')
-        late: list[Late] = []
+        late: list[LateLine] = []
         bad: list[BadEvent] = []
-        replay = Replay(
+        replay = EventReplay(
             self.program,
             slack_ms=_slack_ms(slack),
             flush=flush,
@@ -188,7 +188,7 @@ def _batches(
             return
         if not frames.is_frame(first):
             raise TypeError(f"events are dicts, data frames or a path to JSON lines, not {first.__class__.__name__}")
-    columns = frames.Columns(time, type, fixed_type)
+    columns = frames.EventColumns(time, type, fixed_type)
     made = frames.Frames(fields, columns, lambda row, reason: bad.append(BadEvent(row, reason)), missing)
     for frame in frames.batches_of(events):
         yield made.take(frame)

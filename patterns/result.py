@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from samovar.patterns.engine.matcher import Counters
-from samovar.patterns.engine.replay import Late
+from samovar.patterns.engine.replay import LateLine
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
 
@@ -97,7 +97,7 @@ class Result:
     all_matches: tuple[Match, ...]
     events: int
     counters: Mapping[str, Counters] = field(hash=False)
-    late: tuple[Late, ...] = ()
+    late: tuple[LateLine, ...] = ()
     bad: tuple[BadEvent, ...] = ()
 
     @property

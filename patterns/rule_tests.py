@@ -21,17 +21,17 @@ from samovar.native.kernel import joined
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import Matches
-from samovar.patterns.engine.replay import Replay
+from samovar.patterns.engine.replay import EventReplay
 from samovar.patterns.explain.key_trace import Names, follow, listed
 from samovar.patterns.explain.why import explain
-from samovar.patterns.syntax.tree import Expected, Rule, RuleTest, Scalar
+from samovar.patterns.syntax.tree import ExpectedMatch, Rule, RuleTest, Scalar
 
 BASE_MS = 1_767_571_200_000  # 2026-01-05, a Monday, 00:00 UTC
 KEYS_TRIED = 20  # keys that are asked why, to find the one that came furthest
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MatchDifference:
     """One expected match, or one too many: what was expected, what was found, and the names of what differs."""
 
     expected: Mapping[str, Any] | None
@@ -40,7 +40,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RuleTestResult:
     """How a test went. `why` says, where a match did not come, how far the best partial got."""
 
     rule: str
@@ -49,7 +49,7 @@ class Result:
     line: int
     expected: int
     found: int
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[MatchDifference, ...] = ()
     why: tuple[str, ...] = ()
 
     @property
@@ -57,22 +57,22 @@ class Result:
         return not self.differences
 
 
-def run_tests(rule: Rule) -> list[Result]:
+def run_tests(rule: Rule) -> list[RuleTestResult]:
     return [run_test(rule, test) for test in rule.tests]
 
 
-def run_test(rule: Rule, test: RuleTest) -> Result:
+def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     program = compile_rules([rule])
     messages = [message_of(test, place) for place in range(len(test.events))]
     found: list[dict[str, Any]] = []
-    for matches in _fed(Replay(program), messages):
+    for matches in _fed(EventReplay(program), messages):
         found += matches
     shown = [told(match) for match in found]
     wanted = [asked(expected) for expected in test.expect]
     differences = tuple(compare(wanted, shown))
     missing = len(found) < len(wanted)
     why = _why(rule, test, messages, found) if missing else ()
-    return Result(rule.id, rule.path, test.name, test.span.line, len(wanted), len(found), differences, why)
+    return RuleTestResult(rule.id, rule.path, test.name, test.span.line, len(wanted), len(found), differences, why)
 
 
 def message_of(test: RuleTest, place: int) -> bytes:
@@ -81,7 +81,7 @@ def message_of(test: RuleTest, place: int) -> bytes:
     return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
-def _fed(replay: Replay, messages: Sequence[bytes]) -> Iterator[Matches]:
+def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
     decoder = Decoder(replay.program.fields)
     batch = decoder.batch()
     decoder.decode(batch, joined(messages), copy=True)
@@ -92,7 +92,7 @@ def _fed(replay: Replay, messages: Sequence[bytes]) -> Iterator[Matches]:
 # ---------------------------------------------------------------- comparing
 
 
-def asked(expected: Expected) -> dict[str, Any]:
+def asked(expected: ExpectedMatch) -> dict[str, Any]:
     """What an expectation says, with times as in a rule file."""
     steps = None if expected.steps is None else {name: list(places) for name, places in expected.steps.items()}
     said = {
@@ -121,16 +121,16 @@ def time_text(offset_ms: int | None) -> str | None:
     return sign + ("0s" if offset_ms == 0 else duration_text(abs(offset_ms)))
 
 
-def compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
+def compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> Iterator[MatchDifference]:
     for place in range(max(len(wanted), len(found))):
         if place >= len(wanted):
-            yield Difference(None, found[place], ())
+            yield MatchDifference(None, found[place], ())
         elif place >= len(found):
-            yield Difference(wanted[place], None, ())
+            yield MatchDifference(wanted[place], None, ())
         else:
             names = tuple(name for name, value in wanted[place].items() if not agrees(name, value, found[place]))
             if names:
-                yield Difference(wanted[place], found[place], names)
+                yield MatchDifference(wanted[place], found[place], names)
 
 
 def agrees(name: str, wanted: Any, match: Mapping[str, Any]) -> bool:

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.journal import JournalEntry, unpack_entry
 from samovar.changelog.partitioner import key_text
 from samovar.patterns.engine.decode import RefusedError, lookup, time_of
 from samovar.patterns.engine.order import NO_TIME
 from samovar.service.offline.trial import (
     BadTestError,
-    Emitted,
-    Letter,
+    EmittedRecord,
     Streams,
     Time,
+    TrialLetter,
     emitted_of,
     letter_of,
     ms_of,
@@ -39,10 +39,10 @@ from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import InputSpec, Plan
 from samovar.tasks.model.user_task import Task
-from samovar.tasks.replay.harness import Bench, Crash, Written
+from samovar.tasks.replay.harness import Crash, TaskTestHarness, WrittenRecord
 from samovar.tasks.user.inspect import StoreView, timers_of
 
-__all__ = ["Advance", "BadTestError", "Crash", "Driver", "Emitted", "Letter", "Part", "same_after_crashes"]
+__all__ = ["Advance", "BadTestError", "Crash", "Driver", "EmittedRecord", "Part", "TrialLetter", "same_after_crashes"]
 
 Message: TypeAlias = Mapping[str, Any] | bytes | None  # an event; or a record's value as it is, good or bad
 
@@ -66,7 +66,7 @@ class Driver:
     def __init__(self, plan: Plan, *, commit_every: int = 1) -> None:
         self.plan = plan
         self.commit_every = commit_every
-        self._bench = Bench(plan)
+        self._bench = TaskTestHarness(plan)
         self._uncommitted = 0
 
     @classmethod
@@ -185,7 +185,7 @@ class Driver:
     def alerts(self) -> list[dict[str, Any]]:
         return [json.loads(each.value or b"") for each in self._written(self.plan.topics.alerts)]
 
-    def emitted(self, name: str) -> list[Emitted]:
+    def emitted(self, name: str) -> list[EmittedRecord]:
         """What the task emitted to a stream or topic, in order."""
         task = self.plan.task
         if task is None or name not in task.emits:
@@ -193,18 +193,18 @@ class Driver:
         return [emitted_of(each) for each in self._written(task.emits[name].topic)]
 
     @property
-    def dead(self) -> list[Letter]:
+    def dead(self) -> list[TrialLetter]:
         return [letter_of(each) for each in self._written(self.plan.topics.dead_letters)]
 
     @property
-    def late(self) -> list[Letter]:
+    def late(self) -> list[TrialLetter]:
         return [letter_of(each) for each in self._written(self.plan.topics.late)]
 
     @property
-    def journal(self) -> list[Entry]:
+    def journal(self) -> list[JournalEntry]:
         return [unpack_entry(each.value or b"") for each in self._written(self.plan.topics.journal)]
 
-    def _written(self, topic: str) -> list[Written]:
+    def _written(self, topic: str) -> list[WrittenRecord]:
         return self._bench.topics.get(topic, [])
 
     # ------------------------------------------------------------ state

@@ -10,7 +10,7 @@ from samovar.state.store import Change, Store
 _ENTRY_BYTES = 160  # what Python needs for an entry beside its bytes: two objects, a link, a slot of the table
 
 
-class Cached:
+class CachedStore:
     """Rows read or written lately, also the knowledge that a key has none. The least recently used go first."""
 
     def __init__(self, store: Store, cache_bytes: int) -> None:

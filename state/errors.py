@@ -23,7 +23,7 @@ class StoreError(Exception):
         return f"{self.code}: {self.what}: {self.where}{detail}\n  {self.hint}"
 
 
-class StoreHeld(StoreError):
+class StoreLocked(StoreError):
     """Another container, or another part of this one, has the store open."""
 
     code = "store-held"
@@ -68,7 +68,7 @@ def explained(error: Exception, where: Path, doing: str) -> StoreError:
         return StoreFull(f"no space left ({doing})", where, "Free some space, then start the container again.", text)
     if "LOCK" in text and any(word in text for word in _HELD):
         hint = "Stop the container that runs on it, or read it while it runs: `samovar state` needs no lock."
-        return StoreHeld("another process has this store open", where, hint, text)
+        return StoreLocked("another process has this store open", where, hint, text)
     if any(word in text for word in _DAMAGED):
         return StoreDamaged(f"the store is damaged ({doing})", where, _RESTORE, text)
     hint = "Check the folder's rights, the disk and the limit of open files, then start again."

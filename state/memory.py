@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from samovar.state.errors import out_of_order
-from samovar.state.store import Change, Table
+from samovar.state.store import Change, SortedTable
 
 _ONE_BY_ONE = 64  # up to so many new or deleted keys are cheaper to place one by one than by sorting all
 
@@ -63,7 +63,7 @@ class MemoryStore:
                 raise out_of_order(place, Path("memory"))
         self.write(taken)
 
-    def take(self, table: Table) -> None:
+    def take(self, table: SortedTable) -> None:
         self.write(table.changes())
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ def after(prefix: bytes) -> bytes | None:
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-class Prefixed:
+class PrefixedStore:
     """The rows of a store whose keys start with a prefix, without it. No prefix may begin another one's.
 
     Closing it does nothing: the store below is shared, and belongs to who made it.

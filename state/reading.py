@@ -20,7 +20,7 @@ _SORTED_FROM = 64
 _CHUNKS = (16, 128, 1024)  # pairs a step of a range: few for the short ones, many for the long
 
 
-class Cursor:
+class StoreCursor:
     """One iteration over a range. The store drops its handles at close: a live one would keep RocksDB's lock.
 
     `items` is quick, but ends at a damaged block as if it were the end of the range. So a second iterator, made at the
@@ -78,13 +78,13 @@ def _bounds(end: bytes | None) -> ReadOptions:
     return made
 
 
-class Reading:
+class RocksReader:
     """What a store that writes and one that only reads have in common: a handle, and the ranges read from it."""
 
     def __init__(self, path: Path, db: Rdict) -> None:
         self.path = path
         self._db: Rdict | None = db
-        self._cursors: WeakSet[Cursor] = WeakSet()
+        self._cursors: WeakSet[StoreCursor] = WeakSet()
 
     def _open(self) -> Rdict:
         if self._db is None:
@@ -117,7 +117,7 @@ class Reading:
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[Pair]:
         if end is not None and start >= end:
             return iter(())
-        cursor = Cursor(self._open(), self.path, start, end)
+        cursor = StoreCursor(self._open(), self.path, start, end)
         self._cursors.add(cursor)
         return cursor.pairs()
 

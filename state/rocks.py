@@ -13,19 +13,19 @@ from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, WriteBatch
 from samovar.common.folders import link_or_copy, make_private
 from samovar.state.errors import damaged, explained
 from samovar.state.manifest_check import check_manifest
-from samovar.state.reading import Pair, Reading
-from samovar.state.rocks_settings import Memory, options
-from samovar.state.store import Change, Table
+from samovar.state.reading import Pair, RocksReader
+from samovar.state.rocks_settings import RocksMemory, options
+from samovar.state.store import Change, SortedTable
 from samovar.state.tables import do, write_table
 
-__all__ = ["Memory", "RocksStore"]
+__all__ = ["RocksMemory", "RocksStore"]
 
 
-class RocksStore(Reading):
+class RocksStore(RocksReader):
     """The source of truth for one task's rows on this machine. One process has it open, and one thread uses it."""
 
-    def __init__(self, path: Path, *, memory: Memory | None = None) -> None:
-        self._memory = memory or Memory()
+    def __init__(self, path: Path, *, memory: RocksMemory | None = None) -> None:
+        self._memory = memory or RocksMemory()
         super().__init__(path, _opened(path, self._memory))
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -63,7 +63,7 @@ class RocksStore(Reading):
             if write_table(file, pairs, self._memory, self.path):
                 self._take(db, file)
 
-    def take(self, table: Table) -> None:
+    def take(self, table: SortedTable) -> None:
         """As `ingest`, of a table that writes its own file."""
         db = self._open()
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
@@ -119,7 +119,7 @@ class RocksStore(Reading):
             raise explained(error, self.path, "compact") from error
 
 
-def _opened(path: Path, memory: Memory) -> Rdict:
+def _opened(path: Path, memory: RocksMemory) -> Rdict:
     make_private(path)
     # RocksDB would make a new, empty store where CURRENT is missing. It writes CURRENT before the first row.
     rows = [*path.glob("*.sst"), *path.glob("*.log")]

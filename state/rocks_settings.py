@@ -11,7 +11,7 @@ MB = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class RocksMemory:
     """What all stores of a container may use together: make one, and give it to each of them.
 
     `cache_bytes` is the whole: blocks, indexes, filters, and the write buffers, which take at most
@@ -31,7 +31,7 @@ class Memory:
         return WriteBufferManager.new_write_buffer_manager_with_cache(self.write_buffer_bytes, False, self.cache)
 
 
-def options(memory: Memory) -> Options:
+def options(memory: RocksMemory) -> Options:
     """Options of a store that is opened for writing, and of the files that are ingested into it."""
     made = Options(raw_mode=True)
     made.create_if_missing(True)
@@ -47,7 +47,7 @@ def options(memory: Memory) -> Options:
     return made
 
 
-def _blocks(memory: Memory) -> BlockBasedOptions:
+def _blocks(memory: RocksMemory) -> BlockBasedOptions:
     """Bloom filters over whole keys, and a hash index in each block: most reads ask for one exact key."""
     made = BlockBasedOptions()
     made.set_block_cache(memory.cache)

@@ -13,18 +13,18 @@ from rocksdict import AccessType, Rdict
 
 from samovar.state.errors import StoreError, StoreMissing, explained
 from samovar.state.manifest_check import check_manifest
-from samovar.state.reading import Reading
-from samovar.state.rocks_settings import MB, Memory, options
+from samovar.state.reading import RocksReader
+from samovar.state.rocks_settings import MB, RocksMemory, options
 
 _TRIES = 100
 _Shape: TypeAlias = tuple[bytes, int, int]  # what CURRENT says; which file that manifest is, and its length
 
 
-class SecondaryStore(Reading):
+class SecondaryStore(RocksReader):
     """A store as it was when this was opened, or last caught up. Read only; also of use where no container runs."""
 
-    def __init__(self, path: Path, *, memory: Memory | None = None) -> None:
-        self._memory = memory or Memory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB)
+    def __init__(self, path: Path, *, memory: RocksMemory | None = None) -> None:
+        self._memory = memory or RocksMemory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB)
         self._own = Path(tempfile.mkdtemp(prefix="samovar-read-"))
         self._opens = 0
         self._shape: _Shape | None = None

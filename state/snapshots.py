@@ -34,7 +34,7 @@ from samovar.common.failpoints import passing
 from samovar.common.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
-from samovar.state.store import Snapshotting
+from samovar.state.store import SnapshotStore
 
 FORMAT = 1
 _NAME = "manifest.json"
@@ -42,7 +42,7 @@ _NAME = "manifest.json"
 
 @stored("topic topic_id partition partitions offset time_ms")
 @dataclass(frozen=True)
-class Changelog:
+class ChangelogPosition:
     """Where in the changelog a snapshot is."""
 
     topic: str
@@ -55,10 +55,10 @@ class Changelog:
 
 @stored("changelog inputs watermark_ms journal formats digest created_ms")
 @dataclass(frozen=True)
-class Manifest:
+class SnapshotManifest:
     """What a snapshot stands for."""
 
-    changelog: Changelog
+    changelog: ChangelogPosition
     inputs: Mapping[str, int]
     watermark_ms: int | None
     journal: int | None
@@ -81,7 +81,7 @@ class Snapshot:
     """A snapshot whose manifest was read. Its files are only known to be right after `verify`."""
 
     folder: Path
-    manifest: Manifest
+    manifest: SnapshotManifest
     files: Mapping[str, FileSum]
 
     @property
@@ -94,7 +94,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Found:
+class SnapshotChoice:
     """The snapshot to use, if any, and why newer ones were passed over."""
 
     snapshot: Snapshot | None
@@ -108,12 +108,12 @@ class BadSnapshot(Exception):
 # ---------------------------------------------------------------- taking
 
 
-def take(store: Snapshotting, folder: Path, manifest: Manifest, *, keep: int) -> Snapshot:
+def take(store: SnapshotStore, folder: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     """Snapshot a store into the next numbered folder, and delete all but the newest `keep`."""
     return finish(begin(store, folder), manifest, keep=keep)
 
 
-def begin(store: Snapshotting, folder: Path) -> Path:
+def begin(store: SnapshotStore, folder: Path) -> Path:
     """The quick half: copy the store as it is now. Goes between two batches, with the positions they left."""
     make_private(folder)
     tidy(folder)
@@ -122,7 +122,7 @@ def begin(store: Snapshotting, folder: Path) -> Path:
     return part
 
 
-def finish(part: Path, manifest: Manifest, *, keep: int) -> Snapshot:
+def finish(part: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     """The slow half: checksums and manifest. Touches nothing but the copy, so a thread may do it."""
     assert keep > 0, keep
     path = part.with_name(part.name.removesuffix(PART))
@@ -172,7 +172,7 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
 
 
-def _text(manifest: Manifest, files: Mapping[str, FileSum]) -> bytes:
+def _text(manifest: SnapshotManifest, files: Mapping[str, FileSum]) -> bytes:
     fields = {"format": FORMAT, **to_wire(manifest), "files": to_wire(files)}
     return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
 
@@ -184,17 +184,17 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- finding
 
 
-def newest_valid(folder: Path) -> Found:
+def newest_valid(folder: Path) -> SnapshotChoice:
     """The newest snapshot that is whole, with every file read and compared. Older ones are tried where it is not."""
     skipped: list[str] = []
     for number in reversed(_numbers(folder)):
         try:
             snapshot = read(folder / str(number))
             verify(snapshot)
-            return Found(snapshot, tuple(skipped))
+            return SnapshotChoice(snapshot, tuple(skipped))
         except BadSnapshot as error:
             skipped.append(f"snapshot {number}: {error}")
-    return Found(None, tuple(skipped))
+    return SnapshotChoice(None, tuple(skipped))
 
 
 def listed(folder: Path) -> Iterator[Snapshot]:
@@ -220,7 +220,7 @@ def read(folder: Path) -> Snapshot:
         raise BadSnapshot(f"{_NAME} is damaged: its checksum is another one")
     del fields["format"]
     files = {name: from_wire(FileSum, file) for name, file in fields.pop("files").items()}
-    return Snapshot(folder, from_wire(Manifest, fields), files)
+    return Snapshot(folder, from_wire(SnapshotManifest, fields), files)
 
 
 def verify(snapshot: Snapshot) -> None:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from samovar.common.folders import link_or_copy
 from samovar.state.errors import StoreError
 from samovar.state.rocks import RocksStore
-from samovar.state.rocks_settings import MB, Memory
+from samovar.state.rocks_settings import MB, RocksMemory
 
 TABLES = (".sst",)
 LOCK = "LOCK"
@@ -56,7 +56,7 @@ def check_sound(path: Path, *, rows: bool = False, most_bytes: int | None = None
 
 
 def _open(copy: Path, *, rows: bool) -> None:
-    store = RocksStore(copy, memory=Memory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB))
+    store = RocksStore(copy, memory=RocksMemory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB))
     try:
         for _ in store.range() if rows else ():
             pass

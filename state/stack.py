@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from samovar.state.cached import Cached
+from samovar.state.cached import CachedStore
 from samovar.state.overlay import Overlay
-from samovar.state.prefixed import Prefixed
+from samovar.state.prefixed import PrefixedStore
 from samovar.state.store import Change, Store
-from samovar.state.ttl import Expiring
+from samovar.state.ttl import TtlStore
 
 ROWS = b"u"
 INDEX = b"x"
@@ -46,32 +46,32 @@ def namespace(kind: bytes, name: str) -> bytes:
 
 def reindexed(base: Store, name: str, rows_at_once: int) -> None:
     """Make the index of a named store fit its rows. At once, in the base: an index is local, and no commit waits."""
-    rows, index = Prefixed(base, namespace(ROWS, name)), Prefixed(base, namespace(INDEX, name))
-    Expiring(rows, index, ttl_ms=None, now=lambda: 0).reindex(rows_at_once)
+    rows, index = PrefixedStore(base, namespace(ROWS, name)), PrefixedStore(base, namespace(INDEX, name))
+    TtlStore(rows, index, ttl_ms=None, now=lambda: 0).reindex(rows_at_once)
 
 
 class Stack:
     """All stores of one task over its base, and the handles by which the task keeps, undoes and commits them."""
 
     def __init__(self, base: Store, cache_bytes: int) -> None:
-        self._cached = Cached(base, cache_bytes)
+        self._cached = CachedStore(base, cache_bytes)
         self._commit = Overlay(self._cached)
         self._event = Overlay(self._commit)
-        self._stores: list[Expiring] = []
+        self._stores: list[TtlStore] = []
 
-    def store(self, name: str, *, ttl_ms: int | None, now: Callable[[], int]) -> Expiring:
+    def store(self, name: str, *, ttl_ms: int | None, now: Callable[[], int]) -> TtlStore:
         """A named store. `now` is the task's event time."""
-        store = Expiring(self.rows(name), self.index(name), ttl_ms=ttl_ms, now=now)
+        store = TtlStore(self.rows(name), self.index(name), ttl_ms=ttl_ms, now=now)
         self._stores.append(store)
         return store
 
-    def rows(self, name: str) -> Prefixed:
+    def rows(self, name: str) -> PrefixedStore:
         """Rows under a name, with nothing added to them; they are logged."""
-        return Prefixed(self._event, namespace(ROWS, name))
+        return PrefixedStore(self._event, namespace(ROWS, name))
 
-    def index(self, name: str) -> Prefixed:
+    def index(self, name: str) -> PrefixedStore:
         """Rows under a name that are local, and not logged."""
-        return Prefixed(self._event, namespace(INDEX, name))
+        return PrefixedStore(self._event, namespace(INDEX, name))
 
     def keep(self) -> None:
         """What the event at hand wrote is to be committed."""

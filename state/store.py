@@ -35,7 +35,7 @@ class Store(Readable, Protocol):
     def close(self) -> None: ...
 
 
-class Scanning(Protocol):
+class PrefixScanStore(Protocol):
     """A store that looks up many short prefixes at once, much faster than by a `range` each."""
 
     def prefixes(self, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
@@ -43,13 +43,13 @@ class Scanning(Protocol):
         ...
 
 
-class Snapshotting(Protocol):
+class SnapshotStore(Protocol):
     """A store that can copy itself to a folder, cheaply and while it is used."""
 
     def snapshot(self, folder: Path) -> None: ...
 
 
-class Table(Protocol):
+class SortedTable(Protocol):
     """Many changes in strict order of keys, which can write themselves as a file of RocksDB's."""
 
     def changes(self) -> Iterable[Change]: ...
@@ -58,18 +58,18 @@ class Table(Protocol):
         ...
 
 
-class Ingesting(Protocol):
+class BulkStore(Protocol):
     """A store that takes many sorted pairs at once, much faster than by `write`: all of them or none."""
 
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
-    def take(self, table: Table) -> None: ...
+    def take(self, table: SortedTable) -> None: ...
 
 
-class Sized(Protocol):
+class SizedStore(Protocol):
     """A store that knows roughly how large it is, at no cost."""
 
     def rows_about(self) -> int: ...
 
 
-class TaskStore(Store, Scanning, Ingesting, Sized, Protocol):
+class TaskStore(Store, PrefixScanStore, BulkStore, SizedStore, Protocol):
     """What a task keeps its state in."""

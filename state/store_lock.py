@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from samovar.common.folders import make_private
-from samovar.state.errors import StoreError, StoreHeld
+from samovar.state.errors import StoreError, StoreLocked
 from samovar.state.rocks import RocksStore
 
 _LOCK = "LOCK"  # RocksDB's own file: whoever has a record lock on it has the store
@@ -38,13 +38,13 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         hint = "Stop the container that runs on it, or read it while it runs: `samovar state` needs no lock."
-        raise StoreHeld("another process has this store open", path, hint, str(error)) from error
+        raise StoreLocked("another process has this store open", path, hint, str(error)) from error
 
 
 def _refuse_own(path: Path) -> None:
     try:
         RocksStore(path).close()
-    except StoreHeld:
+    except StoreLocked:
         raise
     except StoreError:
         return  # it is replaced, so that damage is no hindrance

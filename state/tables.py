@@ -15,8 +15,8 @@ from rocksdict import SstFileWriter
 
 from samovar.common.tunables import DEFAULTS
 from samovar.state.errors import explained, out_of_order
-from samovar.state.rocks_settings import Memory, options
-from samovar.state.store import Change, Table
+from samovar.state.rocks_settings import RocksMemory, options
+from samovar.state.store import Change, SortedTable
 
 ENDING = ".sst"
 Done = TypeVar("Done")
@@ -30,7 +30,7 @@ class TableStore:
         self._file_rows = file_rows
         self.rows = 0
         self.files: list[Path] = []
-        self._memory = Memory()
+        self._memory = RocksMemory()
 
     def get(self, key: bytes) -> bytes | None:  # noqa: ARG002 - as a store has it
         return None
@@ -71,7 +71,7 @@ class TableStore:
         while (first := next(rest, None)) is not None:
             self._add(chain([first], islice(rest, self._file_rows - 1)))
 
-    def take(self, table: Table) -> None:
+    def take(self, table: SortedTable) -> None:
         """As `ingest`, of a table that writes its own file."""
         self._made(lambda file: do(lambda: table.write(file), self.folder))
 
@@ -89,7 +89,7 @@ class TableStore:
         """There is nothing open."""
 
 
-def write_table(file: Path, changes: Iterable[Change], memory: Memory, where: Path) -> int:
+def write_table(file: Path, changes: Iterable[Change], memory: RocksMemory, where: Path) -> int:
     """Write a table file; how many rows it holds. Keys come in strict order. RocksDB cannot make an empty one."""
     writer = SstFileWriter(options(memory))
     count, before = 0, b""

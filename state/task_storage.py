@@ -14,8 +14,8 @@ from typing import Protocol
 
 from samovar.common.folders import remove
 from samovar.state import snapshots
-from samovar.state.rocks import Memory, RocksStore
-from samovar.state.snapshots import Found, Manifest, Snapshot
+from samovar.state.rocks import RocksMemory, RocksStore
+from samovar.state.snapshots import Snapshot, SnapshotChoice, SnapshotManifest
 from samovar.state.store import TaskStore
 
 
@@ -36,12 +36,12 @@ class TaskStorage(Protocol):
         """Remove the store, which is closed."""
         ...
 
-    def newest_snapshot(self) -> Found: ...
+    def newest_snapshot(self) -> SnapshotChoice: ...
     def restore_snapshot(self, snapshot: Snapshot) -> None:
         """Put a copy of a snapshot where the store was wiped."""
         ...
 
-    def take_snapshot(self, manifest: Manifest, *, keep: int) -> None:
+    def take_snapshot(self, manifest: SnapshotManifest, *, keep: int) -> None:
         """Copy the open store as it is now, unless a copy is still being made. Only the newest `keep` stay."""
         ...
 
@@ -53,7 +53,7 @@ class TaskStorage(Protocol):
 class DiskStorage:
     """A folder. The slow half of a snapshot has a thread of its own, unless it is told otherwise."""
 
-    def __init__(self, folder: Path, memory: Memory, *, in_thread: bool = True) -> None:
+    def __init__(self, folder: Path, memory: RocksMemory, *, in_thread: bool = True) -> None:
         self._folder, self._memory, self._in_thread = folder, memory, in_thread
         self._store: RocksStore | None = None
         self._finishing: list[threading.Thread] = []
@@ -65,13 +65,13 @@ class DiskStorage:
     def wipe(self) -> None:
         remove(self._folder / "store")
 
-    def newest_snapshot(self) -> Found:
+    def newest_snapshot(self) -> SnapshotChoice:
         return snapshots.newest_valid(self._folder / "snapshots")
 
     def restore_snapshot(self, snapshot: Snapshot) -> None:
         snapshots.open_copy(snapshot, self._folder / "store")
 
-    def take_snapshot(self, manifest: Manifest, *, keep: int) -> None:
+    def take_snapshot(self, manifest: SnapshotManifest, *, keep: int) -> None:
         assert self._store is not None, self._folder
         self._finishing = [thread for thread in self._finishing if thread.is_alive()]
         if self._finishing:

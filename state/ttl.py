@@ -43,7 +43,7 @@ def unwrapped(row: bytes) -> tuple[int | None, bytes]:
     return None if expiry == _NEVER else int.from_bytes(expiry, "big") - _ZERO, row[_HEADER:]
 
 
-class Expiring:
+class TtlStore:
     """Rows with an expiry. `rows` and `index` are two namespaces of one store, so that one commit changes both.
 
     `now` is the task's event time; `ttl_ms` None means that rows written from now on stay.

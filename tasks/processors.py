@@ -1,4 +1,5 @@
-"""What beats inside a task: the rules (`Core`), or a user's task. Tasks and containers know no more of it than this.
+"""What beats inside a task: the rules (`RuleProcessor`), or a user's task. Tasks and containers know no more of it than
+this.
 
 A heart has no log, no clock and no file of its own. Records, ticks and, in a replay, journal entries go in; what one
 commit has to write comes out. The same in gives the same out, however it was cut into batches: a rebuild relies on it.
@@ -9,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import Position
 from samovar.changelog.log import Pair, Records
 from samovar.state.store import Change, TaskStore
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settled
-from samovar.tasks.rules.processor import Core
-from samovar.tasks.user.processor import UserHeart
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, SettledRecords
+from samovar.tasks.rules.processor import RuleProcessor
+from samovar.tasks.user.processor import UserTaskProcessor
 
 
-class Heart(Protocol):
+class Processor(Protocol):
     """One task's work. `counts` are of what is committed, `alerts` what it found since the last `outcome`."""
 
     plan: Plan
@@ -30,7 +31,7 @@ class Heart(Protocol):
     journal_id: str
 
     @property
-    def intake(self) -> Intake: ...
+    def intake(self) -> StreamSource: ...
     @property
     def watermark(self) -> int: ...
     @property
@@ -48,7 +49,7 @@ class Heart(Protocol):
         """Whether it must all be done before anything is fed, so that no timer is passed unseen."""
         ...
 
-    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+    def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input. Of those that are settled no letter is written: another stage of the
         service did it. The offsets of records that were put aside here.
         """
@@ -58,7 +59,7 @@ class Heart(Protocol):
         """Let event time pass where inputs are idle, if anything waits for it; whether it did."""
         ...
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
         ...
 
@@ -92,7 +93,7 @@ class Heart(Protocol):
 
 def heart_of(
     plan: Plan, partition: int, store: TaskStore, inputs: Sequence[InputSpec], position: Position | None
-) -> Heart:
+) -> Processor:
     """What a task of this plan does, over its store, from a stored position on."""
-    make = Core if plan.task is None else UserHeart
+    make = RuleProcessor if plan.task is None else UserTaskProcessor
     return make(plan, partition, store, inputs, position)

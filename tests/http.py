@@ -18,7 +18,7 @@ from samovar.service.config.addresses import place_of
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.app import app_of
 from samovar.service.http.server import bound, run_server, server_of
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 from samovar.service.topology.logs import opened
 from tests.oncall import Service
 
@@ -30,7 +30,7 @@ class Served:
     """A service that is being served."""
 
     service: Service
-    world: World
+    world: AppState
     client: httpx2.Client
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ def served(
     port = listening.getsockname()[1]
     with opened(settings) as log:
         scheme = settings.http.scheme
-        world = World(settings, log, place_of(host, port, advertise, scheme), watch_every_s=0.2)
+        world = AppState(settings, log, place_of(host, port, advertise, scheme), watch_every_s=0.2)
         server = server_of(app_of(world), settings.http, stop_s=1)
         thread = threading.Thread(target=run_server, args=(server, listening), name="server")
         thread.start()

@@ -22,7 +22,7 @@ from samovar.changelog.broker import node as broker
 from samovar.changelog.broker.jars import find_java, kafka_jars
 from samovar.changelog.broker.process import wait_for
 from samovar.common.errors import Refused
-from samovar.service.topology.acls import Right
+from samovar.service.topology.acls import AclEntry
 from tests.kafka import HINT, SOON, low_port
 
 ANSWER_S = 30.0
@@ -78,11 +78,11 @@ class SecureKafka:
         for future in client.alter_user_scram_credentials(wanted).values():
             future.result(ANSWER_S)
 
-    def grant(self, user: str, rights: Sequence[Right]) -> None:
+    def grant(self, user: str, rights: Sequence[AclEntry]) -> None:
         client = self._admin()  # which ends with its last reference, and its answers with it
         _each(client.create_acls, [acl for right in rights for acl in acls_of(user, right)])
 
-    def revoke(self, user: str, rights: Sequence[Right]) -> None:
+    def revoke(self, user: str, rights: Sequence[AclEntry]) -> None:
         client = self._admin()
         _each(client.delete_acls, [acl for right in rights for acl in acls_of(user, right, admin.AclBindingFilter)])
 
@@ -119,7 +119,7 @@ def password_of(user: str) -> str:
     return f"secret-of-{user}"
 
 
-def acls_of(user: str, right: Right, kind: Any = None) -> list[Any]:
+def acls_of(user: str, right: AclEntry, kind: Any = None) -> list[Any]:
     """A right as Kafka keeps it: one entry per operation."""
     resource = {
         "topic": admin.ResourceType.TOPIC,

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from samovar.changelog.log import Append
 from samovar.service.auth.tokens import Role, add_token
 from samovar.service.topology.logs import opened
-from samovar.service.views.store import Manifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 from tests.http import Served, served, wait_for
 from tests.oncall import Service, catch_up, make, many, purchase
 
@@ -101,4 +101,4 @@ def _publish_view(service: Service) -> None:
             part.mkdir()
             pq.write_table(pa.table(ROWS), part / "part-0.parquet")
             columns = {"card": "string", "purchases": "bigint", "paid": "double"}
-            store.publish(Manifest("cards", version, "d", version, "full", 3, {}, {}, columns), 3)
+            store.publish(ViewManifest("cards", version, "d", version, "full", 3, {}, {}, columns), 3)

@@ -16,7 +16,7 @@ from samovar.native.kernel import BOOL, FLOAT, INT, TEXT, Batch, address_of, joi
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import END_OF_TIME, States, step
-from samovar.patterns.engine.replay import Late, Replay
+from samovar.patterns.engine.replay import EventReplay, LateLine
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
 
@@ -146,10 +146,10 @@ def replayed(
     batches: Iterable[Batch],
     slack_ms: int | None,
     options: Options = Options(),  # noqa: B008 - frozen
-) -> tuple[list[Match], list[Late]]:
+) -> tuple[list[Match], list[LateLine]]:
     """Events in the order of their arrival, mended within the slack."""
-    late: list[Late] = []
-    replay = Replay(
+    late: list[LateLine] = []
+    replay = EventReplay(
         program,
         slack_ms=slack_ms,
         flush=options.flush,

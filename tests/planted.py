@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from samovar.changelog.log import Append
 from samovar.service.auth.tokens import Role, add_token
 from samovar.service.topology.logs import opened
-from samovar.service.views.store import Manifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 from samovar.tasks.model.clock import SetClock
 from tests.http import Served, served
 from tests.oncall import START, Service, catch_up
@@ -305,7 +305,7 @@ def _publish_view(service: Service, planted: Planted) -> None:
             part.mkdir()
             pq.write_table(table, part / "part-0.parquet")
             lineage = LINEAGE if name == "known" else {}
-            store.publish(Manifest(name, 1, "d", 1, "full", 3, {}, {}, columns, lineage=lineage), 3)
+            store.publish(ViewManifest(name, 1, "d", 1, "full", 3, {}, {}, columns, lineage=lineage), 3)
 
 
 @contextmanager

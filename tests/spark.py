@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.spark.session import SCHEDULING, Session, starting
+from samovar.changelog.spark.session import SCHEDULING, OpenSession, starting
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Session]:
+def spark() -> Iterator[OpenSession]:
     """On two cores, with the connector for Kafka."""
     root = str(Path(__file__).resolve().parent.parent)
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])

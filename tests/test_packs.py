@@ -14,10 +14,10 @@ import pytest
 
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.decoder import Decoder
-from samovar.patterns.engine.replay import BadLine, Lines, Replay
-from samovar.patterns.rulefile.rule_file import Loaded, load_paths
+from samovar.patterns.engine.replay import BadLine, EventReplay, Lines
+from samovar.patterns.rulefile.rule_file import LoadedRuleFile, load_paths
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.syntax.tree import Expected, Rule, RuleTest
+from samovar.patterns.syntax.tree import ExpectedMatch, Rule, RuleTest
 from samovar.service.offline.generate import START_MS, generate
 from samovar.service.offline.score import detects, read_labels, score
 from samovar.service.offline.synth import fraud as synth_fraud
@@ -41,7 +41,7 @@ def by_oracle(rule: Rule, events: list[dict[str, Any]]) -> Matches:
 
 def by_matcher(rule: Rule, events: list[dict[str, Any]]) -> Matches:
     program = compile_rules([rule])
-    lines, replay = Lines(Decoder(program.fields), on_bad=refuse), Replay(program)
+    lines, replay = Lines(Decoder(program.fields), on_bad=refuse), EventReplay(program)
     found = [replay.feed(lines.take("".join(json.dumps(event) + "\n" for event in events).encode())), *replay.finish()]
     return [match for part in found for match in part]
 
@@ -55,7 +55,7 @@ ENGINES: dict[str, Engine] = {"oracle": by_oracle, "matcher": by_matcher}
 
 
 @cache
-def load_pack(pack: str) -> tuple[Loaded, ...]:
+def load_pack(pack: str) -> tuple[LoadedRuleFile, ...]:
     schema = Schema.parse((EXAMPLES / pack / "schema.yml").read_text("utf-8"))
     return tuple(load_paths([EXAMPLES / pack / "rules"], schema=schema))
 
@@ -133,18 +133,18 @@ def test_what_is_planted_is_what_the_rules_are_for(pack: str, events: int) -> No
 def test_honest_doubles_are_no_frauds(kind: str, number: int) -> None:
     world = synth_fraud.make_world(np.random.default_rng(number), 500, START_MS)
     for honest in (True, False):
-        scene = synth_plants.Scene(world, Random(f"{kind}/{number}"), START_MS, 1_000 + number, honest)
+        scene = synth_plants.IncidentScene(world, Random(f"{kind}/{number}"), START_MS, 1_000 + number, honest)
         before = synth_plants.slept_since(scene, START_MS - 100 * 86_400_000)
         lines = sorted([before, *synth_plants.FRAUDS[kind](scene)])
         matches = by_oracle(load("fraud")[kind], [json.loads(line) for _, line in lines])
         assert bool(matches) is not honest
 
 
-def pairs(matches: Matches, expect: tuple[Expected, ...]) -> Iterable[tuple[Mapping[str, Any], Expected]]:
+def pairs(matches: Matches, expect: tuple[ExpectedMatch, ...]) -> Iterable[tuple[Mapping[str, Any], ExpectedMatch]]:
     return zip(matches, expect, strict=False)
 
 
-def wanted(expected: Expected) -> dict[str, Any]:
+def wanted(expected: ExpectedMatch) -> dict[str, Any]:
     """What an expectation says, in the words of a match."""
     times = {"start": expected.start_ms, "end": expected.end_ms, "at": expected.at_ms}
     steps = None if expected.steps is None else {name: list(lines) for name, lines in expected.steps.items()}
@@ -158,7 +158,7 @@ def wanted(expected: Expected) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def told(match: Mapping[str, Any], expected: Expected) -> dict[str, Any]:
+def told(match: Mapping[str, Any], expected: ExpectedMatch) -> dict[str, Any]:
     """The part of a match that the expectation speaks of; of `emit` only the fields that it names."""
     part = {name: match[name] for name in wanted(expected)}
     if expected.emit is not None:

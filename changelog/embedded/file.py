@@ -60,7 +60,7 @@ _UNUSABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PE
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTopic:
     """A topic and the number under which its rows are kept."""
 
     number: int
@@ -255,7 +255,7 @@ def damaged(path: Path, detail: str) -> Refused:
 # ---------------------------------------------------------------- topics
 
 
-def stored_topics(connection: sqlite3.Connection, names: Collection[str]) -> dict[str, Stored]:
+def stored_topics(connection: sqlite3.Connection, names: Collection[str]) -> dict[str, StoredTopic]:
     """Those that exist."""
     found = {}
     for name in dict.fromkeys(names):
@@ -264,11 +264,11 @@ def stored_topics(connection: sqlite3.Connection, names: Collection[str]) -> dic
         ).fetchone()
         if row:
             number, topic_id, partitions, replication, settings = row
-            found[name] = Stored(number, Topic(name, partitions, json.loads(settings), topic_id, replication))
+            found[name] = StoredTopic(number, Topic(name, partitions, json.loads(settings), topic_id, replication))
     return found
 
 
-def existing_topics(connection: sqlite3.Connection, names: Collection[str]) -> dict[str, Stored]:
+def existing_topics(connection: sqlite3.Connection, names: Collection[str]) -> dict[str, StoredTopic]:
     found = stored_topics(connection, names)
     for name in names:
         if name not in found:
@@ -276,7 +276,7 @@ def existing_topics(connection: sqlite3.Connection, names: Collection[str]) -> d
     return found
 
 
-def existing_partition(topics: Mapping[str, Stored], topic: str, partition: int) -> int:
+def existing_partition(topics: Mapping[str, StoredTopic], topic: str, partition: int) -> int:
     """The topic's number, once it is seen to have this partition."""
     if not 0 <= partition < topics[topic].topic.partitions:
         raise Refused(

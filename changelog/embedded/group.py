@@ -14,18 +14,18 @@ from pathlib import Path
 
 from samovar.changelog.embedded.file import (
     Clock,
-    Stored,
+    StoredTopic,
     existing_partition,
     existing_topics,
     failing,
     missing,
     writing,
 )
-from samovar.changelog.embedded.locks import Held, folder_of, holder, live_slots, take
-from samovar.changelog.embedded.maintenance import Upkeep
-from samovar.changelog.embedded.read import Cursor, Place
-from samovar.changelog.embedded.write import Ready, packed_appends, write
-from samovar.changelog.log import Append, Joining, Records, TopicPartition
+from samovar.changelog.embedded.locks import HeldLock, folder_of, holder, live_slots, take
+from samovar.changelog.embedded.maintenance import LogMaintenance
+from samovar.changelog.embedded.read import ReadCursor, ReadPlace
+from samovar.changelog.embedded.write import PendingSegment, packed_appends, write
+from samovar.changelog.log import Append, GroupConfig, Records, TopicPartition
 from samovar.common import failpoints as points
 from samovar.common.errors import Fenced, Refused
 from samovar.common.tunables import DEFAULTS, Tunables
@@ -51,16 +51,16 @@ def share(partitions: int, slots: Sequence[int], slot: int) -> range:
 class EmbeddedMember:
     """A container in its group. The source of truth for which partitions this process holds."""
 
-    def __init__(self, folder: Path, joining: Joining, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
+    def __init__(self, folder: Path, joining: GroupConfig, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
         self._joining = joining
         self._tunables = tunables
         self._clock = clock
         self._path = folder / "log.db"
         self._locks = folder_of(folder, joining.group)
-        self._cursor = Cursor(self._path, tunables.fetch_bytes)
+        self._cursor = ReadCursor(self._path, tunables.fetch_bytes)
         self._connection = self._cursor.connection
-        self._upkeep = Upkeep(self._connection, self._path, clock, tunables)
-        self._held: dict[int, tuple[Held, int]] = {}  # by partition: its lock and our epoch
+        self._upkeep = LogMaintenance(self._connection, self._path, clock, tunables)
+        self._held: dict[int, tuple[HeldLock, int]] = {}  # by partition: its lock and our epoch
         self._next_look_s = 0.0
         self._has_share = False
         self._is_usable = True
@@ -76,7 +76,7 @@ class EmbeddedMember:
             self._cursor.close()
             raise
 
-    def _take_slot(self) -> Held:
+    def _take_slot(self) -> HeldLock:
         path = self._locks / f"slot-{self._joining.slot}"
         with failing(path):
             held = take(path, SLOT_WAIT_S)
@@ -167,7 +167,7 @@ class EmbeddedMember:
         self._held.update({partition: (lock, epochs[partition]) for partition, lock in free.items()})
         taken = self._all_of(list(free))
         for at in taken:
-            self._cursor.places[at] = Place(self._topics[at.topic].number, None)
+            self._cursor.places[at] = ReadPlace(self._topics[at.topic].number, None)
         self._cursor.look_again()
         self._joining.on_assigned(taken)
         points.passing("assign.after")
@@ -236,7 +236,7 @@ class EmbeddedMember:
             where = ", ".join(lost) or f"a partition of slot {self._joining.slot}"
             raise Fenced(f"{where} of group {self._joining.group} belongs to another container now")
 
-    def _after(self, segments: Sequence[Ready]) -> None:
+    def _after(self, segments: Sequence[PendingSegment]) -> None:
         self._upkeep.after((segment.stored, segment.partition) for segment in segments)
         if any(segment.at in self._cursor.places for segment in segments):
             self._cursor.look_again()
@@ -267,7 +267,7 @@ class EmbeddedMember:
 
 
 def set_places(
-    connection: sqlite3.Connection, group: str, topics: Mapping[str, Stored], offsets: Mapping[TopicPartition, int]
+    connection: sqlite3.Connection, group: str, topics: Mapping[str, StoredTopic], offsets: Mapping[TopicPartition, int]
 ) -> None:
     """Set a group's offsets, inside a transaction."""
     for at, offset in offsets.items():

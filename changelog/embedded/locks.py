@@ -24,7 +24,7 @@ _SLOT = re.compile(r"slot-[0-9]+")
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldLock:
     """A lock that this process holds."""
 
     path: Path
@@ -51,7 +51,7 @@ def folder_of(folder: Path, group: str) -> Path:
     return folder / "locks" / f"group-{name}"
 
 
-def take(path: Path, wait_s: float = 0.0) -> Held | None:
+def take(path: Path, wait_s: float = 0.0) -> HeldLock | None:
     """The lock, or None where another has it all this time."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -63,7 +63,7 @@ def take(path: Path, wait_s: float = 0.0) -> Held | None:
         time.sleep(0.005)
     os.truncate(handle, 0)
     os.pwrite(handle, b"%d\n" % os.getpid(), 0)
-    return Held(path, handle)
+    return HeldLock(path, handle)
 
 
 def _locked(handle: int, kind: int) -> bool:

@@ -28,11 +28,21 @@ from samovar.changelog.embedded.file import (
 )
 from samovar.changelog.embedded.group import EmbeddedMember, set_places
 from samovar.changelog.embedded.locks import folder_of, live_slots
-from samovar.changelog.embedded.maintenance import Upkeep, is_compacted, is_retained
+from samovar.changelog.embedded.maintenance import LogMaintenance, is_compacted, is_retained
 from samovar.changelog.embedded.read import EmbeddedReader, unpacked
-from samovar.changelog.embedded.segment import Standing
+from samovar.changelog.embedded.segment import SegmentInfo
 from samovar.changelog.embedded.write import packed_appends, write
-from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
+from samovar.changelog.log import (
+    Append,
+    Bounds,
+    GroupConfig,
+    Member,
+    PointReader,
+    Reader,
+    Topic,
+    TopicPartition,
+    TopicSpec,
+)
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
@@ -49,7 +59,7 @@ class EmbeddedLog:
         prepare(folder)
         with failing(self._path):
             self._connection = connect(self._path)
-        self._upkeep = Upkeep(self._connection, self._path, clock, tunables)
+        self._upkeep = LogMaintenance(self._connection, self._path, clock, tunables)
 
     def close(self) -> None:
         with self._one_at_a_time:
@@ -106,7 +116,7 @@ class EmbeddedLog:
                 found = connection.execute("SELECT end FROM partition WHERE topic = ? AND partition = ?", where)
                 return int(found.fetchone()[0])
             *standing, data = row
-            records = unpacked(self._path, Standing(*at, *standing), data)
+            records = unpacked(self._path, SegmentInfo(*at, *standing), data)
             return int(records.offsets[(records.times >= time_ms).argmax()])
 
     def compact(self, topic: str) -> None:
@@ -149,7 +159,7 @@ class EmbeddedLog:
     def members(self, group: str) -> Sequence[str]:
         return [f"slot-{slot}" for slot in live_slots(folder_of(self.folder, group))]
 
-    def join(self, joining: Joining) -> Member:
+    def join(self, joining: GroupConfig) -> Member:
         return EmbeddedMember(self.folder, joining, self._clock, self.tunables)
 
     # ---------------------------------------------------------------- records
@@ -157,7 +167,7 @@ class EmbeddedLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return self.glance(positions)
 
-    def glance(self, positions: Mapping[TopicPartition, int], records: int = 0) -> Glance:  # noqa: ARG002 - all are quick
+    def glance(self, positions: Mapping[TopicPartition, int], records: int = 0) -> PointReader:  # noqa: ARG002 - all are quick
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
         return EmbeddedReader(self._path, numbers, positions, self.tunables.fetch_bytes)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from samovar.changelog.batches import Packed, joined, kept, objects
-from samovar.changelog.embedded.file import Clock, Stored, failing, reading, writing
+from samovar.changelog.batches import RecordBlock, joined, kept, objects
+from samovar.changelog.embedded.file import Clock, StoredTopic, failing, reading, writing
 from samovar.changelog.embedded.read import unpacked
-from samovar.changelog.embedded.segment import Standing, repack
+from samovar.changelog.embedded.segment import SegmentInfo, repack
 from samovar.common.errors import CommitUnknown, LogUnavailable, Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
@@ -33,13 +33,13 @@ _BEGUN = _REACHING + "AND first < :limit ORDER BY first"
 
 
 @dataclass(frozen=True)
-class Row:
+class SegmentRow:
     """A segment as a pass sees it."""
 
     rowid: int
     horizon: int | None
-    packed: Packed
-    standing: Standing
+    packed: RecordBlock
+    standing: SegmentInfo
     size: int
 
 
@@ -48,7 +48,7 @@ class Pass:
     """One pass over one partition. The source of truth for how far it has come."""
 
     path: Path
-    stored: Stored
+    stored: StoredTopic
     partition: int
     mapped: int  # the keys of all below, down to where the last pass ended, are in `newest`
     limit: int  # nothing from here on is touched
@@ -91,20 +91,20 @@ class Pass:
             (self.limit, self.stored.number, self.partition),
         )
 
-    def _rows(self, connection: sqlite3.Connection, start: int, within: bool) -> Iterator[Row]:
+    def _rows(self, connection: sqlite3.Connection, start: int, within: bool) -> Iterator[SegmentRow]:
         """Segments that reach beyond an offset, begun or whole below the limit: as many as a step may take."""
         size = 0
         asked = {"topic": self.stored.number, "partition": self.partition, "at": start, "limit": self.limit}
         for rowid, horizon, bytes_here, first, following, time_ms, data in connection.execute(
             _WHOLE if within else _BEGUN, asked
         ):
-            standing = Standing(self.stored.topic.name, self.partition, first, following, time_ms)
-            yield Row(rowid, horizon, unpacked(self.path, standing, data), standing, bytes_here)
+            standing = SegmentInfo(self.stored.topic.name, self.partition, first, following, time_ms)
+            yield SegmentRow(rowid, horizon, unpacked(self.path, standing, data), standing, bytes_here)
             size += bytes_here
             if size >= self.tunables.compact_bytes:
                 return
 
-    def _still(self, row: Row, now_ms: int) -> Packed:
+    def _still(self, row: SegmentRow, now_ms: int) -> RecordBlock:
         """What stays of a segment."""
         packed = row.packed
         keys, offsets = objects(packed.keys, packed.keyless), packed.offsets.tolist()
@@ -116,7 +116,9 @@ class Pass:
             stays &= ~packed.null
         return packed if stays.all() else kept(packed, stays)
 
-    def _replace(self, connection: sqlite3.Connection, group: Sequence[tuple[Row, Packed]], now_ms: int) -> None:
+    def _replace(
+        self, connection: sqlite3.Connection, group: Sequence[tuple[SegmentRow, RecordBlock]], now_ms: int
+    ) -> None:
         rows = [row for row, _ in group]
         still = joined([packed for _, packed in group])
         horizon = self._horizon(rows, still, now_ms)
@@ -125,7 +127,7 @@ class Pass:
         elif horizon != rows[0].horizon:
             connection.execute("UPDATE segment SET horizon = ? WHERE rowid = ?", (horizon, rows[0].rowid))
 
-    def _horizon(self, rows: Sequence[Row], still: Packed, now_ms: int) -> int | None:
+    def _horizon(self, rows: Sequence[SegmentRow], still: RecordBlock, now_ms: int) -> int | None:
         """When the tombstones that are left may go: the latest of all, for they stand in one segment now."""
         if not still.null.any():
             return None
@@ -134,7 +136,11 @@ class Pass:
 
 
 def replace(
-    connection: sqlite3.Connection, here: tuple[int, int], rows: Sequence[Row], still: Packed, horizon: int | None
+    connection: sqlite3.Connection,
+    here: tuple[int, int],
+    rows: Sequence[SegmentRow],
+    still: RecordBlock,
+    horizon: int | None,
 ) -> None:
     """Put one segment in the place of some that stand side by side."""
     connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
@@ -150,14 +156,14 @@ def replace(
 
 
 def groups(
-    rows: Sequence[tuple[Row, Packed]], stored: Stored, tunables: Tunables, period_ms: int | None
-) -> Iterator[list[tuple[Row, Packed]]]:
+    rows: Sequence[tuple[SegmentRow, RecordBlock]], stored: StoredTopic, tunables: Tunables, period_ms: int | None
+) -> Iterator[list[tuple[SegmentRow, RecordBlock]]]:
     """Neighbours that fit into one segment together. A segment is as old as its newest record and goes as a whole, so
     it spans a small part of the period after which records may go, and of the bytes that are kept.
     """
     kept_bytes = retained(stored, "retention.bytes")
     most_bytes = tunables.segment_bytes if kept_bytes is None else min(tunables.segment_bytes, kept_bytes // PARTS)
-    group: list[tuple[Row, Packed]] = []
+    group: list[tuple[SegmentRow, RecordBlock]] = []
     size = oldest_ms = newest_ms = 0
     for row, still in rows:
         # The columns of a record take up to 28 bytes beside its own.
@@ -176,23 +182,23 @@ def groups(
         yield group
 
 
-def retained(stored: Stored, setting: str) -> int | None:
+def retained(stored: StoredTopic, setting: str) -> int | None:
     """What retention.ms or retention.bytes says; None: nothing goes by it."""
     found = int(stored.topic.settings.get(setting, "-1"))
     return found if found >= 0 and "delete" in policies(stored) else None
 
 
-def policies(stored: Stored) -> list[str]:
+def policies(stored: StoredTopic) -> list[str]:
     return [policy.strip() for policy in stored.topic.settings.get("cleanup.policy", "delete").split(",")]
 
 
-def _bytes(packed: Packed) -> int:
+def _bytes(packed: RecordBlock) -> int:
     messages = [packed.keys, packed.values, *([packed.header_bytes] if packed.header_bytes is not None else [])]
     return sum(int((each.ends - each.starts).sum()) for each in messages)
 
 
 def due_pass(
-    connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, now_ms: int, tunables: Tunables
+    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, now_ms: int, tunables: Tunables
 ) -> Pass | None:
     """A pass, where enough has come since the last one."""
     ready = whole_pass(connection, path, stored, partition, now_ms, tunables)
@@ -207,7 +213,7 @@ def due_pass(
 def whole_pass(
     connection: sqlite3.Connection,
     path: Path,
-    stored: Stored,
+    stored: StoredTopic,
     partition: int,
     now_ms: int,
     tunables: Tunables = DEFAULTS,
@@ -224,7 +230,7 @@ def whole_pass(
     return Pass(path, stored, partition, min(cleaned, limit), limit, tunables)
 
 
-class Upkeep:
+class LogMaintenance:
     """What one writer does beside writing. Keeps unfinished passes in memory: one that is lost is begun anew."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
@@ -236,7 +242,7 @@ class Upkeep:
         self._looked_ms: dict[tuple[int, int], int] = {}
         self._writes: Counter[tuple[int, int]] = Counter()  # since segments were last joined
 
-    def after(self, written: Iterable[tuple[Stored, int]]) -> None:
+    def after(self, written: Iterable[tuple[StoredTopic, int]]) -> None:
         """A piece of work for each partition written to. The write has happened: no trouble here undoes it."""
         for (number, partition), stored in {(stored.number, place): stored for stored, place in written}.items():
             self._writes[number, partition] += 1
@@ -246,7 +252,7 @@ class Upkeep:
                 self._passes.pop((number, partition), None)
                 _logger.warning("upkeep of %s/%d is put off: %s", stored.topic.name, partition, error)
 
-    def _piece(self, stored: Stored, partition: int) -> None:
+    def _piece(self, stored: StoredTopic, partition: int) -> None:
         here, now_ms = (stored.number, partition), self._clock()
         if self._writes[here] >= self._tunables.join_segments:
             self._writes[here] = 0
@@ -271,7 +277,7 @@ class Upkeep:
         with failing(self._path):
             return running.step(self._connection, self._clock())
 
-    def compact(self, stored: Stored, partition: int) -> None:
+    def compact(self, stored: StoredTopic, partition: int) -> None:
         """All that may go, now."""
         while True:
             with failing(self._path):
@@ -283,12 +289,12 @@ class Upkeep:
             if running.limit >= wanted:  # else the keys were too many for one pass
                 return
 
-    def retain(self, stored: Stored, partition: int) -> None:
+    def retain(self, stored: StoredTopic, partition: int) -> None:
         """Remove the oldest segments that are too old or too many, in steps."""
         while self._retain_step(stored, partition) == self._tunables.retain_segments:
             pass
 
-    def _retain_step(self, stored: Stored, partition: int) -> int:
+    def _retain_step(self, stored: StoredTopic, partition: int) -> int:
         if not self._too_many(stored, partition):
             return 0
         with writing(self._connection, self._path):
@@ -301,7 +307,7 @@ class Upkeep:
                 )
         return len(doomed)
 
-    def _too_many(self, stored: Stored, partition: int) -> list[tuple[int, int]]:
+    def _too_many(self, stored: StoredTopic, partition: int) -> list[tuple[int, int]]:
         """Row and next offset of the oldest segments, as far as they must go."""
         settings, where = stored.topic.settings, (stored.number, partition)
         oldest_ms = int(settings.get("retention.ms", "-1"))
@@ -324,16 +330,16 @@ class Upkeep:
         return doomed
 
 
-def is_compacted(stored: Stored) -> bool:
+def is_compacted(stored: StoredTopic) -> bool:
     return "compact" in policies(stored)
 
 
-def is_retained(stored: Stored) -> bool:
+def is_retained(stored: StoredTopic) -> bool:
     return "delete" in policies(stored)
 
 
 def join_newest(
-    connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, tunables: Tunables = DEFAULTS
+    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables = DEFAULTS
 ) -> None:
     """Join the newest segments of a partition where many of them are small."""
     with writing(connection, path):
@@ -347,7 +353,9 @@ def join_newest(
                 replace(connection, (stored.number, partition), together, still, _horizon(together))
 
 
-def _small(connection: sqlite3.Connection, path: Path, stored: Stored, partition: int, tunables: Tunables) -> list[Row]:
+def _small(
+    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables
+) -> list[SegmentRow]:
     """The small ones at the end, in order."""
     most = max(tunables.joined_segments, tunables.join_segments)  # with fewer, none would ever be joined
     found = connection.execute(
@@ -361,19 +369,19 @@ def _small(connection: sqlite3.Connection, path: Path, stored: Stored, partition
         horizon, first, following, time_ms, data = connection.execute(
             "SELECT horizon, first, next, time, data FROM segment WHERE rowid = ?", (rowid,)
         ).fetchone()
-        standing = Standing(stored.topic.name, partition, first, following, time_ms)
-        rows.append(Row(rowid, horizon, unpacked(path, standing, data), standing, size))
+        standing = SegmentInfo(stored.topic.name, partition, first, following, time_ms)
+        rows.append(SegmentRow(rowid, horizon, unpacked(path, standing, data), standing, size))
     return rows
 
 
-def _period_ms(stored: Stored) -> int | None:
+def _period_ms(stored: StoredTopic) -> int | None:
     """How long records stay as they are."""
     lag_ms = int(stored.topic.settings.get("min.compaction.lag.ms", "0"))
     found = [each for each in (retained(stored, "retention.ms"), lag_ms or None) if each is not None]
     return min(found, default=None)
 
 
-def _horizon(rows: Sequence[Row]) -> int | None:
+def _horizon(rows: Sequence[SegmentRow]) -> int | None:
     """Tombstones may go once all of them may; those that no compaction has met yet may not."""
     horizons = [row.horizon for row in rows if row.packed.null.any()]
     known = [horizon for horizon in horizons if horizon is not None]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from samovar.changelog.batches import Packed, joined, nothing_up_to, rows_between
+from samovar.changelog.batches import RecordBlock, joined, nothing_up_to, rows_between
 from samovar.changelog.embedded.file import connect, damaged, failing, missing, reading
-from samovar.changelog.embedded.segment import DamagedSegmentError, Standing, unpack
+from samovar.changelog.embedded.segment import DamagedSegmentError, SegmentInfo, unpack
 from samovar.changelog.log import Bounds, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS
@@ -27,21 +27,21 @@ _SEGMENTS = (
 
 
 @dataclass
-class Place:
+class ReadPlace:
     """Where a partition is read next. `rest` is what was unpacked and not given out yet."""
 
     number: int
     position: int | None
     end: int | None = None  # at the last look
     paused: bool = False
-    rest: Packed | None = None
+    rest: RecordBlock | None = None
 
     @property
     def is_read(self) -> bool:
         return self.position is not None and not self.paused
 
 
-class Cursor:
+class ReadCursor:
     """The source of truth for what a reader or member has been given. Owns a connection."""
 
     def __init__(self, path: Path, fetch_bytes: int = DEFAULTS.fetch_bytes) -> None:
@@ -49,7 +49,7 @@ class Cursor:
         self._fetch_bytes = fetch_bytes
         with failing(path):
             self.connection = connect(path)
-        self.places: dict[TopicPartition, Place] = {}
+        self.places: dict[TopicPartition, ReadPlace] = {}
         self._turn = 0
         self._version = -1
         self._quiet_since = time.monotonic()
@@ -57,7 +57,7 @@ class Cursor:
     def close(self) -> None:
         self.connection.close()
 
-    def place(self, at: TopicPartition) -> Place:
+    def place(self, at: TopicPartition) -> ReadPlace:
         if at not in self.places:
             raise ValueError(f"{at} is not read here")
         return self.places[at]
@@ -134,14 +134,14 @@ class Cursor:
             raise missing(at.topic)
         return Bounds(*row)
 
-    def _next_of(self, at: TopicPartition, quota: int, quota_bytes: int) -> tuple[Packed | None, int]:
+    def _next_of(self, at: TopicPartition, quota: int, quota_bytes: int) -> tuple[RecordBlock | None, int]:
         place = self.place(at)
         position, end = place.position, place.end
         assert position is not None
         assert end is not None
         if position >= end:
             return None, 0
-        parts, count, size, rest = list[Packed](), 0, 0, None
+        parts, count, size, rest = list[RecordBlock](), 0, 0, None
         for part in self._parts(at, place, position):
             rest = part
             if count >= quota or size >= quota_bytes:
@@ -160,21 +160,21 @@ class Cursor:
         place.rest, place.position = rest, parts[-1].next
         return joined(parts), size
 
-    def _parts(self, at: TopicPartition, place: Place, position: int) -> Iterator[Packed]:
+    def _parts(self, at: TopicPartition, place: ReadPlace, position: int) -> Iterator[RecordBlock]:
         """The segments from a position on, the first one from its row on."""
         if place.rest is not None:
             yield place.rest
             position = place.rest.next
         where = {"topic": place.number, "partition": at.partition, "at": position}
         for *standing, data in self.connection.execute(_SEGMENTS, where):
-            part = unpacked(self.path, Standing(*at, *standing), data)
+            part = unpacked(self.path, SegmentInfo(*at, *standing), data)
             if part.next <= position:
                 continue
             start = int(np.searchsorted(part.offsets, position))
             yield rows_between(part, start, len(part), part.next) if start else part
 
 
-def unpacked(path: Path, standing: Standing, data: bytes) -> Packed:
+def unpacked(path: Path, standing: SegmentInfo, data: bytes) -> RecordBlock:
     try:
         return unpack(standing, data)
     except DamagedSegmentError as error:
@@ -182,7 +182,7 @@ def unpacked(path: Path, standing: Standing, data: bytes) -> Packed:
         raise damaged(path, f"{where}: {error}") from error
 
 
-def _bytes(part: Packed) -> int:
+def _bytes(part: RecordBlock) -> int:
     if len(part) == 0:
         return 0
     return int(part.values.ends[-1] - part.values.starts[0] + part.keys.ends[-1] - part.keys.starts[0])
@@ -213,8 +213,8 @@ class EmbeddedReader:
         positions: Mapping[TopicPartition, int],
         fetch_bytes: int,
     ) -> None:
-        self._cursor = Cursor(path, fetch_bytes)
-        self._cursor.places = {at: Place(numbers[at], position) for at, position in positions.items()}
+        self._cursor = ReadCursor(path, fetch_bytes)
+        self._cursor.places = {at: ReadPlace(numbers[at], position) for at, position in positions.items()}
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:
         return self._cursor.poll(max_records, timeout_s, lambda: None)

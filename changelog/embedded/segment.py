@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.batches import Packed, header_bytes_of
+from samovar.changelog.batches import RecordBlock, header_bytes_of
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
 from samovar.common.tunables import DEFAULTS
 from samovar.native.kernel import Messages, data_of
@@ -47,7 +47,7 @@ class DamagedSegmentError(ValueError):
     """The bytes are not what was written."""
 
 
-class Standing(NamedTuple):
+class SegmentInfo(NamedTuple):
     """Where a segment stands: what its row says beside the bytes."""
 
     topic: str
@@ -61,7 +61,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class SegmentColumns:
     """Records to be packed: their parts, and the sizes of the parts."""
 
     keys: Sequence[bytes]
@@ -71,10 +71,10 @@ class Columns:
     value_sizes: Int32s
     head_sizes: Int32s | None
 
-    def rows(self, rows: Int64s) -> Columns:
+    def rows(self, rows: Int64s) -> SegmentColumns:
         """Some of them, in this order."""
         chosen = _chooser(rows)
-        return Columns(
+        return SegmentColumns(
             chosen(self.keys),
             chosen(self.values),
             chosen(self.heads) if self.heads else (),
@@ -89,15 +89,15 @@ class Columns:
         return total if self.head_sizes is None else total + self.head_sizes
 
 
-def columns(records: Sequence[Pair], headers: Sequence[Headers] | None = None) -> Columns:
+def columns(records: Sequence[Pair], headers: Sequence[Headers] | None = None) -> SegmentColumns:
     flat = list(chain.from_iterable(records))  # half the time of two comprehensions
     assert len(flat) == 2 * len(records)
     keys, key_sizes = _column(flat[::2])
     values, value_sizes = _column(flat[1::2])
     if not headers:
-        return Columns(keys, values, (), key_sizes, value_sizes, None)
+        return SegmentColumns(keys, values, (), key_sizes, value_sizes, None)
     heads, head_sizes = _column([header_bytes_of(each) for each in headers])
-    return Columns(keys, values, heads, key_sizes, value_sizes, head_sizes)
+    return SegmentColumns(keys, values, heads, key_sizes, value_sizes, head_sizes)
 
 
 def _chooser(rows: Int64s) -> Callable[[Sequence[bytes]], Sequence[bytes]]:
@@ -108,7 +108,7 @@ def _chooser(rows: Int64s) -> Callable[[Sequence[bytes]], Sequence[bytes]]:
     return cast(Callable[[Sequence[bytes]], Sequence[bytes]], itemgetter(*rows.tolist()))
 
 
-def pack(records: Columns, segment_bytes: int = DEFAULTS.segment_bytes) -> Iterator[tuple[int, bytes]]:
+def pack(records: SegmentColumns, segment_bytes: int = DEFAULTS.segment_bytes) -> Iterator[tuple[int, bytes]]:
     """Segments of bounded size: how many records each has, and its bytes."""
     flags = 0 if records.head_sizes is None else HEADERS
     for start, end in cuts(np.cumsum(records.sizes()), segment_bytes):
@@ -120,7 +120,7 @@ def pack(records: Columns, segment_bytes: int = DEFAULTS.segment_bytes) -> Itera
         yield end - start, _sealed(end - start, flags, sizes, parts)
 
 
-def repack(records: Packed, first: int, following: int, row_time: int) -> bytes:
+def repack(records: RecordBlock, first: int, following: int, row_time: int) -> bytes:
     """One segment of these records, from `first` up to `following`, each at its own place and with its own time."""
     flags, arrays = 0, list[NDArray[np.generic]]()
     places = records.offsets - first
@@ -177,7 +177,7 @@ def _bytes_of(messages: Messages) -> bytes:
 # ---------------------------------------------------------------- unpacking
 
 
-def unpack(standing: Standing, data: bytes) -> Packed:
+def unpack(standing: SegmentInfo, data: bytes) -> RecordBlock:
     """The records of a segment. Their bytes are views of `data`."""
     count, flags, part_sizes = _checked(data)
     at = _HEAD.size + _SIZES.size
@@ -199,7 +199,7 @@ def unpack(standing: Standing, data: bytes) -> Packed:
         _messages(buffer[start : start + size], each)
         for start, size, each in zip(starts, part_sizes, sizes, strict=False)
     ]
-    return Packed(
+    return RecordBlock(
         *standing[:2],
         places + standing.first,
         times,

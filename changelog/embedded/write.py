@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samovar.changelog.embedded.file import Stored, existing_partition, existing_topics, missing
-from samovar.changelog.embedded.segment import Columns, columns, pack
+from samovar.changelog.embedded.file import StoredTopic, existing_partition, existing_topics, missing
+from samovar.changelog.embedded.segment import SegmentColumns, columns, pack
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import partitions_of, partitions_of_sized
 from samovar.common.errors import Refused
@@ -18,10 +18,10 @@ MAX_RECORD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PendingSegment:
     """A segment that waits for its place."""
 
-    stored: Stored
+    stored: StoredTopic
     partition: int
     named: bool
     count: int
@@ -32,13 +32,15 @@ class Ready:
         return TopicPartition(self.stored.topic.name, self.partition)
 
 
-def packed_appends(connection: sqlite3.Connection, appends: Sequence[Append], segment_bytes: int) -> list[Ready]:
+def packed_appends(
+    connection: sqlite3.Connection, appends: Sequence[Append], segment_bytes: int
+) -> list[PendingSegment]:
     """The segments of all appends, in order."""
     topics = existing_topics(connection, [append.topic for append in appends])
     return [ready for append in appends if append.records for ready in _packed(topics, append, segment_bytes)]
 
 
-def _packed(topics: Mapping[str, Stored], append: Append, segment_bytes: int) -> Iterator[Ready]:
+def _packed(topics: Mapping[str, StoredTopic], append: Append, segment_bytes: int) -> Iterator[PendingSegment]:
     stored = topics[append.topic]
     if append.headers and len(append.headers) != len(append.records):
         raise ValueError(f"{len(append.headers)} headers for {len(append.records)} records of topic {append.topic}")
@@ -46,10 +48,12 @@ def _packed(topics: Mapping[str, Stored], append: Append, segment_bytes: int) ->
     _refuse_records(stored, records)
     for partition, here in _placed(topics, append, records):
         for count, data in pack(here, segment_bytes):
-            yield Ready(stored, partition, append.partition is not None, count, data)
+            yield PendingSegment(stored, partition, append.partition is not None, count, data)
 
 
-def _placed(topics: Mapping[str, Stored], append: Append, records: Columns) -> Iterator[tuple[int, Columns]]:
+def _placed(
+    topics: Mapping[str, StoredTopic], append: Append, records: SegmentColumns
+) -> Iterator[tuple[int, SegmentColumns]]:
     """The records of each partition, in their order."""
     if append.partition is not None:
         existing_partition(topics, append.topic, append.partition)
@@ -66,7 +70,7 @@ def _placed(topics: Mapping[str, Stored], append: Append, records: Columns) -> I
             yield partition, records.rows(rows)
 
 
-def _refuse_records(stored: Stored, records: Columns) -> None:
+def _refuse_records(stored: StoredTopic, records: SegmentColumns) -> None:
     topic, settings = stored.topic.name, stored.topic.settings
     if "compact" in settings.get("cleanup.policy", "") and records.key_sizes.min() < 0:
         raise Refused(
@@ -83,7 +87,9 @@ def _refuse_records(stored: Stored, records: Columns) -> None:
         )
 
 
-def write(connection: sqlite3.Connection, segments: Sequence[Ready], time_ms: int) -> dict[TopicPartition, int]:
+def write(
+    connection: sqlite3.Connection, segments: Sequence[PendingSegment], time_ms: int
+) -> dict[TopicPartition, int]:
     """Put segments at the ends of their partitions, inside a transaction. Returns the new ends of all of them."""
     ends: dict[TopicPartition, int] = {}
     for segment in segments:
@@ -102,7 +108,7 @@ def write(connection: sqlite3.Connection, segments: Sequence[Ready], time_ms: in
     return ends
 
 
-def _end(connection: sqlite3.Connection, segment: Ready) -> int:
+def _end(connection: sqlite3.Connection, segment: PendingSegment) -> int:
     row = connection.execute(
         "SELECT end FROM partition WHERE topic = ? AND partition = ?", (segment.stored.number, segment.partition)
     ).fetchone()

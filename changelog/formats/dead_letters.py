@@ -28,7 +28,7 @@ MOST_BYTES = 4_000_000  # of a letter's key and value; its topic takes a little 
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SourceCoordinates:
     """Where letters come from: what all of one partition have in common, encoded once."""
 
     topic: tuple[str, bytes]
@@ -36,9 +36,9 @@ class Origin:
     stream: tuple[str, bytes]
 
     @staticmethod
-    def of(topic: str, partition: int, stream: str) -> Origin:
+    def of(topic: str, partition: int, stream: str) -> SourceCoordinates:
         place = (PREFIX + "topic", topic.encode()), (PREFIX + "partition", str(partition).encode())
-        return Origin(*place, ("samovar.stream", stream.encode()))
+        return SourceCoordinates(*place, ("samovar.stream", stream.encode()))
 
     def dead(self, offset: int, kind: str, message: str, trace: str = "") -> Headers:
         place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)

@@ -43,7 +43,7 @@ Heads: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class WatermarkMarker:
     """How far a source partition is."""
 
     partition: int
@@ -67,7 +67,7 @@ def pack_events(partition: int, offsets: Int64s, times: Int64s, values: Messages
     return [head[at : at + HEAD_BYTES] + data[start:end] for at, start, end in zip(places, starts, ends, strict=True)]
 
 
-def pack_mark(mark: Mark) -> bytes:
+def pack_mark(mark: WatermarkMarker) -> bytes:
     head = np.zeros(1, HEAD)
     head["format"], head["kind"], head["flags"] = FORMAT, MARK, SILENT if mark.silent else 0
     head["partition"], head["offset"], head["time"] = mark.partition, mark.next, mark.largest
@@ -89,14 +89,16 @@ def heads_of(values: Messages) -> Heads:
     return heads
 
 
-def marks_of(heads: Heads, values: Messages) -> list[Mark]:
+def marks_of(heads: Heads, values: Messages) -> list[WatermarkMarker]:
     """The marks among records, in their order."""
     found = []
     for row in np.flatnonzero((heads["format"] == FORMAT) & (heads["kind"] == MARK)).tolist():
         head, rest = heads[row], values[row][HEAD_BYTES:]
         (since,) = _SINCE.unpack(rest[: _SINCE.size]) if len(rest) >= _SINCE.size else (0,)
         silent = bool(int(head["flags"]) & SILENT)
-        found.append(Mark(int(head["partition"]), int(head["offset"]), int(head["time"]), silent, int(since)))
+        found.append(
+            WatermarkMarker(int(head["partition"]), int(head["offset"]), int(head["time"]), silent, int(since))
+        )
     return found
 
 

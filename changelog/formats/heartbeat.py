@@ -1,6 +1,6 @@
 """What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 3.
 
-A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `Presence`. A
+A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `MemberMetadata`. A
 container that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group
 any more. The log's time of a record is the broker's (LogAppendTime on Kafka), `time_ms` the container's own: the
 difference shows a wrong clock.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from samovar.changelog.cursors import Cursor, read_all
+from samovar.changelog.cursors import PartitionCursor, read_all
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, stored, to_wire
@@ -108,7 +108,7 @@ class RuleAtWork:
 
 @stored("slot host pid since_ms version time_ms tasks counts caught_up address rules at_work rules_refused unread")
 @dataclass(frozen=True)
-class Presence:
+class MemberMetadata:
     """One container. `address` is where questions about its keys are answered, if anywhere."""
 
     slot: int
@@ -128,10 +128,10 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HeartbeatRecord:
     """A container's record as it is in the log."""
 
-    presence: Presence
+    presence: MemberMetadata
     log_ms: int
 
 
@@ -152,11 +152,11 @@ def spec_of(service: str, replication: int = 1) -> TopicSpec:
     return TopicSpec(topic_of(service), 1, SETTINGS, replication)
 
 
-def pack_presence(presence: Presence) -> bytes:
+def pack_presence(presence: MemberMetadata) -> bytes:
     return json.dumps({"v": FORMAT, **to_wire(presence)}, separators=(",", ":")).encode()
 
 
-def unpack_presence(data: bytes) -> Presence:
+def unpack_presence(data: bytes) -> MemberMetadata:
     raw: dict[str, Any] = json.loads(data)
     if raw.pop("v") > FORMAT:
         raise Refused(
@@ -164,13 +164,13 @@ def unpack_presence(data: bytes) -> Presence:
             "a container of a newer version of Samovar runs, and this one cannot read what it tells",
             "Use the version that the containers run, or a newer one.",
         )
-    return from_wire(Presence, raw)
+    return from_wire(MemberMetadata, raw)
 
 
 # ---------------------------------------------------------------- in the log
 
 
-def tell(log: Log, service: str, presence: Presence) -> None:
+def tell(log: Log, service: str, presence: MemberMetadata) -> None:
     """Say how a container is doing, outside of any transaction."""
     log.append([Append(topic_of(service), [(_key(presence.slot), pack_presence(presence))], 0)])
 
@@ -180,19 +180,19 @@ def leave(log: Log, service: str, slot: int) -> None:
     log.append([Append(topic_of(service), [(_key(slot), None)], 0)])
 
 
-def all_seen(log: Log, service: str) -> dict[int, Seen]:
+def all_seen(log: Log, service: str) -> dict[int, HeartbeatRecord]:
     """The newest record of each slot; none where the service never ran."""
     topic = topic_of(service)
     if topic not in log.topics([topic]):
         return {}
-    found: dict[int, Seen] = {}
+    found: dict[int, HeartbeatRecord] = {}
     for records in read_all(log, TopicPartition(topic, 0)):
         for row, (key, value) in enumerate(records.pairs()):
             slot = int(key or b"-1")
             if value is None:
                 found.pop(slot, None)
             else:
-                found[slot] = Seen(unpack_presence(value), int(records.times[row]))
+                found[slot] = HeartbeatRecord(unpack_presence(value), int(records.times[row]))
     return dict(sorted(found.items()))
 
 
@@ -204,7 +204,7 @@ def heartbeats(log: Log, service: str, slot: int, start: int = 0) -> tuple[list[
     if at.topic not in log.topics([at.topic]):
         return [], start
     begin, end = log.bounds([at])[at]
-    cursor = Cursor(log, at, max(start, begin), end)
+    cursor = PartitionCursor(log, at, max(start, begin), end)
     found: list[Heartbeat | None] = []
     try:
         while (records := cursor.take(end)) is not None:

@@ -9,11 +9,11 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
     joined    stream, largest      a silent stream's first records came: events before `largest` are late
     rules     rules, params, lists the rules from here on: id, version and text of each; of a user's task none, but
                                    `task`: its id, class and version. Of published rules also `book` (the number of the
-                                   change), of each what samovar.tasks.model.plan.RuleText adds, `moves` (stores that go
-                                   on under another name) and `warm` (rules whose history was folded, and from where).
-                                   Where alerts are limited `storm`: rule to alerts and ms. Where a rule was taken out
-                                   because a step went over its budget `quarantine`: the rule, its version, the key and
-                                   the reason; from then on it is `quarantined` in `rules`, and not at work
+                                   change), of each what samovar.tasks.model.plan.PublishedRule adds, `moves` (stores
+                                   that go on under another name) and `warm` (rules whose history was folded, and from
+                                   where). Where alerts are limited `storm`: rule to alerts and ms. Where a rule was
+                                   taken out because a step went over its budget `quarantine`: the rule, its version,
+                                   the key and the reason; from then on it is `quarantined` in `rules`, and not at work
     anew      stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of the
               since                source from which on events come again
     schema    stream, schema,      from here on nobody knows the schema, and its messages are dead letters; or, `known`,
@@ -42,7 +42,7 @@ SCHEMA = "schema"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One entry. `facts` are what its kind adds."""
 
     kind: str
@@ -52,26 +52,26 @@ class Entry:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def pack_entry(entry: Entry) -> bytes:
+def pack_entry(entry: JournalEntry) -> bytes:
     head = {"v": FORMAT, "kind": entry.kind, "number": entry.number}
     data = {**head, "inputs": dict(entry.inputs), "watermark": entry.watermark, **entry.facts}
     return json.dumps(data, separators=(",", ":")).encode()
 
 
-def unpack_entry(data: bytes) -> Entry:
+def unpack_entry(data: bytes) -> JournalEntry:
     raw: dict[str, Any] = json.loads(data)
     version = raw.pop("v")
     if version > FORMAT:
         raise newer("the journal", version, FORMAT)
-    return Entry(raw.pop("kind"), raw.pop("number"), raw.pop("inputs"), raw.pop("watermark"), raw)
+    return JournalEntry(raw.pop("kind"), raw.pop("number"), raw.pop("inputs"), raw.pop("watermark"), raw)
 
 
 # ---------------------------------------------------------------- rewinds
 
 
-def standing(entries: Iterable[Entry], until: int | None = None) -> list[Entry]:
+def standing(entries: Iterable[JournalEntry], until: int | None = None) -> list[JournalEntry]:
     """The entries that count, up to a number. What stands before a rewind reads no further than that."""
-    found: list[Entry] = []
+    found: list[JournalEntry] = []
     for entry in entries:
         if until is not None and entry.number > until:
             continue
@@ -81,11 +81,11 @@ def standing(entries: Iterable[Entry], until: int | None = None) -> list[Entry]:
     return found
 
 
-def is_void(number: int, rewind: Entry) -> bool:
+def is_void(number: int, rewind: JournalEntry) -> bool:
     return any(first <= number <= last for first, last in rewind.facts["void"])
 
 
-def _capped(entry: Entry, inputs: Mapping[str, int]) -> Entry:
+def _capped(entry: JournalEntry, inputs: Mapping[str, int]) -> JournalEntry:
     return replace(entry, inputs={name: min(at, inputs.get(name, at)) for name, at in entry.inputs.items()})
 
 
@@ -104,7 +104,7 @@ def stretches(numbers: Iterable[int]) -> list[list[int]]:
     return found
 
 
-def was_set_back(entries: Sequence[Entry], journal: int, nexts: Mapping[str, int]) -> bool:
+def was_set_back(entries: Sequence[JournalEntry], journal: int, nexts: Mapping[str, int]) -> bool:
     """Whether a state with so many entries, at these offsets, is one that a later rewind took back."""
     later = [entry for entry in entries if entry.kind == REWIND and entry.number > journal]
     return any(

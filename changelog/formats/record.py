@@ -12,7 +12,7 @@ what it is:
 
 Rows that are local to a store and never logged:
 
-    b"l"               which changelog this store follows, and up to where (`Following`), JSON
+    b"l"               which changelog this store follows, and up to where (`ChangelogCheckpoint`), JSON
     b"t" + time + key  an index of deadlines: 8 bytes of time that sort as numbers do, then the key's bytes; no value
     b"i"               how far that index is: empty where it has an entry for every row with a deadline, else the first
                        row that it does not have yet; a small store has no index
@@ -44,7 +44,7 @@ NO_DEADLINE = b"\xff" * 8
 HEADER_KIND = 0
 
 
-class Part(NamedTuple):
+class SourcePartitionPosition(NamedTuple):
     """A source partition of a repartition topic, as a task knows it (samovar.changelog.formats.forwarded)."""
 
     partition: int
@@ -62,7 +62,7 @@ class Unknown(NamedTuple):
     until: int | None  # None: it is not known yet
 
 
-class Told(NamedTuple):
+class EmittedWatermark(NamedTuple):
     """What a task told a repartition topic last, and from which offset of the source on it forwards (or
     UNKNOWN_SINCE).
     """
@@ -93,7 +93,7 @@ class Input:
     largest: int | None = None
     raises: tuple[tuple[int, int], ...] = ()
     silent: bool = False
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SourcePartitionPosition, ...] = ()
     joins: tuple[tuple[int, int, int], ...] = ()
     unknown: tuple[Unknown, ...] = ()
     placing: tuple[int, ...] = ()
@@ -114,7 +114,7 @@ class Position:
     streams: tuple[str, ...]  # in the order of their numbers, which stored states use
     rules: Mapping[str, str]  # id to version
     journal: int = 0
-    forwards: Mapping[str, Told] = field(default_factory=dict)
+    forwards: Mapping[str, EmittedWatermark] = field(default_factory=dict)
     book: int = 0
     changelog: str = ""
     service: str = ""  # of an early version: unknown
@@ -124,7 +124,7 @@ class Position:
 
 @stored("topic topic_id partition partitions next time_ms")
 @dataclass(frozen=True, slots=True)
-class Following:
+class ChangelogCheckpoint:
     """Which changelog a store follows. `next` is the offset after the last record that is in it."""
 
     topic: str
@@ -161,15 +161,15 @@ def refuse_others(position: Position | None, service: str, where: str) -> None:
         )
 
 
-def pack_following(following: Following) -> bytes:
+def pack_following(following: ChangelogCheckpoint) -> bytes:
     return _json(following)
 
 
-def unpack_following(data: bytes) -> Following:
-    return _read(Following, data, "the store's own position")
+def unpack_following(data: bytes) -> ChangelogCheckpoint:
+    return _read(ChangelogCheckpoint, data, "the store's own position")
 
 
-def _json(record: Position | Following) -> bytes:
+def _json(record: Position | ChangelogCheckpoint) -> bytes:
     return json.dumps({"v": FORMAT, **to_wire(record)}, separators=(",", ":")).encode()
 
 

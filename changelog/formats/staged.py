@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from samovar.changelog.formats.record import Following, refuse_newer
+from samovar.changelog.formats.record import ChangelogCheckpoint, refuse_newer
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private, remove, reveal, sync, write_file
 from samovar.common.wire import from_wire, stored, to_wire
@@ -50,7 +50,7 @@ _CHUNK = 1 << 20
     "digest formats created_ms files"
 )
 @dataclass(frozen=True)
-class Manifest:
+class StagedManifest:
     """What staged tables stand for."""
 
     service: str
@@ -72,19 +72,21 @@ class Manifest:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
-    def following(self) -> Following | None:
+    def following(self) -> ChangelogCheckpoint | None:
         """Where in which changelog the rows are."""
         if self.topic is None or self.topic_id is None or self.partitions is None or self.offset is None:
             return None
-        return Following(self.topic, self.topic_id, self.partition, self.partitions, self.offset, self.time_ms or 0)
+        return ChangelogCheckpoint(
+            self.topic, self.topic_id, self.partition, self.partitions, self.offset, self.time_ms or 0
+        )
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedTables:
     """Staged tables of one task."""
 
     folder: Path
-    manifest: Manifest
+    manifest: StagedManifest
 
     @property
     def files(self) -> list[Path]:
@@ -102,7 +104,7 @@ def attempt(place: Path) -> Path:
     return folder
 
 
-def finish(folder: Path, place: Path, manifest: Manifest, files: Sequence[Path]) -> Staged:
+def finish(folder: Path, place: Path, manifest: StagedManifest, files: Sequence[Path]) -> StagedTables:
     """Write the manifest and give the folder its name. What had the name before goes."""
     for file in files:
         sync(file)
@@ -119,7 +121,7 @@ def finish(folder: Path, place: Path, manifest: Manifest, files: Sequence[Path])
     return look(place)
 
 
-def look(place: Path) -> Staged:
+def look(place: Path) -> StagedTables:
     """What is staged here, its files counted and whole; refused where it is not."""
     try:
         body = json.loads((place / NAME).read_bytes())
@@ -128,7 +130,7 @@ def look(place: Path) -> Staged:
             raise _unusable(place, "it is of a newer version of Samovar")
         if checksum != _checksum({"format": FORMAT, **body}):
             raise _unusable(place, "its manifest was changed")
-        manifest = from_wire(Manifest, body)
+        manifest = from_wire(StagedManifest, body)
     except FileNotFoundError:
         raise Refused(
             "staging-missing",
@@ -138,10 +140,10 @@ def look(place: Path) -> Staged:
     except (ValueError, KeyError, TypeError) as error:
         raise _unusable(place, f"its manifest cannot be read: {error}") from None
     refuse_newer(manifest.formats, f"what is staged in {place}")
-    return Staged(place, manifest)
+    return StagedTables(place, manifest)
 
 
-def verify(staged: Staged) -> None:
+def verify(staged: StagedTables) -> None:
     """Read every file and hold it against the manifest."""
     for name, told in staged.manifest.files.items():
         file = staged.folder / name

@@ -20,7 +20,7 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
-from samovar.changelog.batches import Packed
+from samovar.changelog.batches import RecordBlock
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
 from samovar.native.kernel import Handle, Messages, array_at, kernel, typed
@@ -126,7 +126,7 @@ def _gathering() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ConsumeError:
     """What came in the place of a record: the end of a partition, or an error."""
 
     at: TopicPartition
@@ -197,7 +197,7 @@ class Fetcher:
         if error:
             raise KafkaException(KafkaError(error))
 
-    def fetch(self, most: int, timeout_s: float) -> tuple[list[Packed], list[Trouble]]:
+    def fetch(self, most: int, timeout_s: float) -> tuple[list[RecordBlock], list[ConsumeError]]:
         """What there is, at most so many records; waits for the first one only."""
         if len(self._room) < most:
             self._room = (c_void_p * most)()
@@ -231,7 +231,7 @@ class _Gathered:
         finalize(self, kernel().samovar_gathered_free, self.handle)
 
 
-def _columns(room: Any, count: int) -> tuple[list[Packed], list[Trouble]]:
+def _columns(room: Any, count: int) -> tuple[list[RecordBlock], list[ConsumeError]]:
     gathered = _Gathered(room, count)
     library, handle = kernel(), gathered.handle
     records, troubles = [], []
@@ -243,14 +243,14 @@ def _columns(room: Any, count: int) -> tuple[list[Packed], list[Trouble]]:
         library.samovar_gathered_trouble(handle, place, ctypes.byref(trouble))
         text = trouble.text.decode(errors="replace")
         error = KafkaError(trouble.code, text) if text else KafkaError(trouble.code)
-        troubles.append(Trouble(TopicPartition(trouble.topic.decode(), trouble.partition), trouble.offset, error))
+        troubles.append(ConsumeError(TopicPartition(trouble.topic.decode(), trouble.partition), trouble.offset, error))
     return records, troubles
 
 
-def _packed(group: _Group, owner: object) -> Packed:
+def _packed(group: _Group, owner: object) -> RecordBlock:
     count = group.count
     offsets = array_at(group.offsets, count, INT64, owner)
-    return Packed(
+    return RecordBlock(
         group.topic.decode(),
         group.partition,
         offsets,

@@ -25,7 +25,7 @@ BREAK_S = 3.0  # without one that succeeded, a stretch is over
 AskEnds = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
 
 
-class Look(NamedTuple):
+class EndOffset(NamedTuple):
     """The last look at a partition that succeeded. `asked_s` is when it was asked for: it says nothing of later."""
 
     stretch: int
@@ -39,7 +39,7 @@ class EndWatch:
     def __init__(self, ask: AskEnds, now_s: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._now_s = ask, now_s
         self._wanted: frozenset[TopicPartition] = frozenset()
-        self._looks: dict[TopicPartition, Look] = {}
+        self._looks: dict[TopicPartition, EndOffset] = {}
         self._told: dict[TopicPartition, float] = {}
         self._stretches = count(1)
         self._closed = threading.Event()
@@ -75,7 +75,7 @@ class EndWatch:
                 before = self._looks.get(at)
                 is_same = before is not None and before.end == end and asked_s - before.asked_s <= BREAK_S
                 stretch = before.stretch if before is not None and is_same else next(self._stretches)
-                self._looks[at] = Look(stretch, end, asked_s)
+                self._looks[at] = EndOffset(stretch, end, asked_s)
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_S):

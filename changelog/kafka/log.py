@@ -37,11 +37,21 @@ from samovar.changelog.kafka.errors import (
     unreached,
 )
 from samovar.changelog.kafka.member import KafkaMember, places_at
-from samovar.changelog.kafka.point_reads import Glances
+from samovar.changelog.kafka.point_reads import PointReaderPool
 from samovar.changelog.kafka.read import NOBODY, KafkaReader, places_of
 from samovar.changelog.kafka.settings import Settings
 from samovar.changelog.kafka.write import Writer
-from samovar.changelog.log import Append, Bounds, Glance, Joining, Member, Reader, Topic, TopicPartition, TopicSpec
+from samovar.changelog.log import (
+    Append,
+    Bounds,
+    GroupConfig,
+    Member,
+    PointReader,
+    Reader,
+    Topic,
+    TopicPartition,
+    TopicSpec,
+)
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
@@ -85,7 +95,7 @@ class KafkaLog:
         except KafkaException as error:
             raise self._settings.refusal(error) from None
         self._appending: Writer | None = None
-        self._glances = Glances(self._settings)
+        self._glances = PointReaderPool(self._settings)
 
     def __repr__(self) -> str:
         return f"KafkaLog({self._settings!r})"
@@ -305,7 +315,7 @@ class KafkaLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return KafkaReader(self._settings, positions)
 
-    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
+    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         return self._glances.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
@@ -327,7 +337,7 @@ class KafkaLog:
             raise
         return sum(len(append.records) for append in appends)
 
-    def join(self, joining: Joining) -> Member:
+    def join(self, joining: GroupConfig) -> Member:
         return KafkaMember(self._settings, joining, self._ends_now)
 
     def close(self) -> None:

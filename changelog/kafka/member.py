@@ -20,14 +20,14 @@ from typing import Any, TypeAlias
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
-from samovar.changelog.kafka.client import Trouble
+from samovar.changelog.kafka.client import ConsumeError
 from samovar.changelog.kafka.deadlines import NoAnswerError, watched
 from samovar.changelog.kafka.ends import AskEnds, EndWatch
 from samovar.changelog.kafka.errors import UNREACHED, Failure, Needed, error_of, failure_of
-from samovar.changelog.kafka.read import Stream
+from samovar.changelog.kafka.read import PositionReader
 from samovar.changelog.kafka.settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Conf, Settings
 from samovar.changelog.kafka.write import Writer
-from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
+from samovar.changelog.log import Append, Delivery, GroupConfig, Records, TopicPartition
 from samovar.common import failpoints as points
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 
@@ -45,7 +45,7 @@ Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
 class KafkaMember:
     """One container of a group. The source of truth for what it owns, and for whether its transaction is open."""
 
-    def __init__(self, settings: Settings, joining: Joining, ask_ends: AskEnds) -> None:
+    def __init__(self, settings: Settings, joining: GroupConfig, ask_ends: AskEnds) -> None:
         self._settings, self._joining = settings, joining
         self._ends = EndWatch(ask_ends)
         self._name = f"{joining.group}-{joining.slot}"
@@ -67,7 +67,7 @@ class KafkaMember:
             if name not in settings.given:
                 member[name] = str(wanted)
         try:
-            self._stream = Stream(
+            self._stream = PositionReader(
                 settings, f"reading in group {joining.group}", joining.topics, self._attend, needed=self._needed()
             )
             self._consumer = self._made(settings.consumer(joining.group, member | {"error_cb": self._stream.note_down}))
@@ -134,7 +134,7 @@ class KafkaMember:
             error = message.error()
             if error is not None:
                 at = TopicPartition(message.topic() or "", message.partition() or 0)
-                raise self._stream.meant_by(Trouble(at, message.offset() or 0, error))
+                raise self._stream.meant_by(ConsumeError(at, message.offset() or 0, error))
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         if at not in self._owned:

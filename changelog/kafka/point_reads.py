@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from samovar.changelog.kafka.read import NOBODY, Stream
+from samovar.changelog.kafka.read import NOBODY, PositionReader
 from samovar.changelog.kafka.settings import GLANCING, Settings
-from samovar.changelog.log import Glance, Records, TopicPartition
+from samovar.changelog.log import PointReader, Records, TopicPartition
 
 KEPT_MOST = 12  # clients that wait for work
 KEPT_S = 60.0  # a broker closes connections that are idle for longer; ours are gone before
@@ -19,13 +19,13 @@ KEPT_S = 60.0  # a broker closes connections that are idle for longer; ours are 
 
 @dataclass(eq=False)
 class _Client:
-    stream: Stream
+    stream: PositionReader
     topics: frozenset[str]
     size: int
     rested_s: float = field(default_factory=time.monotonic)
 
 
-class Glances:
+class PointReaderPool:
     """The source of truth for which clients wait. Threads may share it, not what it gives out."""
 
     def __init__(self, settings: Settings) -> None:
@@ -34,7 +34,7 @@ class Glances:
         self._resting: list[_Client] = []
         self._is_closed = False
 
-    def reader(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
+    def reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         topics = frozenset(at.topic for at in positions)
         size = next((each for each in GLANCING if records <= each), max(GLANCING))
         client = self._rested(topics, size) or self._made(topics, size)
@@ -51,7 +51,7 @@ class Glances:
 
     def _made(self, topics: frozenset[str], size: int) -> _Client:
         conf = self._settings.glancer(NOBODY, size)
-        return _Client(Stream(self._settings, "reading", topics, conf=conf), topics, size)
+        return _Client(PositionReader(self._settings, "reading", topics, conf=conf), topics, size)
 
     def _rested(self, topics: frozenset[str], size: int) -> _Client | None:
         """One that knows these topics: another one would first have to ask where they are."""
@@ -80,12 +80,12 @@ class Glances:
 class _Glance:
     """One reading with a client that others had before, and will have again."""
 
-    def __init__(self, glances: Glances, client: _Client) -> None:
+    def __init__(self, glances: PointReaderPool, client: _Client) -> None:
         self._glances = glances
         self._client: _Client | None = client
 
     @property
-    def _stream(self) -> Stream:
+    def _stream(self) -> PositionReader:
         if self._client is None:
             raise ValueError("this reader is closed")
         return self._client.stream

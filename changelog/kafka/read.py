@@ -9,9 +9,9 @@ from dataclasses import replace
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
-from samovar.changelog.batches import Packed, nothing_up_to
+from samovar.changelog.batches import RecordBlock, nothing_up_to
 from samovar.changelog.kafka.causes import Causes
-from samovar.changelog.kafka.client import Fetcher, Trouble
+from samovar.changelog.kafka.client import ConsumeError, Fetcher
 from samovar.changelog.kafka.errors import MISSING, NOTHING, Needed, error_of, failure_of
 from samovar.changelog.kafka.settings import Conf, Settings
 from samovar.changelog.log import Records, TopicPartition
@@ -21,7 +21,7 @@ LOOK_S = 0.05  # so often a waiting poll looks whether what it owns has changed
 NOBODY = "samovar-reader"  # the client wants a group's name even from one that joins none
 
 
-class Stream:
+class PositionReader:
     """Partitions read by positions. The source of truth for where each of them is read next.
 
     The client is told all positions at once, when it is next polled after a change; a partition without a position is
@@ -139,7 +139,7 @@ class Stream:
         if paused:
             self._fetcher.pause(paused)
 
-    def _taken(self, fetched: list[Packed], troubles: list[Trouble]) -> list[Records]:
+    def _taken(self, fetched: list[RecordBlock], troubles: list[ConsumeError]) -> list[Records]:
         ends = self._ends_of(troubles, nothing_else=not fetched)
         rows = {TopicPartition(each.topic, each.partition): each for each in fetched}
         records: list[Records] = []
@@ -156,7 +156,7 @@ class Stream:
             self._positions[at] = next
         return records
 
-    def _ends_of(self, troubles: list[Trouble], *, nothing_else: bool) -> dict[TopicPartition, int]:
+    def _ends_of(self, troubles: list[ConsumeError], *, nothing_else: bool) -> dict[TopicPartition, int]:
         """Partitions that are read to their ends. Another error is raised now, or after what came with it."""
         ends: dict[TopicPartition, int] = {}
         for trouble in troubles:
@@ -170,7 +170,7 @@ class Stream:
             raise failure
         return ends
 
-    def meant_by(self, trouble: Trouble) -> Fenced | LogUnavailable | Refused:
+    def meant_by(self, trouble: ConsumeError) -> Fenced | LogUnavailable | Refused:
         error, at = trouble.error, trouble.at
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             what = f"{at} does not hold offset {self._positions.get(at, trouble.offset)}, which is to be read next"
@@ -198,7 +198,7 @@ class KafkaReader:
     """Reads committed records from given positions."""
 
     def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int], conf: Conf | None = None) -> None:
-        self._stream = Stream(settings, "reading", {at.topic for at in positions}, conf=conf)
+        self._stream = PositionReader(settings, "reading", {at.topic for at in positions}, conf=conf)
         for at, offset in positions.items():
             self._stream.seek(at, offset)
 

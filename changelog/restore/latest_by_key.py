@@ -16,7 +16,7 @@ import numpy as np
 from samovar.changelog.batches import objects
 from samovar.changelog.formats.record import deadline_rows
 from samovar.changelog.log import Records
-from samovar.native.kernel import Count, Handle, Messages, array_at, kernel, typed
+from samovar.native.kernel import Handle, KernelCount, Messages, array_at, kernel, typed
 from samovar.state.store import Change
 
 INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)
@@ -24,10 +24,10 @@ SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "samovar_newest_new": (Handle, []),
     "samovar_newest_free": (None, [c_void_p]),
     "samovar_newest_size": (c_size_t, [c_void_p]),
-    "samovar_newest_add": (Count, [c_void_p, c_size_t, *[c_void_p] * 7]),
-    "samovar_newest_sort": (Count, [c_void_p]),
+    "samovar_newest_add": (KernelCount, [c_void_p, c_size_t, *[c_void_p] * 7]),
+    "samovar_newest_sort": (KernelCount, [c_void_p]),
     "samovar_newest_first": (None, [c_void_p, c_void_p, c_void_p]),
-    "samovar_newest_pack": (Count, [c_void_p, c_void_p]),
+    "samovar_newest_pack": (KernelCount, [c_void_p, c_void_p]),
     # newest, path; key, size, value, size; deletes, index
     "samovar_newest_write": (c_int64, [c_void_p, c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_int, c_int]),
 }
@@ -38,7 +38,7 @@ def _library() -> Any:
     return typed(kernel(), SIGNATURES)
 
 
-class Newest:
+class LatestByKey:
     """Filled once, and then read once."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class NewestTable:
     """Newest rows after one of the reader's own, as a file that a store takes. Its key is before all of theirs."""
 
     first: tuple[bytes, bytes]
-    rows: Newest
+    rows: LatestByKey
     deletes: bool  # whether there may be rows in the store that these delete
     index: bool = False  # whether the index of deadlines comes with them
 

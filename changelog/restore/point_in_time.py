@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.restore.restore import Changelog, Restore
+from samovar.changelog.restore.restore import ChangelogPartition, Restore
 from samovar.common.errors import Refused
 from samovar.state.memory import MemoryStore
 from samovar.state.store import TaskStore
 
 
 def image_at(
-    log: Log, changelog: Changelog, to: int, on_progress: Callable[[int], None] = lambda _: None
+    log: Log, changelog: ChangelogPartition, to: int, on_progress: Callable[[int], None] = lambda _: None
 ) -> MemoryStore:
     """The rows that a changelog stands for up to an offset."""
     store = MemoryStore()
@@ -27,7 +27,11 @@ def image_at(
 
 
 def fill(
-    store: TaskStore, log: Log, changelog: Changelog, to: int, on_progress: Callable[[int], None] = lambda _: None
+    store: TaskStore,
+    log: Log,
+    changelog: ChangelogPartition,
+    to: int,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """The same into any empty store: of a large state, one on disk."""
     restore = Restore(store, log, changelog, min(changelog.bounds.begin, to), to=to)
@@ -38,7 +42,7 @@ def fill(
         restore.close()
 
 
-def is_exact(log: Log, changelog: Changelog, offset: int, lag_ms: int, now_ms: int) -> bool:
+def is_exact(log: Log, changelog: ChangelogPartition, offset: int, lag_ms: int, now_ms: int) -> bool:
     """Whether compaction cannot have removed anything that counted at an offset."""
     if offset >= changelog.bounds.end:
         return True
@@ -46,7 +50,7 @@ def is_exact(log: Log, changelog: Changelog, offset: int, lag_ms: int, now_ms: i
     return following is None or following > now_ms - lag_ms
 
 
-def refuse_compacted(log: Log, changelog: Changelog, offset: int, lag_ms: int, now_ms: int) -> None:
+def refuse_compacted(log: Log, changelog: ChangelogPartition, offset: int, lag_ms: int, now_ms: int) -> None:
     if not is_exact(log, changelog, offset, lag_ms, now_ms):
         raise Refused(
             "as-of-compacted",
@@ -57,7 +61,7 @@ def refuse_compacted(log: Log, changelog: Changelog, offset: int, lag_ms: int, n
         )
 
 
-def commit_before(log: Log, changelog: Changelog, offset: int) -> int:
+def commit_before(log: Log, changelog: ChangelogPartition, offset: int) -> int:
     """The end of the last whole commit before an offset. The position row ends each of them."""
     begin = changelog.bounds.begin
     back = log.tunables.look_back_records
@@ -71,7 +75,7 @@ def commit_before(log: Log, changelog: Changelog, offset: int) -> int:
         back *= 10
 
 
-def last_position(log: Log, changelog: Changelog) -> Position | None:
+def last_position(log: Log, changelog: ChangelogPartition) -> Position | None:
     """The newest position row of a changelog: what its image stands for."""
     end = commit_before(log, changelog, changelog.bounds.end)
     found = _last_position(log, changelog.at, max(end - 1, changelog.bounds.begin), changelog.bounds.end)
@@ -80,7 +84,7 @@ def last_position(log: Log, changelog: Changelog) -> Position | None:
 
 def _last_position(log: Log, at: TopicPartition, start: int, end: int) -> tuple[int, bytes | None] | None:
     found = None
-    cursor = Cursor(log, at, start)
+    cursor = PartitionCursor(log, at, start)
     try:
         while (records := cursor.take(end)) is not None:
             rows = [(row, value) for row, (key, value) in enumerate(records.pairs()) if key == POSITION]
@@ -92,7 +96,7 @@ def _last_position(log: Log, at: TopicPartition, start: int, end: int) -> tuple[
 
 def first_time(log: Log, at: TopicPartition, start: int, end: int) -> int | None:
     """Log time of the first record of a stretch; None where there is none."""
-    cursor = Cursor(log, at, start)
+    cursor = PartitionCursor(log, at, start)
     try:
         records = cursor.take(end)
         return None if records is None else int(records.times[0])

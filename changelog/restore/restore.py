@@ -21,7 +21,7 @@ from samovar.changelog.formats.record import (
     FOLLOWING,
     INDEXED,
     POSITION,
-    Following,
+    ChangelogCheckpoint,
     Position,
     deadline_rows,
     pack_following,
@@ -30,7 +30,7 @@ from samovar.changelog.formats.record import (
     unpack_position,
 )
 from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
-from samovar.changelog.restore.latest_by_key import Newest, NewestTable
+from samovar.changelog.restore.latest_by_key import LatestByKey, NewestTable
 from samovar.common.errors import Refused
 from samovar.common.failpoints import passing
 from samovar.state.store import Readable, TaskStore
@@ -41,10 +41,10 @@ POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChangelogSlice:
     """Rows of a changelog up to an offset, the newest of each key since the part before."""
 
-    rows: Newest
+    rows: LatestByKey
     next: int
     time_ms: int | None  # log time of the last record; None where there was none, only gaps
     records: int
@@ -57,10 +57,10 @@ class ChangelogReader:
         self.position = start
         self._at, self._end, self._tunables = at, end, log.tunables
         self._reader = log.reader({at: start})
-        self._rows, self._records = Newest(), 0
+        self._rows, self._records = LatestByKey(), 0
         self._time_ms: int | None = None
 
-    def take(self, timeout_s: float) -> Part | None:
+    def take(self, timeout_s: float) -> ChangelogSlice | None:
         """Poll once. A part, where enough has come for one or the end is reached."""
         if self.position >= self._end:
             return None
@@ -76,25 +76,25 @@ class ChangelogReader:
             return None
         rows, records = self._rows, self._records
         rows.sort()
-        self._rows, self._records = Newest(), 0
-        return Part(rows, self.position, self._time_ms, records)
+        self._rows, self._records = LatestByKey(), 0
+        return ChangelogSlice(rows, self.position, self._time_ms, records)
 
     def close(self) -> None:
         self._reader.close()
 
 
-class Ahead:
+class ChangelogPrefetcher:
     """A ChangelogReader in a thread; at most one part waits to be taken."""
 
     def __init__(self, log: Log, at: TopicPartition, start: int, end: int) -> None:
         self.position = start
         self._end = end
-        self._parts: queue.Queue[Part | BaseException] = queue.Queue(1)
+        self._parts: queue.Queue[ChangelogSlice | BaseException] = queue.Queue(1)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(log, at), name=f"restore {at}", daemon=True)
         self._thread.start()
 
-    def take(self, timeout_s: float) -> Part | None:
+    def take(self, timeout_s: float) -> ChangelogSlice | None:
         """The next part, or None where there is none yet. What went wrong is raised here."""
         try:
             part = self._parts.get(timeout=timeout_s)
@@ -125,7 +125,7 @@ class Ahead:
             if part is not None:
                 self._put(part)
 
-    def _put(self, part: Part | BaseException) -> None:
+    def _put(self, part: ChangelogSlice | BaseException) -> None:
         while not self._stopped.is_set():
             try:
                 self._parts.put(part, timeout=POLL_S)
@@ -135,7 +135,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class Changelog:
+class ChangelogPartition:
     """One task's part of a service's changelog, as the log describes it now."""
 
     at: TopicPartition
@@ -145,7 +145,7 @@ class Changelog:
     service: str = ""  # whose it must be; "": anyone's
 
     @classmethod
-    def look(cls, log: Log, at: TopicPartition, delete_retention_ms: int, service: str = "") -> Changelog:
+    def look(cls, log: Log, at: TopicPartition, delete_retention_ms: int, service: str = "") -> ChangelogPartition:
         topic = log.topics([at.topic]).get(at.topic)
         if topic is None:
             raise Refused(
@@ -161,13 +161,13 @@ class Changelog:
             refuse_others(position, self.service, f"the changelog {self.at}")
 
 
-def following_of(store: Readable) -> Following | None:
+def following_of(store: Readable) -> ChangelogCheckpoint | None:
     """Where a store stands, None where it is new."""
     data = store.get(FOLLOWING)
     return None if data is None else unpack_following(data)
 
 
-def next_step(following: Following | None, changelog: Changelog, now_ms: int) -> int | None:
+def next_step(following: ChangelogCheckpoint | None, changelog: ChangelogPartition, now_ms: int) -> int | None:
     """The offset to read on from; None where the store must be replaced whole, because deletes may be missing from
     what it would read. A store that cannot belong to this changelog is refused.
     """
@@ -190,7 +190,7 @@ def next_step(following: Following | None, changelog: Changelog, now_ms: int) ->
     return None if too_old or following.next < begin else following.next
 
 
-def _refuse_another(following: Following, changelog: Changelog) -> None:
+def _refuse_another(following: ChangelogCheckpoint, changelog: ChangelogPartition) -> None:
     topic = changelog.topic
     if following.partitions != topic.partitions:
         raise Refused(
@@ -226,7 +226,7 @@ class Restore:
         self,
         store: TaskStore,
         log: Log,
-        changelog: Changelog,
+        changelog: ChangelogPartition,
         start: int,
         *,
         to: int | None = None,
@@ -245,7 +245,7 @@ class Restore:
         self._indexed = store.get(INDEXED) is not None  # or begun: from then on rows are written with their entries
         following = following_of(store)
         self._time_ms = 0 if following is None else following.time_ms
-        read = Ahead if in_thread else ChangelogReader
+        read = ChangelogPrefetcher if in_thread else ChangelogReader
         self._ahead = read(log, changelog.at, start, self.end) if start < self.end else None
         self._now_s = now_s
         self._last_progress_s = now_s()
@@ -275,7 +275,7 @@ class Restore:
         elif self._now_s() - self._last_progress_s > STUCK_S and position < self.end:
             raise stuck(self.changelog.at, self.next, self.end)
 
-    def _write(self, part: Part) -> None:
+    def _write(self, part: ChangelogSlice) -> None:
         first = part.rows.first()
         if first is not None and first[0] == POSITION and first[1] is not None:
             # Of a newer version, or of another service: refused before anything of it is in the store.
@@ -296,11 +296,11 @@ class Restore:
             self.store.put(INDEXED, b"")
         self._empty = False
 
-    def _following(self, part: Part) -> Following:
+    def _following(self, part: ChangelogSlice) -> ChangelogCheckpoint:
         topic, at = self.changelog.topic, self.changelog.at
         if part.time_ms is not None:
             self._time_ms = part.time_ms
-        return Following(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
+        return ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
 
     def close(self) -> None:
         if self._ahead is not None:

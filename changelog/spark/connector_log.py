@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from samovar.changelog.batches import Packed, header_bytes_of, nothing_up_to
+from samovar.changelog.batches import RecordBlock, header_bytes_of, nothing_up_to
 from samovar.changelog.log import Log, Reader, Records, TopicPartition
 from samovar.common.tunables import DEFAULTS
 from samovar.native.kernel import Messages
@@ -37,7 +37,7 @@ class Range(NamedTuple):
     end: int
 
 
-class Feed:
+class SparkFeed:
     """What comes from Spark. The source of truth for how far each range was given out."""
 
     def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch], scratch: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class Feed:
         """Whether a range begins here, and nobody reads it yet."""
         return at in self.ranges and self.ranges[at].start == offset and at not in self._begun
 
-    def take(self, at: TopicPartition) -> Packed | None:
+    def take(self, at: TopicPartition) -> RecordBlock | None:
         """The next records of a range; None where there are no more."""
         self._begun.add(at)
         waiting = self._waiting.get(at)
@@ -80,7 +80,7 @@ class Feed:
             self._pieces.appendleft(piece)
         return None if piece is None else piece[0]
 
-    def _given(self, at: TopicPartition, batch: pa.RecordBatch) -> Packed:
+    def _given(self, at: TopicPartition, batch: pa.RecordBatch) -> RecordBlock:
         self.given += batch.num_rows
         return records_in(batch, at)
 
@@ -103,7 +103,7 @@ class Feed:
             waiting.close()
 
 
-def fed_log(log: Log, feed: Feed) -> Log:
+def fed_log(log: Log, feed: SparkFeed) -> Log:
     """A log, but for the records that a feed has."""
     feed.tunables = log.tunables
     found: Any = _FedLog(log, feed)
@@ -111,7 +111,7 @@ def fed_log(log: Log, feed: Feed) -> Log:
 
 
 class _FedLog:
-    def __init__(self, log: Log, feed: Feed) -> None:
+    def __init__(self, log: Log, feed: SparkFeed) -> None:
         self._log, self._feed = log, feed
 
     def __getattr__(self, name: str) -> Any:
@@ -128,7 +128,7 @@ class _FedLog:
 class _FedReader:
     """One range, and what comes after it in the log."""
 
-    def __init__(self, log: Log, feed: Feed, at: TopicPartition) -> None:
+    def __init__(self, log: Log, feed: SparkFeed, at: TopicPartition) -> None:
         self._log, self._feed, self._at = log, feed, at
         self._next, self._end = feed.ranges[at].start, feed.ranges[at].end
         self._after: Reader | None = None
@@ -220,7 +220,7 @@ def _by_partition(
         yield at, batch.slice(start, stop - start)
 
 
-def records_in(batch: pa.RecordBatch, at: TopicPartition) -> Packed:
+def records_in(batch: pa.RecordBatch, at: TopicPartition) -> RecordBlock:
     """Arrow's columns as a log's records; nothing is copied but bounds, and headers where there are any."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
@@ -228,7 +228,7 @@ def records_in(batch: pa.RecordBatch, at: TopicPartition) -> Packed:
     times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
     keys, values = batch.column("key"), batch.column("value")
     nexts = int(offsets[-1]) + 1
-    return Packed(
+    return RecordBlock(
         *at, offsets, times, nexts, _messages(keys), _messages(values), _null(keys), _null(values), _headers(batch)
     )  # fmt: skip
 

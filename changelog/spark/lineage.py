@@ -29,7 +29,7 @@ SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "LateralSubquer
 
 
 @dataclass(frozen=True)
-class Origin:
+class ColumnOrigin:
     """What a value is made of: columns as `TABLE.COLUMN`, or `TABLE.COLUMN.PART`. It is `plain` where it is one of
     their values as it is, and not computed from them.
     """
@@ -38,27 +38,27 @@ class Origin:
     plain: bool = True
 
 
-CLEAR = Origin()
+CLEAR = ColumnOrigin()
 
 
 @dataclass
 class _Scope:
     """Origins of columns by Spark's ids for them; None where nobody knows. `outer` is that of a query around."""
 
-    columns: dict[int, Origin | None] = field(default_factory=dict)
+    columns: dict[int, ColumnOrigin | None] = field(default_factory=dict)
     outer: _Scope | None = None
 
-    def get(self, id: int) -> Origin | None:
+    def get(self, id: int) -> ColumnOrigin | None:
         if id in self.columns:
             return self.columns[id]
         return None if self.outer is None else self.outer.get(id)
 
 
-def lineage_of(frame: DataFrame, tables: Collection[str]) -> dict[str, Origin]:
+def lineage_of(frame: DataFrame, tables: Collection[str]) -> dict[str, ColumnOrigin]:
     """By column, its origin in these tables. A column that nobody knows the origin of is left out."""
     plan = frame._jdf.queryExecution().analyzed()
     scope = _Reading(frozenset(tables)).scope(plan, None)
-    found: dict[str, Origin] = {}
+    found: dict[str, ColumnOrigin] = {}
     for attribute in _all(plan.output()):
         origin = scope.get(_id(attribute))
         if origin is not None:
@@ -84,7 +84,7 @@ class _Reading:
 
     def __init__(self, tables: frozenset[str]) -> None:
         self.tables = tables
-        self.shared: dict[int, list[Origin | None]] = {}  # common table expressions: origins by place
+        self.shared: dict[int, list[ColumnOrigin | None]] = {}  # common table expressions: origins by place
 
     def scope(self, node: Any, outer: _Scope | None) -> _Scope:
         """What is known of a node's output."""
@@ -116,7 +116,7 @@ class _Reading:
         if name not in self.tables:
             return _Scope({}, outer)
         outputs = [(_id(each), str(each.name())) for each in _all(node.output())]
-        return _Scope({id: Origin(frozenset({f"{name}.{column}"})) for id, column in outputs}, outer)
+        return _Scope({id: ColumnOrigin(frozenset({f"{name}.{column}"})) for id, column in outputs}, outer)
 
     def _by_place(self, node: Any, children: list[Any], scopes: list[_Scope], outer: _Scope | None) -> _Scope:
         found = _Scope({}, outer)
@@ -145,7 +145,7 @@ class _Reading:
 
     # ------------------------------------------------------------ expressions
 
-    def origin(self, expression: Any, scope: _Scope) -> Origin | None:
+    def origin(self, expression: Any, scope: _Scope) -> ColumnOrigin | None:
         kind = _class(expression)
         if kind == "AttributeReference":
             return scope.get(_id(expression))
@@ -164,7 +164,7 @@ class _Reading:
             return CLEAR  # how many there are, and not what they are
         return _whole(_either(origins))
 
-    def _part(self, expression: Any, kind: str, origin: Origin) -> Origin:
+    def _part(self, expression: Any, kind: str, origin: ColumnOrigin) -> ColumnOrigin:
         if kind == "GetStructField":
             name = str(expression.extractFieldName())
         elif kind == "GetMapValue" and _class(expression.key()) == "Literal":
@@ -173,13 +173,13 @@ class _Reading:
             return origin
         return replace(origin, reads=frozenset(f"{each}.{name}" for each in origin.reads))
 
-    def _subquery(self, expression: Any, scope: _Scope) -> Origin | None:
+    def _subquery(self, expression: Any, scope: _Scope) -> ColumnOrigin | None:
         """All that is read in it: whether it finds anything depends on that too."""
         plan = expression.plan()
         origins = [self.origin(child, scope) for child in _all(expression.children())]
         return _whole(_either([*origins, *self._everything(plan, scope)]))
 
-    def _everything(self, node: Any, outer: _Scope) -> Iterator[Origin | None]:
+    def _everything(self, node: Any, outer: _Scope) -> Iterator[ColumnOrigin | None]:
         if _class(node) in ("View", *NO_INPUT):
             return
         children = list(_all(node.children()))
@@ -191,11 +191,11 @@ class _Reading:
             yield from self._everything(child, outer)
 
 
-def _reads(origins: Iterable[Origin | None]) -> bool:
+def _reads(origins: Iterable[ColumnOrigin | None]) -> bool:
     return any(origin is None or origin.reads for origin in origins)
 
 
-def _either(origins: Iterable[Origin | None]) -> Origin | None:
+def _either(origins: Iterable[ColumnOrigin | None]) -> ColumnOrigin | None:
     """A value that is one of several."""
     reads: set[str] = set()
     plain = True
@@ -204,9 +204,9 @@ def _either(origins: Iterable[Origin | None]) -> Origin | None:
             return None
         reads |= origin.reads
         plain = plain and origin.plain
-    return Origin(frozenset(reads), plain)
+    return ColumnOrigin(frozenset(reads), plain)
 
 
-def _whole(origin: Origin | None) -> Origin | None:
+def _whole(origin: ColumnOrigin | None) -> ColumnOrigin | None:
     """A value that is computed."""
-    return None if origin is None else Origin(origin.reads, plain=not origin.reads)
+    return None if origin is None else ColumnOrigin(origin.reads, plain=not origin.reads)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from samovar.changelog.cursors import stalled
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.spark.connector_log import Feed, Range
-from samovar.changelog.spark.progress import OnProgress, Progress, Ticker
+from samovar.changelog.spark.connector_log import Range, SparkFeed
+from samovar.changelog.spark.progress import JobProgress, OnProgress, Ticker
 from samovar.changelog.spark.records import Stuck, raw_records, settle
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.changelog.spark.tasks import SCHEMA, done, loaded, results, spread
 
 if TYPE_CHECKING:
@@ -35,22 +35,22 @@ LAST = 10  # batches that nobody wanted are taken all the same: a Python that le
 
 
 @dataclass(frozen=True)
-class Reading(Generic[P]):
+class PartRanges(Generic[P]):
     """A part of the work, and what it reads, in the order in which it is read first."""
 
     part: P
     ranges: tuple[Range, ...]
 
 
-FedDo: TypeAlias = Callable[[P, Ticker, Feed | None], R]
+FedDo: TypeAlias = Callable[[P, Ticker, SparkFeed | None], R]
 
 
 def spread_over(
-    session: Session,
+    session: OpenSession,
     job: str,
     log: Log,
     kafka: Mapping[str, str] | None,
-    parts: Sequence[Reading[P]],
+    parts: Sequence[PartRanges[P]],
     do: FedDo[P, R],
     on_progress: OnProgress = lambda _: None,
     total: int | None = None,
@@ -65,7 +65,7 @@ def spread_over(
 
     def waiting(at: TopicPartition, offset: int) -> None:
         what = f"an open transaction of {at}, at offset {offset:,}"
-        on_progress(Progress(job, 0, 0, 0, 0, 0, total, time.monotonic() - begun, what))
+        on_progress(JobProgress(job, 0, 0, 0, 0, 0, total, time.monotonic() - begun, what))
 
     settle(log, [each for part in parts for each in part.ranges], stuck, waiting)  # type: ignore[arg-type] # Kafka's
     made = _fed(session, job, kafka, parts, do, on_progress, total)
@@ -76,10 +76,10 @@ def spread_over(
 
 
 def _fed(
-    session: Session,
+    session: OpenSession,
     job: str,
     kafka: Mapping[str, str],
-    parts: Sequence[Reading[P]],
+    parts: Sequence[PartRanges[P]],
     do: FedDo[P, R],
     on_progress: OnProgress,
     total: int | None,
@@ -99,7 +99,7 @@ def _fed(
     return {row.part: loaded(row) for row in rows}
 
 
-def _records_of(session: Session, kafka: Mapping[str, str], parts: Sequence[Reading[Any]]) -> DataFrame:
+def _records_of(session: OpenSession, kafka: Mapping[str, str], parts: Sequence[PartRanges[Any]]) -> DataFrame:
     """A task of Spark's for each part: of one range each, all at once; otherwise part by part, its ranges together.
 
     Without headers, which change no state and no match.
@@ -123,7 +123,7 @@ def _union(left: DataFrame, right: DataFrame) -> DataFrame:
     return left.unionAll(right)
 
 
-def _owners(parts: Sequence[Reading[Any]]) -> dict[int, int]:
+def _owners(parts: Sequence[PartRanges[Any]]) -> dict[int, int]:
     """Whose a partition is, where each part has one, and another one than the others."""
     return {each.at.partition: number for number, part in enumerate(parts) for each in part.ranges}
 
@@ -144,8 +144,8 @@ class _Empty:
 
     do: Any
 
-    def __call__(self, reading: Reading[Any], tick: Ticker) -> Any:
-        return self.do(reading.part, tick, Feed(reading.ranges, iter(())))
+    def __call__(self, reading: PartRanges[Any], tick: Ticker) -> Any:
+        return self.do(reading.part, tick, SparkFeed(reading.ranges, iter(())))
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _FedWork:
 
     def _made(self, number: int, first: Any, batches: Iterator[Any]) -> Any:
         reading, do = pickle.loads(self.parts[number])  # noqa: S301 - the driver wrote it
-        feed = Feed(reading.ranges, _chained(first, batches))
+        feed = SparkFeed(reading.ranges, _chained(first, batches))
         try:
             return done(partial(do, reading.part, Ticker(self.ticks, str(number)), feed))
         finally:

@@ -20,7 +20,7 @@ TELL_S = 0.3  # between two tellings of a task
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """A job at one moment. `total` is how many rows there are to read, where that is known."""
 
     job: str
@@ -68,10 +68,12 @@ class Progress:
         )
 
 
-OnProgress: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[JobProgress], None]
 
 
-def look(context: SparkContext, group: str, job: str, begun: float, total: int | None, ticks: Path | None) -> Progress:
+def look(
+    context: SparkContext, group: str, job: str, begun: float, total: int | None, ticks: Path | None
+) -> JobProgress:
     """Ask Spark about all jobs of a group."""
     tracker = context.statusTracker()
     stages = {stage for number in tracker.getJobIdsForGroup(group) for stage in _stages_of(tracker, number)}
@@ -85,7 +87,7 @@ def look(context: SparkContext, group: str, job: str, begun: float, total: int |
         rows += 0 if ticks is not None else _rows_read(context, stage)
     if ticks is not None:
         rows = ticked(ticks)
-    return Progress(job, done, len(stages), tasks_done, tasks, rows, total, time.monotonic() - begun)
+    return JobProgress(job, done, len(stages), tasks_done, tasks, rows, total, time.monotonic() - begun)
 
 
 def _stages_of(tracker: Any, number: int) -> list[int]:

@@ -24,7 +24,7 @@ from samovar.changelog.kafka.java import java_settings
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark.connector_log import Range
 from samovar.changelog.spark.errors import translated
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def settle(log: Stable, ranges: Sequence[Range], stuck: Stuck, on_wait: OnWait =
 
 
 def raw_records(
-    session: Session,
+    session: OpenSession,
     settings: Mapping[str, str],
     ranges: Sequence[Range],
     *,

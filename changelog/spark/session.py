@@ -75,7 +75,7 @@ ON_THIS_MACHINE = {
 
 
 @dataclass
-class Session:
+class OpenSession:
     """An open Spark session. `log` is the file that Spark writes its log to; None where it is not ours."""
 
     spark: SparkSession
@@ -147,15 +147,15 @@ class _Work(Generic[T]):
 # ---------------------------------------------------------------- starting
 
 
-class Starting:
+class SessionStart:
     """A session on its way. Made by `starting`."""
 
-    def __init__(self, start: Callable[[], Session]) -> None:
+    def __init__(self, start: Callable[[], OpenSession]) -> None:
         self._work = _Work(start)
         self._thread = threading.Thread(target=self._work.run, name="spark start", daemon=True)
         self._thread.start()
 
-    def ready(self) -> Session:
+    def ready(self) -> OpenSession:
         """The session, as soon as it is there; refused where it cannot be had."""
         while self._thread.is_alive():
             self._thread.join(LOOK_S)  # not for ever at once: Ctrl-C is heard in between
@@ -170,24 +170,24 @@ def starting(
     kafka: bool = False,
     settings: Mapping[str, str] | None = None,
     say: Say = lambda _: None,
-) -> Iterator[Starting]:
+) -> Iterator[SessionStart]:
     """A session that starts now. `kafka`: with the connector. `say` is told what takes long and where the pages are."""
     _refuse_missing()
     opened = _opened()
     if opened is not None:
-        yield Starting(lambda: opened)
+        yield SessionStart(lambda: opened)
         return
     java = find_java("Spark")
     folder = Path(tempfile.mkdtemp(prefix="samovar-spark-"))
     launched = _Launched(folder)
 
-    def start() -> Session:
+    def start() -> OpenSession:
         jars = connector_jars(java, say) if kafka else []
         session = launched.start(_conf(name, master, jars, folder, settings or {}))
         say(f"Spark {SPARK} on {session.spark.sparkContext.master}; its pages: {session.ui}")
         return session
 
-    begun = Starting(start)
+    begun = SessionStart(start)
     keep = False
     try:
         yield begun
@@ -228,14 +228,14 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _opened() -> Session | None:
+def _opened() -> OpenSession | None:
     """The session that this process has already: of a notebook, of tests, of a command around this one."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes long, and is not always installed
 
     if _ours is not None:
         return _ours
     found = SparkSession.getActiveSession()
-    return None if found is None else Session(found)
+    return None if found is None else OpenSession(found)
 
 
 def _conf(name: str, master: str | None, jars: list[Path], folder: Path, settings: Mapping[str, str]) -> Any:
@@ -267,7 +267,7 @@ class _Launched:
         self._folder = folder
         self._gateway: Any = None
 
-    def start(self, conf: Any) -> Session:
+    def start(self, conf: Any) -> OpenSession:
         from pyspark import SparkContext  # noqa: PLC0415 - as above
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - as above
         from pyspark.logger import PySparkLogger  # noqa: PLC0415 - as above
@@ -288,7 +288,7 @@ class _Launched:
                 with (self._folder / "java.log").open("w") as said:
                     self._gateway = launch(conf, {"stderr": said, "stdout": said})
                 context = SparkContext(gateway=self._gateway, conf=conf)
-            session = Session(SparkSession(context), None if is_submitted() else log)
+            session = OpenSession(SparkSession(context), None if is_submitted() else log)
         except Exception as error:
             raise self._refused(conf.get("spark.master"), error) from error
         _ours = session
@@ -325,4 +325,4 @@ class _Launched:
             gateway.proc.wait()
 
 
-_ours: Session | None = None
+_ours: OpenSession | None = None

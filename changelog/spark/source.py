@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from samovar.changelog.log import Log
-from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.connector_log import Range, SparkFeed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class Frame(Protocol):
         """The records that it is made of, for one who brings them."""
         ...
 
-    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+    def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
         """Rows of the records that are brought, which are some of the ranges."""
         ...
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from samovar.changelog.spark.progress import OnProgress, Ticker
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.state.errors import StoreError
 
@@ -26,7 +26,7 @@ SCHEMA = "part long, made binary"
 
 
 def spread(
-    session: Session,
+    session: OpenSession,
     job: str,
     parts: Sequence[P],
     do: Callable[[P, Ticker], R],

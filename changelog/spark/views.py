@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.errors import refusal_in
 from samovar.changelog.spark.progress import OnProgress, Ticker
 from samovar.changelog.spark.records import raw_records
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.changelog.spark.source import Frame
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SqlFault(Exception):
 
 
 @dataclass(frozen=True)
-class Table:
+class SqlTable:
     """A table of SQL: what to read and by how many tasks, columns to add (name to expression), and the values of an
     expression that are wanted, where not all are.
     """
@@ -61,11 +61,11 @@ class Table:
     tasks: int
     added: Mapping[str, str]
     only: tuple[str, Sequence[str | None]] | None = None
-    kafka: Brought | None = None
+    kafka: ConnectorRanges | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class Brought:
+class ConnectorRanges:
     """Where a table's records are, for Spark's connector: the settings of a client, and ranges that are settled."""
 
     settings: Mapping[str, str]
@@ -74,7 +74,7 @@ class Brought:
     headers: bool  # whether they are read
 
 
-def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = None) -> None:
+def put_tables(session: OpenSession, tables: Sequence[SqlTable], ticks: Path | None = None) -> None:
     """Make tables known by their names. Nothing is read; when it is, tasks tell how far they are in a folder."""
     for name, value in JOINS.items():
         session.spark.conf.set(name, value)
@@ -82,7 +82,7 @@ def put_tables(session: Session, tables: Sequence[Table], ticks: Path | None = N
         _frame_of(session, table, ticks if session.is_local else None).createOrReplaceTempView(table.name)
 
 
-def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> DataFrame:
+def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
     frame = _rows_in(session, table, ticks)
@@ -97,7 +97,7 @@ def _frame_of(session: Session, table: Table, ticks: Path | None = None) -> Data
     return frame
 
 
-def _rows_in(session: Session, table: Table, ticks: Path | None) -> DataFrame:
+def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataFrame:
     """What a frame holds, some parts a task. Not as a data source: Spark would start two Python processes for each,
     only to ask for its columns and its parts, which are known here.
     """
@@ -144,7 +144,7 @@ class _Brought:
         self.frame, self.ranges, self.name, self.ticks = frame, tuple(ranges), name, ticks
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        feed = Feed(self.ranges, batches)
+        feed = SparkFeed(self.ranges, batches)
         tick, rows = Ticker(self.ticks, f"{self.name}-{os.getpid()}-{time.monotonic_ns()}"), 0
         try:
             for found in self.frame.read_fed(feed):
@@ -156,7 +156,7 @@ class _Brought:
         tick(rows, last=True)
 
 
-def put_parquet(session: Session, name: str, folder: Path) -> None:
+def put_parquet(session: OpenSession, name: str, folder: Path) -> None:
     """Make a published view known by a name."""
     session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
 
@@ -164,7 +164,7 @@ def put_parquet(session: Session, name: str, folder: Path) -> None:
 # ---------------------------------------------------------------- queries
 
 
-def query(session: Session, sql: str, *, files: bool = True) -> DataFrame:
+def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
     """A query, and nothing but a query, checked and not yet run. Without `files` it cannot name any by path."""
     found = _CODE.search(sql)
     if found is not None:
@@ -179,13 +179,13 @@ def query(session: Session, sql: str, *, files: bool = True) -> DataFrame:
             spark.conf.set("spark.sql.runSQLOnFiles", "true")
 
 
-def rows_of(session: Session, frame: DataFrame, limit: int) -> tuple[list[str], list[list[Any]]]:
+def rows_of(session: OpenSession, frame: DataFrame, limit: int) -> tuple[list[str], list[list[Any]]]:
     """The first rows: names of columns, and values."""
     found = session.run("query", lambda: frame.limit(limit).toArrow())
     return list(found.column_names), [list(row.values()) for row in found.to_pylist()]
 
 
-def values_of(session: Session, table: Table, expression: str) -> list[str | None]:
+def values_of(session: OpenSession, table: SqlTable, expression: str) -> list[str | None]:
     """All values of an expression over a table, as text."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
 
@@ -194,7 +194,7 @@ def values_of(session: Session, table: Table, expression: str) -> list[str | Non
         return [row.place for row in session.run("new rows", frame.collect)]
 
 
-def least_of(session: Session, table: Table, expression: str) -> str | None:
+def least_of(session: OpenSession, table: SqlTable, expression: str) -> str | None:
     """The least value of an expression over a table, as text."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
 
@@ -204,7 +204,7 @@ def least_of(session: Session, table: Table, expression: str) -> str | None:
 
 
 def write(
-    session: Session, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
+    session: OpenSession, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
     on_progress: OnProgress, total: int, ticks: Path,
 ) -> None:  # fmt: skip
     """Write a query's rows as Parquet, a folder a partition, each in the order of the key.
@@ -226,7 +226,7 @@ def write(
 
 
 def twice(
-    session: Session, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str]
+    session: OpenSession, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str]
 ) -> list[Any] | None:
     """A key that stands in two written rows; None where all are different."""
     import pyarrow as pa  # noqa: PLC0415 - takes long to import
@@ -249,7 +249,7 @@ def types_of(frame: DataFrame) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
 
-def folder_of(session: Session, column: str, value: str | None) -> str:
+def folder_of(session: OpenSession, column: str, value: str | None) -> str:
     """The name of a partition's folder."""
     utils = session.spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
     return str(utils.getPartitionPathString(column, value))

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.text import Text
 
-from samovar.service.offline.demo import Options, demo
+from samovar.service.offline.demo import DemoOptions, demo
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100
@@ -56,7 +56,7 @@ def shown_lines() -> list[str]:
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "examples"
         shutil.copytree(ROOT / "examples", copy, ignore=shutil.ignore_patterns(".samovar"))
-        demo(console, Options(copy, 20.0, SECONDS))
+        demo(console, DemoOptions(copy, 20.0, SECONDS))
     lines = console.export_text(styles=True).replace(str(copy), "examples").strip().splitlines()
     lines = [line for line in lines if not any(text in line for text in UNSTEADY)]
     return ["\x1b[1m$ make demo\x1b[0m", *lines[: LINES - 1]]

@@ -37,7 +37,7 @@ from samovar.patterns.syntax.tree import (
     Overlap,
     Rule,
     Sequence,
-    Session,
+    SessionForm,
     Step,
     StepKind,
     Window,
@@ -230,7 +230,7 @@ def _overflow(form: Sequence, max_partials: int) -> int | None:
 # ---------------------------------------------------------------- sessions and windows
 
 
-def _panes(rule: Rule, form: Session | Window, max_events: int) -> _Sizes:
+def _panes(rule: Rule, form: SessionForm | Window, max_events: int) -> _Sizes:
     aggregates = list(dict.fromkeys(_aggregates(rule)))
     last = len(_last_event(rule))
     fixed = 2 * TIME_BYTES + 2 * NUMBER_BYTES + PLACE_BYTES + 6 + last * VALUE_BYTES
@@ -242,10 +242,10 @@ def _panes(rule: Rule, form: Session | Window, max_events: int) -> _Sizes:
 
     many = max(max_events, LISTED_EVENTS)
 
-    panes = 1 if isinstance(form, Session) else -(-form.size_ms // form.every_ms)
+    panes = 1 if isinstance(form, SessionForm) else -(-form.size_ms // form.every_ms)
     asked = COMMON_EVENTS if form.having is None else _asked_for(form.having)
     # A window of which the end has come stays open until a later event or the clock passes it.
-    open_panes = panes if isinstance(form, Session) else panes + 1
+    open_panes = panes if isinstance(form, SessionForm) else panes + 1
     return _Sizes(size(asked) * panes + 3, open_panes * (size(many) + TIME_BYTES) + 3, open_panes)
 
 
@@ -335,7 +335,7 @@ def _held_by(form: Form, quiet: int) -> int:
         return max(own, *(step.for_ms or 0 for step in form.steps))
     if isinstance(form, AggregateForm):
         return max(form.over_ms, quiet)
-    return (form.gap_ms if isinstance(form, Session) else form.size_ms) + quiet
+    return (form.gap_ms if isinstance(form, SessionForm) else form.size_ms) + quiet
 
 
 def _of_nothing(having: Expr) -> Expr:

@@ -32,7 +32,7 @@ from samovar.patterns.syntax.tree import (
     OfStep,
     Rule,
     Scalar,
-    Session,
+    SessionForm,
     Step,
     StepKind,
     TextMatch,
@@ -50,7 +50,7 @@ AND, OR, NOT, NEG, ISNULL, NOTNULL, IN, LIKE, CALL, FOLD = (
 )
 # Functions whose op goes to Python for what the kernel does not do itself (time zones, letters beyond ASCII).
 WITH_PYTHON = {"hour", "day_of_week", "lower", "upper"}
-FORMS = {SequenceForm: 0, AggregateForm: 1, Session: 2, Window: 3}
+FORMS = {SequenceForm: 0, AggregateForm: 1, SessionForm: 2, Window: 3}
 OVERLAPS = {"latest": 0, "all": 1, "any": 2}
 SKIPS = {"past_last": 0, "to_next": 1, "none": 2}
 TAGS = {type(None): 0, bool: 1, int: 2, float: 3, str: 4}
@@ -75,7 +75,7 @@ class RulePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class KernelFunction:
     """A function that the kernel calls, under the name that it has in a rule."""
 
     name: str
@@ -91,7 +91,7 @@ class Program:
     types: tuple[str, ...]
     words: tuple[int, ...]
     text: bytes
-    functions: tuple[Function, ...] = field(repr=False)
+    functions: tuple[KernelFunction, ...] = field(repr=False)
     stores: frozenset[str] = frozenset()  # names under which states are stored: of rules, and of history functions
     histories: Mapping[str, tuple[str, History]] = field(default_factory=dict, repr=False)  # store: event type, call
 
@@ -142,7 +142,7 @@ class _Tables:
         self.keys: dict[tuple[int, ...], int] = {}
         self.histories: dict[tuple[int, ...], int] = {}
         self.history_names: dict[str, tuple[str, History]] = {}
-        self.functions: list[Function] = []
+        self.functions: list[KernelFunction] = []
         self.function_ids: dict[Any, int] = {}
 
     def constant(self, value: Scalar) -> int:
@@ -190,7 +190,7 @@ class _Tables:
         known = self.function_ids.get((name, of))
         if known is None:
             known = self.function_ids[name, of] = len(self.functions)
-            self.functions.append(Function(name, make()))
+            self.functions.append(KernelFunction(name, make()))
         return known
 
     def header(self) -> list[int]:
@@ -502,7 +502,7 @@ def _aggregate_words(compiler: _RuleCompiler, form: AggregateForm) -> list[int]:
     return [form.over_ms, _or_minus(form.repeat_ms)]
 
 
-def _session_words(compiler: _RuleCompiler, form: Session) -> list[int]:
+def _session_words(compiler: _RuleCompiler, form: SessionForm) -> list[int]:
     _add_brackets(compiler, form.brackets)
     return [form.gap_ms, _or_minus(form.max_ms)]
 
@@ -515,7 +515,7 @@ def _window_words(compiler: _RuleCompiler, form: Window) -> list[int]:
 _FORM_WORDS: dict[type, Callable[..., list[int]]] = {
     SequenceForm: _sequence_words,
     AggregateForm: _aggregate_words,
-    Session: _session_words,
+    SessionForm: _session_words,
     Window: _window_words,
 }
 

@@ -1,10 +1,10 @@
 """What a message must be, said twice: here in plain Python, and fast in native/decode/json_reader.h. Tests hold the two
 equal.
 
-A message is one JSON object (RFC 8259, strictly) with a time and a type. Each gets one verdict: an `Event`, or `Bad`
-with a code, a sentence and, where it is known, the column. Of equal names in an object the last counts. `a.b` reads
-the nested value first and then a flat field of that name; with more names the shortest first name is tried first at
-every level (for a.b.c: a > b > c, a > b.c, a.b > c, a.b.c), and null counts as absent.
+A message is one JSON object (RFC 8259, strictly) with a time and a type. Each gets one verdict: an `DecodedEvent`, or
+`Bad` with a code, a sentence and, where it is known, the column. Of equal names in an object the last counts. `a.b`
+reads the nested value first and then a flat field of that name; with more names the shortest first name is tried first
+at every level (for a.b.c: a > b > c, a > b.c, a.b > c, a.b.c), and null counts as absent.
 
 The codes are listed in the order of the kernel's enum; the last four are of Avro (samovar.patterns.engine.avro.codec).
 Where a message has several faults, bad UTF-8 comes first, then the first fault of structure (NOT_JSON, TOO_DEEP), then
@@ -72,7 +72,7 @@ BASIC = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DecodedEvent:
     """A good message. `values` has every wanted path; None where it is absent or null."""
 
     time: int
@@ -112,7 +112,7 @@ def decode_strict(
     time_field: str = "ts",
     type_field: str | None = "type",
     fixed_type: str = "",
-) -> Event | Bad:
+) -> DecodedEvent | Bad:
     """The verdict on one message. Without a `type_field` every event is of `fixed_type`."""
     try:
         members = parse(message)
@@ -121,7 +121,7 @@ def decode_strict(
     except RefusedError as refused:
         column = None if refused.place is None else refused.place + 1
         return Bad(refused.code, sentence(refused.code, refused.shown, time_field, type_field or ""), column)
-    return Event(time, kind, {path: lookup(members, path.split(".")) for path in fields})
+    return DecodedEvent(time, kind, {path: lookup(members, path.split(".")) for path in fields})
 
 
 def bad_of(code: int, at: int, message: bytes, time_field: str = "ts", type_field: str | None = "type") -> Bad:

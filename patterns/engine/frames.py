@@ -29,7 +29,7 @@ class EventsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class EventColumns:
     """Which columns hold an event's time and type. Without `type` every event is of `fixed_type`."""
 
     time: str
@@ -38,7 +38,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class KernelColumn:
     """A column as the kernel takes it: its kind, values, offsets of text, and a byte a row that says what is there."""
 
     kind: int
@@ -76,7 +76,7 @@ class Frames:
     """Turns record batches into kernel batches; an event's offset is its row number over all of them."""
 
     def __init__(
-        self, fields: Sequence[str], columns: Columns, on_bad: Callable[[int, str], None], missing: str = "error"
+        self, fields: Sequence[str], columns: EventColumns, on_bad: Callable[[int, str], None], missing: str = "error"
     ) -> None:
         """`on_bad` is told of rows without a usable time or type. `missing="null"` reads absent columns as null."""
         self.fields = fields
@@ -153,7 +153,7 @@ class Frames:
 
     def _types(
         self, frame: pa.RecordBatch, first: int, timely: np.ndarray[Any, Any]
-    ) -> tuple[Array, np.ndarray[Any, Any]]:
+    ) -> tuple[KernelColumn, np.ndarray[Any, Any]]:
         if self.columns.type is None:
             same = pa.array([self.columns.fixed_type] * frame.num_rows, pa.large_string())
             return array_of(same, "type"), np.ones(frame.num_rows, bool)
@@ -193,26 +193,26 @@ def _found(members: list[tuple[str, Any]], names: Sequence[str]) -> Iterator[Any
 # ---------------------------------------------------------------- arrays
 
 
-def array_of(column: Any, name: str) -> Array:
+def array_of(column: Any, name: str) -> KernelColumn:
     column = _plain(column)
     kind = column.type
     valid = None if column.null_count == 0 else _bytes_of(column.is_valid())
     if pa.types.is_null(kind):
-        return Array(NIL, np.zeros(len(column), np.int64), None, np.zeros(len(column), np.uint8))
+        return KernelColumn(NIL, np.zeros(len(column), np.int64), None, np.zeros(len(column), np.uint8))
     if pa.types.is_boolean(kind):
-        return Array(BOOL, _bytes_of(column.fill_null(False)), None, valid)
+        return KernelColumn(BOOL, _bytes_of(column.fill_null(False)), None, valid)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(column.cast(pa.large_string()), TEXT, valid)
     if pa.types.is_temporal(kind) and not pa.types.is_time(kind):
-        return Array(INT, _milliseconds(column), None, valid)
+        return KernelColumn(INT, _milliseconds(column), None, valid)
     if pa.types.is_integer(kind) and kind != pa.uint64():
-        return Array(INT, _numbers(column, pa.int64()), None, valid)
+        return KernelColumn(INT, _numbers(column, pa.int64()), None, valid)
     if pa.types.is_integer(kind):
         whole = pc.max(column).as_py() is None or pc.max(column).as_py() < 2**63
         target = pa.int64() if whole else pa.float64()
-        return Array(INT if whole else FLOAT, _numbers(column, target), None, valid)
+        return KernelColumn(INT if whole else FLOAT, _numbers(column, target), None, valid)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return Array(FLOAT, _numbers(column, pa.float64()), None, valid)
+        return KernelColumn(FLOAT, _numbers(column, pa.float64()), None, valid)
     if pa.types.is_time(kind):
         return _text(column.cast(pa.string()).cast(pa.large_string()), TEXT, valid)
     if pa.types.is_nested(kind):
@@ -253,20 +253,20 @@ def _milliseconds(column: Any) -> Int64s:
     return ticks * int(factor) if factor >= 1 else np.floor_divide(ticks, round(1 / factor))
 
 
-def _text(column: Any, kind: int, valid: np.ndarray[Any, Any] | None) -> Array:
+def _text(column: Any, kind: int, valid: np.ndarray[Any, Any] | None) -> KernelColumn:
     _, offset_buffer, data_buffer = column.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, len(column) + 1, column.offset * 8)
     data = (
         np.frombuffer(data_buffer, np.uint8) if data_buffer is not None and data_buffer.size else np.zeros(1, np.uint8)
     )
-    return Array(kind, data, offsets, valid)
+    return KernelColumn(kind, data, offsets, valid)
 
 
 def _bytes_of(column: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(column.to_numpy(zero_copy_only=False), np.uint8)
 
 
-def _fill(batch: Batch, column: int, array: Array) -> None:
+def _fill(batch: Batch, column: int, array: KernelColumn) -> None:
     if array.kind == NIL:
         return
     kernel().samovar_batch_fill(

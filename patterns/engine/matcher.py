@@ -35,15 +35,15 @@ from samovar.native.kernel import (
     NIL,
     TEXT,
     Batch,
-    Count,
     Handle,
     Int64s,
+    KernelCount,
     KernelMemoryError,
     array_at,
     kernel,
     typed,
 )
-from samovar.patterns.engine.compile import Function, Program
+from samovar.patterns.engine.compile import KernelFunction, Program
 from samovar.patterns.syntax.tree import Scalar
 
 MAX_PARTIALS = 1_000
@@ -80,10 +80,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_program_free": (None, [c_void_p]),
     "samovar_states_new": (Handle, [c_void_p, _CALL, c_int64, c_int64, c_int64]),
     "samovar_mute": (None, [c_void_p, c_int, c_int, c_int64, c_int64]),
-    "samovar_budget": (Count, [c_void_p, c_int64, c_int64, c_int64, c_char_p, c_size_t]),
+    "samovar_budget": (KernelCount, [c_void_p, c_int64, c_int64, c_int64, c_char_p, c_size_t]),
     "samovar_marked": (c_int, [c_void_p]),
     "samovar_verdict": (c_int, [c_void_p, POINTER(c_int), POINTER(c_void_p), POINTER(c_size_t)]),
-    "samovar_topic": (Count, [c_void_p, c_char_p, c_size_t]),
+    "samovar_topic": (KernelCount, [c_void_p, c_char_p, c_size_t]),
     "samovar_show_suppressed": (None, [c_void_p, c_int]),
     "samovar_hold": (None, [c_void_p, c_int]),
     # handle; events in a chunk, in a header, bytes of a header's row, rows evaluated together, rows looked at together
@@ -104,16 +104,16 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "samovar_line_key_ends": (c_void_p, [c_void_p]),
     "samovar_dump": (c_int64, [c_void_p, c_int, c_int64]),
     "samovar_deadlines": (c_size_t, [c_void_p]),
-    "samovar_deadlines_of": (Count, [c_void_p, c_char_p, c_void_p, c_size_t]),
+    "samovar_deadlines_of": (KernelCount, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_cold": (c_int64, [c_void_p, c_void_p]),
-    "samovar_unknown": (Count, [c_void_p, c_char_p, c_void_p, c_size_t]),
+    "samovar_unknown": (KernelCount, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_next_deadline": (c_int64, [c_void_p]),
     "samovar_row_data": (c_void_p, [c_void_p]),
     "samovar_row_ends": (c_void_p, [c_void_p]),
     "samovar_bytes": (c_size_t, [c_void_p]),
     "samovar_load": (c_int64, [c_void_p, c_char_p, c_void_p, c_size_t]),
     "samovar_describe": (Handle, [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_size_t)]),
-    "samovar_trace": (Count, [c_void_p, c_char_p, c_size_t]),
+    "samovar_trace": (KernelCount, [c_void_p, c_char_p, c_size_t]),
     "samovar_trace_notes": (c_void_p, [c_void_p, POINTER(c_size_t)]),
 }
 
@@ -651,7 +651,7 @@ def _free(states: int, program: int) -> None:
 class _Functions:
     """What the kernel calls. It does not know the states that it serves: in a circle they would outlive their use."""
 
-    def __init__(self, functions: tuple[Function, ...]) -> None:
+    def __init__(self, functions: tuple[KernelFunction, ...]) -> None:
         self.functions = functions
         self.text = b""  # of the last answer, until the kernel has copied it
         # Where nothing else is noted, an exception came between two lines of `answer`, so by a signal.

@@ -51,7 +51,7 @@ class Buffer:
         return max(self.floor, min(times, default=NO_TIME))
 
 
-class Ordered(NamedTuple):
+class OrderedEvents(NamedTuple):
     """Events in order; rows of the batch that came too late, with how many ms; event time now."""
 
     released: Batch
@@ -60,23 +60,23 @@ class Ordered(NamedTuple):
     watermark: int
 
 
-def order(batch: Batch, buffer: Buffer) -> Ordered:
+def order(batch: Batch, buffer: Buffer) -> OrderedEvents:
     """Take a batch in arrival order; give back what can be released. The batch must not be used afterwards."""
     late, late_by_ms = take_times(batch, buffer)
     watermark = buffer.floor = buffer.watermark()
     if not len(late) and not len(buffer.pending) and _in_order(batch) and _all_due(batch, buffer, watermark):
-        return Ordered(batch, late, late_by_ms, watermark)
+        return OrderedEvents(batch, late, late_by_ms, watermark)
     keep = np.ones(len(batch), bool)
     keep[late] = False
     buffer.pending.append(batch, np.flatnonzero(keep))
-    return Ordered(_release(buffer, watermark), late, late_by_ms, watermark)
+    return OrderedEvents(_release(buffer, watermark), late, late_by_ms, watermark)
 
 
-def release(buffer: Buffer) -> Ordered:
+def release(buffer: Buffer) -> OrderedEvents:
     """What can be released now that event time moved on without an event."""
     watermark = buffer.floor = buffer.watermark()
     nothing = np.empty(0, np.int64)
-    return Ordered(_release(buffer, watermark), nothing, nothing, watermark)
+    return OrderedEvents(_release(buffer, watermark), nothing, nothing, watermark)
 
 
 def drain(buffer: Buffer) -> Batch:

@@ -137,14 +137,14 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateLine:
     """An event that came too late: its offset (a line number from 0), and how far behind event time it was."""
 
     offset: int
     by_ms: int
 
 
-class Replay:
+class EventReplay:
     """Runs a program over recorded events. The source of truth for its states, and for the order of its output."""
 
     def __init__(  # noqa: PLR0913 - options of a run, by name
@@ -157,7 +157,7 @@ class Replay:
         max_events: int = MAX_EVENTS,
         max_matches: int = MAX_MATCHES,
         show_suppressed: bool = False,
-        on_late: Callable[[Late], None] = lambda _: None,
+        on_late: Callable[[LateLine], None] = lambda _: None,
         after_step: Callable[[Batch], None] = lambda _: None,
         tunables: Tunables = DEFAULTS,
     ) -> None:
@@ -239,7 +239,7 @@ class Replay:
         ordered = order(batch, buffer)
         self.late += len(ordered.late)
         for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
-            self.on_late(Late(offset, by))
+            self.on_late(LateLine(offset, by))
         yield from self._step(ordered.released, ordered.watermark)
 
     # ------------------------------------------------------------ without slack

@@ -18,7 +18,7 @@ from samovar.patterns.syntax.tree import (
     Overlap,
     Rule,
     Sequence,
-    Session,
+    SessionForm,
     Skip,
     Step,
     StepKind,
@@ -114,7 +114,7 @@ def _told(rule: Rule) -> Iterator[Section]:
         lines = [f"With each event it looks back over the last {span_words(form.over_ms)}. It takes in:"]
         yield Section("What it looks at", (*lines, *_taken_in(form.brackets)))
         yield Section("When it fires", tuple(_aggregate_fires(form)))
-    elif isinstance(form, Session):
+    elif isinstance(form, SessionForm):
         cut = f" A session is cut after {duration_words(form.max_ms)}." if form.max_ms is not None else ""
         text = f"Sessions: events with no quiet time of more than {duration_words(form.gap_ms)} between them.{cut}"
         yield Section("What it looks at", (text, "It takes in:", *_taken_in(form.brackets)))
@@ -132,7 +132,7 @@ def _windows(form: Window) -> str:
     return f"Windows of {size} by the clock (UTC), a new one every {span_words(form.every_ms)}, so that they overlap."
 
 
-def _if_having(form: Session | Window) -> str:
+def _if_having(form: SessionForm | Window) -> str:
     return "" if form.having is None else f", if {condition_words(form.having)}"
 
 

@@ -19,14 +19,14 @@ from samovar.native.kernel import Batch
 from samovar.patterns.engine.compile import Program, RulePlan
 from samovar.patterns.engine.matcher import States, encode_key, step
 from samovar.patterns.engine.order import NO_TIME
-from samovar.patterns.engine.replay import Replay
+from samovar.patterns.engine.replay import EventReplay
 from samovar.patterns.syntax.tree import Scalar
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KeyEvent:
     """An event of the key, with the fields that the rule reads."""
 
     offset: int
@@ -36,12 +36,12 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Story:
+class KeyTrace:
     """One rule, one key: its events in order, and the kernel's notes."""
 
     plan: RulePlan
     key: Mapping[str, Scalar]
-    events: tuple[Seen, ...]
+    events: tuple[KeyEvent, ...]
     notes: tuple[Mapping[str, Any], ...]
     end_ms: int | None  # where event time ended; None where it went on for ever
 
@@ -87,16 +87,16 @@ BY_LINE = Names(lambda offset: f"line {offset + 1}", iso_time, _lines)
 def follow(
     program: Program,
     key: Sequence[Scalar],
-    feed: Callable[[Replay], Iterator[object]],
+    feed: Callable[[EventReplay], Iterator[object]],
     until_ms: int = NO_TIME,
     **options: Any,
-) -> Story:
+) -> KeyTrace:
     """Runs a program of one rule and takes notes of one key. `feed` gives the replay its events, and is used up.
 
     Without `flush`, event time ends at the largest time of an event, or at `until_ms` where that is later.
     """
     (plan,) = program.rules
-    events: dict[int, Seen] = {}
+    events: dict[int, KeyEvent] = {}
     notes: list[Mapping[str, Any]] = []
 
     def after_step(batch: Batch) -> None:
@@ -106,18 +106,18 @@ def follow(
         for seen in _rows_at(batch, offsets, program.fields):
             events[seen.offset] = seen
 
-    replay = Replay(program, after_step=after_step, show_suppressed=True, **options)
+    replay = EventReplay(program, after_step=after_step, show_suppressed=True, **options)
     replay.until_ms = until_ms
     replay.states.trace(encode_key(key))
     for _ in feed(replay):
         pass
     end = None if replay.flush else replay.end_ms
-    return Story(plan, _named(plan, key), tuple(events.values()), tuple(notes), end)
+    return KeyTrace(plan, _named(plan, key), tuple(events.values()), tuple(notes), end)
 
 
 def follow_from(
     program: Program, key: Sequence[Scalar], before: Batch, batch: Batch, until_ms: int, **limits: Any
-) -> Story:
+) -> KeyTrace:
     """The same over events that stand in order already, with notes of the second batch only: the first one is what the
     rule knew by then. Event time ends at `until_ms`.
     """
@@ -132,14 +132,14 @@ def follow_from(
     notes = states.notes()
     offsets = {note["event"] for note in notes if note["what"] == "event"}
     events = _rows_at(batch, offsets, program.fields)
-    return Story(plan, _named(plan, key), tuple(events), tuple(notes), until_ms)
+    return KeyTrace(plan, _named(plan, key), tuple(events), tuple(notes), until_ms)
 
 
 def _named(plan: RulePlan, key: Sequence[Scalar]) -> dict[str, Scalar]:
     return dict(zip([part.name for part in plan.rule.form.by], key, strict=True))
 
 
-def _rows_at(batch: Batch, offsets: set[int], fields: Sequence[str]) -> list[Seen]:
+def _rows_at(batch: Batch, offsets: set[int], fields: Sequence[str]) -> list[KeyEvent]:
     if not offsets:
         return []
     rows = np.flatnonzero(np.isin(batch.offset, np.fromiter(offsets, np.int64, len(offsets))))
@@ -147,7 +147,7 @@ def _rows_at(batch: Batch, offsets: set[int], fields: Sequence[str]) -> list[See
     few.append(batch, rows)
     columns = [few.values(column) for column in range(few.columns)]
     return [
-        Seen(offset, time, type, {name: column[row] for name, column in zip(fields, columns, strict=True)})
+        KeyEvent(offset, time, type, {name: column[row] for name, column in zip(fields, columns, strict=True)})
         for row, (offset, time, type) in enumerate(
             zip(few.offset.tolist(), few.time.tolist(), few.types(), strict=True)
         )

@@ -15,8 +15,8 @@ from typing import Any
 from samovar.common.times import duration_text
 from samovar.patterns.engine.compile import flatten, step_names
 from samovar.patterns.explain.captured_operands import Shows, leaves_of_match, read_text, shows_all, value_text
-from samovar.patterns.explain.key_trace import BY_LINE, Names, Seen, Story, listed
-from samovar.patterns.syntax.tree import AggregateForm, Binary, Bracket, Expr, Literal, Session, StepKind
+from samovar.patterns.explain.key_trace import BY_LINE, KeyEvent, KeyTrace, Names, listed
+from samovar.patterns.syntax.tree import AggregateForm, Binary, Bracket, Expr, Literal, SessionForm, StepKind
 from samovar.patterns.syntax.tree import Sequence as SequenceForm
 from samovar.patterns.syntax.unparse import unparse
 
@@ -25,24 +25,24 @@ SHOWN_REFUSALS = 3
 
 
 @dataclass(frozen=True)
-class Told:
+class WhyText:
     """`events`: what each event did, in sentences. `conclusion`: how it ended, in sentences."""
 
-    events: tuple[tuple[Seen, tuple[str, ...]], ...]
+    events: tuple[tuple[KeyEvent, tuple[str, ...]], ...]
     conclusion: tuple[str, ...]
 
 
-def explain(story: Story, names: Names = BY_LINE, shows: Shows = shows_all) -> Told:
+def explain(story: KeyTrace, names: Names = BY_LINE, shows: Shows = shows_all) -> WhyText:
     """The story in sentences, which tell nothing of what an expression gives that `shows` says no to."""
     sequence = isinstance(story.plan.rule.form, SequenceForm)
     teller: _Teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
-    return Told(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
+    return WhyText(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
 
 
 class _Teller(ABC):
     """What both kinds of story have in common."""
 
-    def __init__(self, story: Story, names: Names, shows: Shows) -> None:
+    def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
         self.story = story
         self.names = names
         self.shows = shows
@@ -55,7 +55,7 @@ class _Teller(ABC):
             self.by_event.setdefault(current, []).append(note)
 
     @abstractmethod
-    def event(self, event: Seen) -> list[str]: ...
+    def event(self, event: KeyEvent) -> list[str]: ...
 
     @abstractmethod
     def conclusion(self) -> list[str]: ...
@@ -100,7 +100,7 @@ class _Teller(ABC):
 
 
 class _OfSequence(_Teller):
-    def __init__(self, story: Story, names: Names, shows: Shows) -> None:
+    def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
         super().__init__(story, names, shows)
         form = story.plan.rule.form
         assert isinstance(form, SequenceForm)
@@ -110,7 +110,7 @@ class _OfSequence(_Teller):
 
     # ------------------------------------------------------------ one event
 
-    def event(self, event: Seen) -> list[str]:
+    def event(self, event: KeyEvent) -> list[str]:
         notes = self.by_event.get(event.offset, [])
         told: list[str] = []
         for note in notes:
@@ -254,7 +254,7 @@ class _OfSequence(_Teller):
 
 
 class _OfWindow(_Teller):
-    def event(self, event: Seen) -> list[str]:
+    def event(self, event: KeyEvent) -> list[str]:
         notes = self.by_event.get(event.offset, [])
         windows = [note for note in notes if note["what"] == "window"]
         told = [self.state(note) for note in windows]
@@ -269,8 +269,8 @@ class _OfWindow(_Teller):
 
     def state(self, note: Mapping[str, Any]) -> str:
         form = self.plan.rule.form
-        where = "in the session" if isinstance(form, Session) else "in the window"
-        if not isinstance(form, Session | AggregateForm):
+        where = "in the session" if isinstance(form, SessionForm) else "in the window"
+        if not isinstance(form, SessionForm | AggregateForm):
             where += f" from {self.names.time(note['start'])}"
         values: dict[str, str] = {}
         for part, told in self.conjuncts(note):

@@ -10,7 +10,7 @@ from lark import Token, Tree
 
 from samovar.patterns.parse.expressions import Builder, path_text
 from samovar.patterns.parse.literals import Branch
-from samovar.patterns.parse.options import Options, read_options, set_option
+from samovar.patterns.parse.options import MatchOptions, read_options, set_option
 from samovar.patterns.syntax.tree import NOWHERE, Bracket, Key, Literal, Name, Span, Step, StepKind
 
 _ON_STEPS = "it is an option of a step"
@@ -29,10 +29,10 @@ NO_OPTIONS = dict.fromkeys(_STEP, "only the steps of a sequence have options")
 
 
 @dataclass
-class Head:
+class FormHead:
     kind: str
     by: tuple[Key, ...] | None = None
-    options: Options = field(default_factory=Options)
+    options: MatchOptions = field(default_factory=MatchOptions)
     span: Span = NOWHERE
 
 
@@ -45,9 +45,9 @@ class StepText:
     sound: bool = True
 
 
-def build_head(node: Branch, builder: Builder) -> Head:
+def build_head(node: Branch, builder: Builder) -> FormHead:
     kind, *clauses = node.children
-    head = Head(str(kind), span=builder.span(node))
+    head = FormHead(str(kind), span=builder.span(node))
     for clause in clauses:
         assert isinstance(clause, Tree)
         if clause.data == "by":
@@ -59,7 +59,7 @@ def build_head(node: Branch, builder: Builder) -> Head:
     return head
 
 
-def _set_by(head: Head, clause: Branch, builder: Builder) -> None:
+def _set_by(head: FormHead, clause: Branch, builder: Builder) -> None:
     if head.by is not None:
         builder.report.error(
             "duplicate-option",
@@ -70,7 +70,7 @@ def _set_by(head: Head, clause: Branch, builder: Builder) -> None:
     head.by = keys(clause, builder)
 
 
-def _set_frame(head: Head, clause: Branch, builder: Builder) -> None:
+def _set_frame(head: FormHead, clause: Branch, builder: Builder) -> None:
     """`over D` or `every D`, with the options that may follow a comma."""
     name = str(clause.data)
     value, *options = _trees(clause)
@@ -117,7 +117,7 @@ def build_step(node: Branch, builder: Builder, brackets: Mapping[int, Bracket]) 
         if name in marks:
             builder.report.error("unexpected", f"`{token}` stands twice", builder.span(prefix))
         marks[name] = builder.span(prefix)
-    options = Options()
+    options = MatchOptions()
     if bodies[0].data == "group":
         found = _group(bodies[0], builder, brackets, options)
     else:
@@ -126,7 +126,7 @@ def build_step(node: Branch, builder: Builder, brackets: Mapping[int, Bracket]) 
     return StepText(_step(found, marks, options, builder.span(node)), marks)
 
 
-def _step(found: _Body, marks: Mapping[str, Span], options: Options, span: Span) -> Step:
+def _step(found: _Body, marks: Mapping[str, Span], options: MatchOptions, span: Span) -> Step:
     kind = StepKind.ABSENT if "absent" in marks and found.kind is StepKind.TAKE else found.kind
     runs_min, runs_max = options.runs or (1, 1)
     return Step(
@@ -142,11 +142,13 @@ class _Body:
     name: str | None = None
 
 
-def _alternatives(nodes: list[Branch], builder: Builder, brackets: Mapping[int, Bracket], options: Options) -> _Body:
+def _alternatives(
+    nodes: list[Branch], builder: Builder, brackets: Mapping[int, Bracket], options: MatchOptions
+) -> _Body:
     """`[..] or [..]`: a name or options after the last bracket are the step's; `by` is its bracket's own."""
     body = _Body(StepKind.TAKE, [])
     for index, node in enumerate(nodes):
-        own = Options() if index < len(nodes) - 1 else options
+        own = MatchOptions() if index < len(nodes) - 1 else options
         bracket = build_bracket(node, builder, brackets, own, _STEP)
         if index < len(nodes) - 1 and (bracket.name or own.marks):
             where = next(iter(own.marks.values()), bracket.span)
@@ -161,11 +163,11 @@ def _alternatives(nodes: list[Branch], builder: Builder, brackets: Mapping[int, 
     return body
 
 
-def _group(node: Branch, builder: Builder, brackets: Mapping[int, Bracket], options: Options) -> _Body:
+def _group(node: Branch, builder: Builder, brackets: Mapping[int, Bracket], options: MatchOptions) -> _Body:
     body = _Body(StepKind.UNORDERED, [])
     for child in _trees(node):
         if child.data == "alternative":
-            member = build_bracket(child, builder, brackets, Options(), _MEMBER)
+            member = build_bracket(child, builder, brackets, MatchOptions(), _MEMBER)
             if member.name is None:
                 builder.report.error(
                     "missing-name", "a member of `unordered` needs a name", member.span, hint="write `[...] as name`"
@@ -189,7 +191,7 @@ _MEMBER = dict.fromkeys(_STEP, "members of `unordered` are plain brackets; set i
 
 
 def build_bracket(
-    node: Branch, builder: Builder, brackets: Mapping[int, Bracket], options: Options, allowed: Mapping[str, str]
+    node: Branch, builder: Builder, brackets: Mapping[int, Bracket], options: MatchOptions, allowed: Mapping[str, str]
 ) -> Bracket:
     """A bracket with its `as`, `by` and `with`, in any order."""
     token, *modifiers = node.children
@@ -208,7 +210,7 @@ def build_bracket(
     return Bracket(inside.type, inside.condition, name, by, inside.span)
 
 
-def _given_name(node: Branch, builder: Builder, options: Options) -> str:
+def _given_name(node: Branch, builder: Builder, options: MatchOptions) -> str:
     if "as" in options.marks:
         builder.report.error("duplicate-option", "`as` stands twice", builder.span(node), hint="a step has one name")
     options.marks["as"] = builder.span(node.children[-1])

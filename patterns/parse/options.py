@@ -31,7 +31,7 @@ _HABITS = {
 
 
 @dataclass
-class Options:
+class MatchOptions:
     """What was set: times in ms, words, the bounds of runs; and where each stands."""
 
     times: dict[str, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Options:
     misspelt: bool = False
 
 
-def read_options(nodes: Iterable[Branch], allowed: Mapping[str, str], builder: Builder, into: Options) -> None:
+def read_options(nodes: Iterable[Branch], allowed: Mapping[str, str], builder: Builder, into: MatchOptions) -> None:
     """Reads `option` nodes. `allowed` maps a name to why it may not stand here, or to an empty text."""
     for node in nodes:
         name, value = node.children
@@ -52,7 +52,7 @@ def read_options(nodes: Iterable[Branch], allowed: Mapping[str, str], builder: B
             set_option(str(name), value, builder, into)
 
 
-def set_option(name: str, value: Branch, builder: Builder, into: Options) -> None:
+def set_option(name: str, value: Branch, builder: Builder, into: MatchOptions) -> None:
     if _WANTED[name] == DURATION:
         into.times[name] = _duration(name, value, builder)
     elif _WANTED[name] == RUNS:
@@ -61,7 +61,7 @@ def set_option(name: str, value: Branch, builder: Builder, into: Options) -> Non
         into.words[name] = _word(name, value, builder)
 
 
-def _permitted(name: Token, allowed: Mapping[str, str], builder: Builder, into: Options) -> bool:
+def _permitted(name: Token, allowed: Mapping[str, str], builder: Builder, into: MatchOptions) -> bool:
     key, where = str(name), builder.span(name)
     usable = [option for option, reason in allowed.items() if not reason]
     if key in into.marks:

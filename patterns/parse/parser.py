@@ -15,10 +15,18 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from samovar.patterns.parse import dialect_hints as habits
 from samovar.patterns.parse.expressions import Builder
-from samovar.patterns.parse.forms import Head, StepText, broken_step, build_bracket, build_head, build_step, stand_in
+from samovar.patterns.parse.forms import (
+    FormHead,
+    StepText,
+    broken_step,
+    build_bracket,
+    build_head,
+    build_step,
+    stand_in,
+)
 from samovar.patterns.parse.literals import Branch
-from samovar.patterns.parse.options import Options
-from samovar.patterns.parse.recovery import Piece, Pieces, cut_match, sound_expression
+from samovar.patterns.parse.options import MatchOptions
+from samovar.patterns.parse.recovery import Pieces, TextPiece, cut_match, sound_expression
 from samovar.patterns.syntax.constants import NO_CONSTANTS, Constants
 from samovar.patterns.syntax.findings import Finding, Report
 from samovar.patterns.syntax.positions import Locate, whole
@@ -34,7 +42,7 @@ _STARTS = ["head", "step", "until", "bracket", "expression"]
 class MatchText:
     """The raw form: what the text says, with places; `sound` is False where a piece of it did not parse."""
 
-    head: Head
+    head: FormHead
     steps: list[StepText] = field(default_factory=list)
     until: Bracket | None = None
     until_marks: dict[str, Span] = field(default_factory=dict)
@@ -131,10 +139,10 @@ class _Reader:
     def _builder(self, base: int) -> Builder:
         return Builder(self.locate, self.report, self.constants, base)
 
-    def _span(self, piece: Piece) -> Span:
+    def _span(self, piece: TextPiece) -> Span:
         return self.locate(piece.start, piece.end)
 
-    def _head(self) -> Head:
+    def _head(self) -> FormHead:
         piece = self.pieces.head
         builder = self._builder(piece.start)
         node = _parse(self.pieces.blanked[piece.start : piece.end], "head", builder)
@@ -142,9 +150,9 @@ class _Reader:
             return build_head(node, builder)
         self.sound = False
         first = self.text.split(None, 1)[0]
-        return Head(first if first in ("sequence", "aggregate", "session", "window") else "sequence")
+        return FormHead(first if first in ("sequence", "aggregate", "session", "window") else "sequence")
 
-    def _bracket(self, piece: Piece) -> Bracket:
+    def _bracket(self, piece: TextPiece) -> Bracket:
         span = self._span(piece)
         builder = self._builder(piece.start + 1)
         node = _parse(self.text[piece.start + 1 : piece.end - 1], "bracket", builder) if piece.sound else None
@@ -154,7 +162,7 @@ class _Reader:
         name, condition = node.children
         return Bracket(_event_type(name, builder), builder.expression(condition), None, None, span)
 
-    def _step(self, piece: Piece, brackets: dict[int, Bracket]) -> StepText:
+    def _step(self, piece: TextPiece, brackets: dict[int, Bracket]) -> StepText:
         text = self.pieces.blanked[piece.start : piece.end]
         builder = self._builder(piece.start)
         node = _parse(text, "step", builder) if piece.sound else None
@@ -166,7 +174,7 @@ class _Reader:
 
     def _read_until(self, match: MatchText, brackets: dict[int, Bracket]) -> None:
         for index, piece in enumerate(self.pieces.until):
-            builder, options = self._builder(piece.start), Options()
+            builder, options = self._builder(piece.start), MatchOptions()
             node = _parse(self.pieces.blanked[piece.start : piece.end], "until", builder) if piece.sound else None
             if index > 0:
                 self.report.error(

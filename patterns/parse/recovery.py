@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from samovar.patterns.parse.scanner import Token, scan
+from samovar.patterns.parse.scanner import ScannedToken, scan
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.positions import Locate
 
@@ -19,7 +19,7 @@ _PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """A stretch of the text. `sound` is False where a fault in it has been reported already."""
 
     start: int
@@ -32,11 +32,11 @@ class Pieces:
     """`blanked` is the text with every bracket's inside turned to spaces, so that offsets stay."""
 
     blanked: str
-    brackets: dict[int, Piece]
-    head: Piece
-    steps: list[Piece] = field(default_factory=list)
-    until: list[Piece] = field(default_factory=list)
-    having: list[Piece] = field(default_factory=list)
+    brackets: dict[int, TextPiece]
+    head: TextPiece
+    steps: list[TextPiece] = field(default_factory=list)
+    until: list[TextPiece] = field(default_factory=list)
+    having: list[TextPiece] = field(default_factory=list)
 
 
 def cut_match(text: str, locate: Locate, report: Report) -> Pieces | None:
@@ -75,10 +75,10 @@ class _Balance:
 
     locate: Locate
     report: Report
-    open: list[Token] = field(default_factory=list)
+    open: list[ScannedToken] = field(default_factory=list)
     faults: list[int] = field(default_factory=list)
 
-    def take(self, token: Token) -> bool:
+    def take(self, token: ScannedToken) -> bool:
         if token.text in ("(", "{"):
             self.open.append(token)
         elif token.text in (")", "}"):
@@ -114,9 +114,9 @@ class _Brackets:
 
     locate: Locate
     report: Report
-    pieces: list[Piece] = field(default_factory=list)
-    rest: list[Token] = field(default_factory=list)
-    opened: Token | None = None
+    pieces: list[TextPiece] = field(default_factory=list)
+    rest: list[ScannedToken] = field(default_factory=list)
+    opened: ScannedToken | None = None
     sound: bool = True
     indexing: bool = False
 
@@ -124,7 +124,7 @@ class _Brackets:
         self.inside = _Balance(self.locate, self.report)
         self.outside = _Balance(self.locate, self.report)
 
-    def find(self, tokens: list[Token]) -> None:
+    def find(self, tokens: list[ScannedToken]) -> None:
         for before, token in zip([None, *tokens], tokens, strict=False):
             if self.opened is None:
                 self._take_outside(token)
@@ -141,7 +141,7 @@ class _Brackets:
             self._finish(self.opened, tokens[-1].end)
         self.outside.close()
 
-    def _take_outside(self, token: Token) -> None:
+    def _take_outside(self, token: ScannedToken) -> None:
         if token.text == "[":
             self.opened = token
         elif token.text == "]":
@@ -154,7 +154,7 @@ class _Brackets:
         elif self.outside.take(token):
             self.rest.append(token)
 
-    def _take_second(self, opened: Token, before: Token, token: Token) -> None:
+    def _take_second(self, opened: ScannedToken, before: ScannedToken, token: ScannedToken) -> None:
         """A bracket in a bracket: `args[0]`, or one that was not closed."""
         if before.kind == "word" and before.end == token.start:
             where = self.locate(token.start, token.end)
@@ -166,26 +166,26 @@ class _Brackets:
         self._finish(opened, before.end)
         self.opened = token
 
-    def _report_open(self, opened: Token, expected: str) -> None:
+    def _report_open(self, opened: ScannedToken, expected: str) -> None:
         if self.sound:
             self.report.error(
                 "unclosed", "`[` is never closed", self.locate(opened.start, opened.end), expected=expected
             )
         self.sound, self.inside.open = False, []
 
-    def _finish(self, opened: Token, end: int) -> None:
-        self.pieces.append(Piece(opened.start, end, self.inside.close() and self.sound))
-        self.rest.append(Token("bracket", "[]", opened.start, end))
+    def _finish(self, opened: ScannedToken, end: int) -> None:
+        self.pieces.append(TextPiece(opened.start, end, self.inside.close() and self.sound))
+        self.rest.append(ScannedToken("bracket", "[]", opened.start, end))
         self.opened, self.sound, self.indexing = None, True, False
 
 
-def _index_hint(text: str, token: Token) -> str:
+def _index_hint(text: str, token: ScannedToken) -> str:
     if token.text == "[" and text[: token.start][-1:].isalnum():
         return NO_INDEX
     return "brackets stand only in `match`"
 
 
-def _blank(text: str, rest: list[Token]) -> str:
+def _blank(text: str, rest: list[ScannedToken]) -> str:
     """The text with only what is outside of brackets, each bracket as `[  ]`, and stray signs left out."""
     chars = ["\n" if char == "\n" else " " for char in text]
     for token in rest:
@@ -198,18 +198,18 @@ def _blank(text: str, rest: list[Token]) -> str:
     return "".join(chars)
 
 
-def _cut(blanked: str, brackets: dict[int, Piece], tokens: list[Token], faults: list[int]) -> Pieces:
+def _cut(blanked: str, brackets: dict[int, TextPiece], tokens: list[ScannedToken], faults: list[int]) -> Pieces:
     starts = list(_starts(tokens))
     ends = [*(start for _, start in starts), len(blanked)]
     head_end = ends.pop(0)
-    pieces = Pieces(blanked, brackets, Piece(0, head_end))
+    pieces = Pieces(blanked, brackets, TextPiece(0, head_end))
     for (kind, start), end in zip(starts, ends, strict=True):
         sound = not any(start <= fault < end for fault in faults)
-        getattr(pieces, kind).append(Piece(start, end, sound))
+        getattr(pieces, kind).append(TextPiece(start, end, sound))
     return pieces
 
 
-def _starts(tokens: list[Token]) -> Iterator[tuple[str, int]]:
+def _starts(tokens: list[ScannedToken]) -> Iterator[tuple[str, int]]:
     """Where each step, `until` and `having` begins. What follows `having` is one expression up to an `until`."""
     depth, joined, section = 0, False, "steps"
     for index, token in enumerate(tokens):
@@ -236,7 +236,7 @@ def _starts(tokens: list[Token]) -> Iterator[tuple[str, int]]:
             joined = False
 
 
-def _begins_step(token: Token, following: Token | None) -> bool:
+def _begins_step(token: ScannedToken, following: ScannedToken | None) -> bool:
     if token.kind == "bracket":
         return True
     if following is None:

@@ -31,14 +31,14 @@ _UNCLOSED = {"/*": "comment", '"': "string", '"""': "string", "'": "string", "`"
 
 
 @dataclass(frozen=True)
-class Token:
+class ScannedToken:
     kind: str
     text: str
     start: int
     end: int
 
 
-def scan(text: str, locate: Locate, report: Report) -> list[Token] | None:
+def scan(text: str, locate: Locate, report: Report) -> list[ScannedToken] | None:
     """The tokens, without white space and comments. None, with a finding, when a bound is passed."""
     if len(text) > MAX_LENGTH:
         report.error(
@@ -48,12 +48,12 @@ def scan(text: str, locate: Locate, report: Report) -> list[Token] | None:
             hint="put long lists of values under `lists`",
         )
         return None
-    tokens: list[Token] = []
+    tokens: list[ScannedToken] = []
     for found in _TOKEN.finditer(text):
         kind = found.lastgroup or "sign"
         if kind == "skip":
             continue
-        token = _checked(Token(kind, found.group(), found.start(), found.end()), text, locate, report)
+        token = _checked(ScannedToken(kind, found.group(), found.start(), found.end()), text, locate, report)
         if token is None:
             return None
         tokens.append(token)
@@ -63,7 +63,7 @@ def scan(text: str, locate: Locate, report: Report) -> list[Token] | None:
     return tokens if _nesting_is_bounded(tokens, locate, report) else None
 
 
-def _checked(token: Token, text: str, locate: Locate, report: Report) -> Token | None:
+def _checked(token: ScannedToken, text: str, locate: Locate, report: Report) -> ScannedToken | None:
     where = locate(token.start, token.end)
     if token.end - token.start > MAX_TOKEN_LENGTH:
         report.error("too-long", f"a single word or string of more than {MAX_TOKEN_LENGTH:,} characters", where)
@@ -95,7 +95,7 @@ def _checked(token: Token, text: str, locate: Locate, report: Report) -> Token |
     return token
 
 
-def _unclosed_hint(token: Token, text: str) -> str | None:
+def _unclosed_hint(token: ScannedToken, text: str) -> str | None:
     if token.text == "'":
         return "texts stand in double quotes"
     if token.text == '"' and "\n" in text[token.end :]:
@@ -111,7 +111,7 @@ def _character_name(char: str) -> str:
     return f"the character U+{ord(char):04X} ({unicodedata.name(char, 'a control character')})"
 
 
-def _nesting_is_bounded(tokens: list[Token], locate: Locate, report: Report) -> bool:
+def _nesting_is_bounded(tokens: list[ScannedToken], locate: Locate, report: Report) -> bool:
     depth = 0
     for token in tokens:
         depth = max(0, depth + (token.text in ("(", "{", "[")) - (token.text in (")", "}", "]")))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, Loaded, load_path, load_paths, load_text
+from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, LoadedRuleFile, load_path, load_paths, load_text
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding, render
 from samovar.patterns.syntax.tree import Rule
@@ -69,7 +69,7 @@ def load_set(
 
 def load_given(
     text: str, path: str, params: Mapping[str, Any], lists: Mapping[str, Any], schema: Schema | None = None
-) -> Loaded:
+) -> LoadedRuleFile:
     """A rule from its text, with those of the parameters and lists that it declares."""
     one = load_text(text, path, schema=schema)
     if one.rule is None:

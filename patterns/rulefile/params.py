@@ -11,7 +11,7 @@ from samovar.patterns.semantics.scope import one_of
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.tree import Scalar, Span
-from samovar.patterns.syntax.yaml import List, Map, Node, Text
+from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap
 
 MAX_LIST_ITEMS = 100_000
 
@@ -104,7 +104,7 @@ def warn_numbers(node: Node, report: Report) -> None:
     stack = [node]
     while stack and not report.full:
         top = stack.pop()
-        if isinstance(top, Map):
+        if isinstance(top, YamlMap):
             stack.extend(value for _, value in top.entries)
         elif isinstance(top, List):
             stack.extend(top.items)
@@ -145,7 +145,7 @@ def _is_declared(name: str, known: Mapping[str, object], node: Node | None, sect
 def _entries(node: Node | None, section: str, report: Report) -> list[tuple[Text, Node]]:
     if node is None or (isinstance(node, Text) and node.value is None):
         return []
-    if not isinstance(node, Map):
+    if not isinstance(node, YamlMap):
         report.error("not-a-map", f"`{section}` maps names to values", node.span)
         return []
     for key, _ in node.entries:

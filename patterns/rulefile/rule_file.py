@@ -13,7 +13,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding, Report
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.tree import Rule, Span
-from samovar.patterns.syntax.yaml import Map, read
+from samovar.patterns.syntax.yaml import YamlMap, read
 
 MAX_FILE_CHARACTERS = 1_000_000
 MAX_FILE_BYTES = 4_000_000
@@ -24,7 +24,7 @@ _START = Span(1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRuleFile:
     """`rule` is None when any finding is an error."""
 
     rule: Rule | None
@@ -39,7 +39,7 @@ def load_text(
     lists: Mapping[str, Any] | None = None,
     schema: Schema | None = None,
     known_fields: Collection[str] | None = None,
-) -> Loaded:
+) -> LoadedRuleFile:
     """A rule from its text. `params` and `lists` replace the values that the file declares.
 
     `known_fields` are field paths seen in the data; without a schema they show that a name is a slip. What was read is
@@ -64,7 +64,7 @@ class _Given:
     schema: Schema | None = field(compare=False)
 
 
-def _read(given: _Given) -> Loaded:
+def _read(given: _Given) -> LoadedRuleFile:
     text, report = given.text, Report(given.path)
     rule: Rule | None = None
     if len(text) > MAX_FILE_CHARACTERS:
@@ -76,20 +76,20 @@ def _read(given: _Given) -> Loaded:
         )
     else:
         node = read(whole(text), report)
-        if isinstance(node, Map):
+        if isinstance(node, YamlMap):
             reader = RuleReader(node, report, given.schema, given.known, given.params, given.lists)
             rule = reader.read(given.path, text)
         elif not report.failed:
             report.error(
                 "not-a-rule", "a rule file maps keys to values", _START, expected="rule: my-rule, then match: |"
             )
-    return Loaded(None if report.failed else rule, report.findings())
+    return LoadedRuleFile(None if report.failed else rule, report.findings())
 
 
 _remembered = lru_cache(maxsize=REMEMBERED)(_read)
 
 
-def load_path(path: str | Path, **options: Any) -> Loaded:
+def load_path(path: str | Path, **options: Any) -> LoadedRuleFile:
     """A rule from a file; the options are those of load_text. An unreadable file is a finding."""
     shown = str(path)
     try:
@@ -104,12 +104,12 @@ def load_path(path: str | Path, **options: Any) -> Loaded:
     return load_text(text, shown, **options)
 
 
-def load_paths(paths: Iterable[str | Path], **options: Any) -> list[Loaded]:
+def load_paths(paths: Iterable[str | Path], **options: Any) -> list[LoadedRuleFile]:
     """The rules of files and of folders. Two rules of one id are an error.
 
     Of a folder: *.yml and *.yaml, all levels, sorted; a `schema.yml` beside the rules is none of them.
     """
-    loaded: list[Loaded] = []
+    loaded: list[LoadedRuleFile] = []
     seen: dict[str, str] = {}
     for path in paths:
         for file in _files(Path(path)):
@@ -118,7 +118,7 @@ def load_paths(paths: Iterable[str | Path], **options: Any) -> list[Loaded]:
                 where = _id_span(one.rule)
                 text = f"the rule `{one.rule.id}` stands in {seen[one.rule.id]} too"
                 clash = Finding("duplicate-rule", "error", text, str(file), where, None, "give one of them another id")
-                one = Loaded(None, (*one.findings, clash))
+                one = LoadedRuleFile(None, (*one.findings, clash))
             elif one.rule is not None:
                 seen[one.rule.id] = str(file)
             loaded.append(one)
@@ -132,8 +132,8 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.stem != "schema")
 
 
-def _failed(id: str, message: str, path: str, span: Span, hint: str | None = None) -> Loaded:
-    return Loaded(None, (Finding(id, "error", message, path, span, None, hint),))
+def _failed(id: str, message: str, path: str, span: Span, hint: str | None = None) -> LoadedRuleFile:
+    return LoadedRuleFile(None, (Finding(id, "error", message, path, span, None, hint),))
 
 
 def _decoding(fault: ValueError) -> str:
@@ -146,5 +146,5 @@ def _decoding(fault: ValueError) -> str:
 def _id_span(rule: Rule) -> Span:
     report = Report(rule.path)
     node = read(whole(rule.text), report)
-    entries = node.entries if isinstance(node, Map) else ()
+    entries = node.entries if isinstance(node, YamlMap) else ()
     return next((value.span for key, value in entries if key.text == "rule"), _START)

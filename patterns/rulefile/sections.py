@@ -14,14 +14,14 @@ from samovar.patterns.parse.parser import read_expression, read_match
 from samovar.patterns.rulefile.messages import split_message
 from samovar.patterns.rulefile.params import read_lists, read_params, warn_numbers
 from samovar.patterns.rulefile.tests_section import read_tests
-from samovar.patterns.semantics.check import Checked, check_match
+from samovar.patterns.semantics.check import ResolvedMatch, check_match
 from samovar.patterns.semantics.resolve import resolve, resolve_guarded
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.semantics.scope import Bench, Place
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext
 from samovar.patterns.syntax.constants import Constants, duration_ms
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.tree import Expr, Literal, Name, Rule, Span
-from samovar.patterns.syntax.yaml import List, Map, Node, Text
+from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap
 
 MAX_ENTRIES = 500  # of `emit` or `let`, and parts of a message
 
@@ -41,7 +41,7 @@ class RuleReader:
     """Reads the tree of one rule file, section by section."""
 
     def __init__(
-        self, node: Map, report: Report, schema: Schema | None, known_fields: frozenset[str] | None,
+        self, node: YamlMap, report: Report, schema: Schema | None, known_fields: frozenset[str] | None,
         params: Mapping[str, Any], lists: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.node, self.report = node, report
@@ -52,7 +52,7 @@ class RuleReader:
         for name in ("params", "lists", "emit", "tests"):
             if name in self.sections:
                 warn_numbers(self.sections[name], report)
-        self.bench = Bench(report, schema, known_fields, {}, resolve)
+        self.bench = CheckerContext(report, schema, known_fields, {}, resolve)
 
     def read(self, path: str, text: str) -> Rule | None:
         self._check_keys()
@@ -212,14 +212,14 @@ class RuleReader:
     def _entries(self, name: str, node: Node | None) -> list[tuple[Text, Node]]:
         if node is None or (isinstance(node, Text) and node.value is None):
             return []
-        if isinstance(node, Map) and len(node.entries) > MAX_ENTRIES:
+        if isinstance(node, YamlMap) and len(node.entries) > MAX_ENTRIES:
             self.report.error("too-long", f"`{name}` has more than {MAX_ENTRIES} entries", node.span)
-        if isinstance(node, Map):
+        if isinstance(node, YamlMap):
             return list(node.entries)[:MAX_ENTRIES]
         self.report.error("not-a-map", f"`{name}` maps names to expressions", node.span, expected=f"{name}: {{n: ...}}")
         return []
 
-    def _match(self, node: Node | None) -> Checked | None:
+    def _match(self, node: Node | None) -> ResolvedMatch | None:
         if node is None:
             return None
         if not isinstance(node, Text):
@@ -228,16 +228,16 @@ class RuleReader:
         tree = read_match(node.text, node.fragment.locate, self.report, self.constants)
         return None if tree is None else check_match(tree, self.bench)
 
-    def _resolved(self, raw: Expr | None, checked: Checked | None) -> Expr:
+    def _resolved(self, raw: Expr | None, checked: ResolvedMatch | None) -> Expr:
         if raw is None or checked is None:
             return Literal(None)
         return resolve_guarded(raw, checked.result, self.bench)
 
-    def _emit(self, checked: Checked | None) -> tuple[tuple[str, Expr], ...]:
+    def _emit(self, checked: ResolvedMatch | None) -> tuple[tuple[str, Expr], ...]:
         entries = self._entries("emit", self.sections.get("emit"))
         return tuple((key.text, self._resolved(self._expression(value, "`emit`"), checked)) for key, value in entries)
 
-    def _message(self, checked: Checked | None) -> tuple[str | Expr, ...]:
+    def _message(self, checked: ResolvedMatch | None) -> tuple[str | Expr, ...]:
         node = self.sections.get("message")
         if node is None:
             return ()
@@ -266,8 +266,8 @@ def _unknown(name: str, span: Span) -> Expr:
     return Name(f"?{name}?", span)
 
 
-def _let_place(name: str) -> Place:
-    return Place(("any",), "a `let`", history=True, lets=(name,))
+def _let_place(name: str) -> ExpressionContext:
+    return ExpressionContext(("any",), "a `let`", history=True, lets=(name,))
 
 
 def _check_shared_names(constants: Constants, sections: Mapping[str, Node], report: Report) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from samovar.common.suggest import did_you_mean
 from samovar.common.times import unit_hint
 from samovar.patterns.rulefile.params import warn_numbers
-from samovar.patterns.semantics.check import Checked
+from samovar.patterns.semantics.check import ResolvedMatch
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import Expected, RuleTest, Scalar, Span, StepKind, TestEvent
+from samovar.patterns.syntax.tree import ExpectedMatch, RuleTest, Scalar, Span, StepKind, TestEvent
 from samovar.patterns.syntax.tree import Sequence as SequenceForm
-from samovar.patterns.syntax.yaml import List, Map, Node, Text, plain_data, read
+from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, plain_data, read
 
 MAX_EVENTS = 10_000
 
@@ -26,7 +26,7 @@ _EXAMPLE = '"+5s purchase {card: c1, amount: 1}"'
 
 
 def read_tests(
-    node: Node | None, report: Report, checked: Checked | None, emitted: Sequence[str]
+    node: Node | None, report: Report, checked: ResolvedMatch | None, emitted: Sequence[str]
 ) -> tuple[RuleTest, ...]:
     if node is None or (isinstance(node, Text) and node.value is None):
         return ()
@@ -40,14 +40,14 @@ def read_tests(
 @dataclass(frozen=True)
 class _Reader:
     report: Report
-    checked: Checked | None
+    checked: ResolvedMatch | None
     emitted: frozenset[str]
 
     def test(self, node: Node, number: int) -> RuleTest:
         sections = self._sections(node, _TEST_KEYS, "a test")
         name = sections.get("name")
         for key in ("events", "expect"):
-            if key not in sections and isinstance(node, Map):
+            if key not in sections and isinstance(node, YamlMap):
                 example = "expect: [] for no match" if key == "expect" else f"events: [{_EXAMPLE}]"
                 self.report.error(f"missing-{key}", f"the test has no `{key}`", node.span, expected=example)
         events = tuple(event for item in self._items(sections.get("events")) if (event := self._event(item)))
@@ -56,7 +56,7 @@ class _Reader:
         return RuleTest(title, events, expect, node.span)
 
     def _sections(self, node: Node, known: Sequence[str], what: str) -> dict[str, Node]:
-        if not isinstance(node, Map):
+        if not isinstance(node, YamlMap):
             self.report.error("bad-tests", f"{what} must be a map", node.span, expected=", ".join(known))
             return {}
         for key, _ in node.entries:
@@ -119,7 +119,7 @@ class _Reader:
 
     def _fields(self, node: Text, start: int, end: int) -> dict[str, Any]:
         found = read(node.fragment.part(start, end), self.report)
-        if isinstance(found, Map):
+        if isinstance(found, YamlMap):
             warn_numbers(found, self.report)
             data = plain_data(found)
             assert isinstance(data, dict)
@@ -130,11 +130,11 @@ class _Reader:
 
     # ------------------------------------------------------------ expectations
 
-    def _expected(self, node: Node, events: int) -> Expected:
+    def _expected(self, node: Node, events: int) -> ExpectedMatch:
         sections = self._sections(node, _EXPECT_KEYS, "an expected match")
         times = {name: self._time(sections.get(name)) for name in ("at", "start", "end")}
         message = sections.get("message")
-        return Expected(
+        return ExpectedMatch(
             self._key(sections.get("key")), times["at"], times["start"], times["end"],
             self._steps(sections.get("steps"), events), self._emit(sections.get("emit")),
             message.text if isinstance(message, Text) else None, node.span,
@@ -148,7 +148,7 @@ class _Reader:
     def _map(self, node: Node | None, what: str, known: Sequence[str] | None) -> dict[str, Node] | None:
         if node is None:
             return None
-        if not isinstance(node, Map):
+        if not isinstance(node, YamlMap):
             self.report.error("bad-tests", f"`{what}` must be a map", node.span)
             return None
         for key, _ in node.entries:

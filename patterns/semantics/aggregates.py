@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.semantics.scope import Bench, Place, Typed, one_of
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, Typed, one_of
 from samovar.patterns.syntax.functions import AGGREGATES, ANY, BOOLEAN, HISTORY, NUMBER, TEXT
 from samovar.patterns.syntax.tree import Aggregate, Call, Expr, Literal, Name, Span, walk
 
 
-def resolve_aggregate(name: str, node: Call, place: Place, span: Span, bench: Bench) -> Typed:
+def resolve_aggregate(name: str, node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
     failed = Literal(None, span), AGGREGATES[name] or ANY
     if place.aggregates is None:
         _report_no_aggregate(name, place, span, bench)
@@ -25,7 +25,7 @@ def resolve_aggregate(name: str, node: Call, place: Place, span: Span, bench: Be
     if target is None:
         return failed
     types = place.readable[target].types if target else place.types
-    inner = Place(types, place.what, at=place.at, lets=place.lets, unreadable=_no_steps(place, target))
+    inner = ExpressionContext(types, place.what, at=place.at, lets=place.lets, unreadable=_no_steps(place, target))
     value, kind = bench.resolve(_stripped(node.args[0], target), inner, bench)
     if name in ("sum", "avg", "stddev") and kind in (TEXT, BOOLEAN):
         bench.report.error(
@@ -37,7 +37,7 @@ def resolve_aggregate(name: str, node: Call, place: Place, span: Span, bench: Be
     return Aggregate(name, target or None, value, span), AGGREGATES[name] or kind
 
 
-def _report_no_aggregate(name: str, place: Place, span: Span, bench: Bench) -> None:
+def _report_no_aggregate(name: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     over = "count(1h)" if name == "count" else f"{name}(amount, 30d)"
     tip = f"over earlier events: `{over}`" if place.history and name in HISTORY else None
     bench.report.error(
@@ -48,7 +48,7 @@ def _report_no_aggregate(name: str, place: Place, span: Span, bench: Bench) -> N
     )
 
 
-def _report_arguments(name: str, node: Call, place: Place, span: Span, bench: Bench) -> None:
+def _report_arguments(name: str, node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     step = next(iter(place.readable), "step")
     example = f"{name}({step}.amount)" if place.aggregates == "steps" else f"{name}(amount)"
     tip = None
@@ -59,7 +59,7 @@ def _report_arguments(name: str, node: Call, place: Place, span: Span, bench: Be
     )
 
 
-def _count(node: Call, place: Place, span: Span, bench: Bench) -> Typed | None:
+def _count(node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed | None:
     if not node.args:
         if place.aggregates == "events":
             return Aggregate("count", None, None, span), NUMBER
@@ -92,12 +92,12 @@ def _count(node: Call, place: Place, span: Span, bench: Bench) -> Typed | None:
     return None
 
 
-def _examples(name: str, place: Place) -> str | None:
+def _examples(name: str, place: ExpressionContext) -> str | None:
     suffix = "" if name == "count" else ".amount"
     return " or ".join(f"{name}({step}{suffix})" for step in list(place.readable)[:4]) or None
 
 
-def _target(name: str, arg: Expr, place: Place, span: Span, bench: Bench) -> str | None:
+def _target(name: str, arg: Expr, place: ExpressionContext, span: Span, bench: CheckerContext) -> str | None:
     """The step whose events are read; "" for all events; None after a finding."""
     paths = [part.path.removeprefix("?") for part in walk(arg) if isinstance(part, Name)]
     heads = {path.partition(".")[0] for path in paths if "." in path}
@@ -128,13 +128,13 @@ def _target(name: str, arg: Expr, place: Place, span: Span, bench: Bench) -> str
     return None
 
 
-def _is_field(path: str, place: Place, bench: Bench) -> bool:
+def _is_field(path: str, place: ExpressionContext, bench: CheckerContext) -> bool:
     if bench.schema is not None:
         return bench.schema.kind(path, place.types) is not None
     return path in bench.lets or path in bench.known_heads
 
 
-def _report_no_step(name: str, paths: list[str], place: Place, span: Span, bench: Bench) -> None:
+def _report_no_step(name: str, paths: list[str], place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     head, _, rest = paths[0].partition(".") if paths else ("", "", "")
     tip = did_you_mean(head, place.readable) if rest else None
     if tip is None and place.history and name in HISTORY:
@@ -142,7 +142,7 @@ def _report_no_step(name: str, paths: list[str], place: Place, span: Span, bench
     bench.report.error("missing-step", f"`{name}` of which step?", span, expected=_examples(name, place), hint=tip)
 
 
-def _no_steps(place: Place, target: str) -> dict[str, str]:
+def _no_steps(place: ExpressionContext, target: str) -> dict[str, str]:
     return {name: "an aggregate reads one step" for name in place.readable if name != target}
 
 

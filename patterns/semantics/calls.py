@@ -5,7 +5,7 @@ from __future__ import annotations
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.parse.dialect_hints import KEYWORDS
 from samovar.patterns.semantics.aggregates import resolve_aggregate
-from samovar.patterns.semantics.scope import Bench, Place, Typed, where
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, Typed, where
 from samovar.patterns.syntax.functions import (
     AGGREGATES,
     ALL_NAMES,
@@ -37,7 +37,7 @@ _ELSEWHERE = {
 }
 
 
-def resolve_call(node: Call, place: Place, bench: Bench) -> Typed:
+def resolve_call(node: Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
     name, span = node.function, where(node.span, place)
     if node.where is not None:
         bench.report.error(
@@ -76,7 +76,7 @@ def resolve_call(node: Call, place: Place, bench: Bench) -> Typed:
 # ---------------------------------------------------------------- functions of values
 
 
-def _function(function: Function, node: Call, place: Place, span: Span, bench: Bench) -> Typed:
+def _function(function: Function, node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
     given = len(node.args)
     if given < function.least or (function.most is not None and given > function.most):
         few = "few" if given < function.least else "many"
@@ -102,7 +102,7 @@ def _wanted(function: Function) -> str:
     return str(function.least) if function.least == function.most else f"{function.least} to {function.most}"
 
 
-def _check_argument(function: Function, index: int, arg: Expr, kind: str, bench: Bench) -> None:
+def _check_argument(function: Function, index: int, arg: Expr, kind: str, bench: CheckerContext) -> None:
     wanted = function.kind(index)
     if ANY in (wanted, kind) or kind in (NULL, wanted):
         return
@@ -119,7 +119,7 @@ def _common(kinds: list[str]) -> str:
     return known.pop() if len(known) == 1 else ANY
 
 
-def _check_constants(name: str, args: list[Expr], bench: Bench) -> None:
+def _check_constants(name: str, args: list[Expr], bench: CheckerContext) -> None:
     """Networks and time zones that stand in the rule are looked at now, not when the first event comes."""
     texts = [(arg.value, arg.span) for arg in args[1:] if isinstance(arg, Literal) and isinstance(arg.value, str)]
     for text, span in texts:
@@ -158,7 +158,7 @@ def _is_zone(text: str) -> bool:
 # ---------------------------------------------------------------- earlier events
 
 
-def resolve_history(node: History, place: Place, bench: Bench) -> Typed:
+def resolve_history(node: History, place: ExpressionContext, bench: CheckerContext) -> Typed:
     span = where(node.span, place)
     if not place.history:
         bench.report.error(
@@ -169,7 +169,7 @@ def resolve_history(node: History, place: Place, bench: Bench) -> Typed:
         )
         return Literal(None, span), HISTORY[node.function] or ANY
     reasons = dict.fromkeys([*place.readable, *place.unreadable], f"`{node.function}` reads fields of the event")
-    inner = Place(place.types, f"`{node.function}`", unreadable=reasons, at=place.at, lets=place.lets)
+    inner = ExpressionContext(place.types, f"`{node.function}`", unreadable=reasons, at=place.at, lets=place.lets)
     value, kind = bench.resolve(node.value, inner, bench) if node.value is not None else (None, NUMBER)
     condition = None
     if node.where is not None:

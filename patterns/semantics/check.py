@@ -11,7 +11,7 @@ from samovar.patterns.parse.parser import MatchText
 from samovar.patterns.semantics.keys import Keys
 from samovar.patterns.semantics.ordering import check_places
 from samovar.patterns.semantics.resolve import resolve_guarded
-from samovar.patterns.semantics.scope import Bench, Place, Readable, one_of
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, ReadableStep, one_of
 from samovar.patterns.syntax.tree import (
     Aggregate,
     AggregateForm,
@@ -23,7 +23,7 @@ from samovar.patterns.syntax.tree import (
     Literal,
     Overlap,
     Sequence,
-    Session,
+    SessionForm,
     Skip,
     Span,
     Step,
@@ -33,14 +33,14 @@ from samovar.patterns.syntax.tree import (
 
 
 @dataclass(frozen=True)
-class Checked:
+class ResolvedMatch:
     """The resolved form, and the place from which `emit` and `message` read it."""
 
     form: Form
-    result: Place
+    result: ExpressionContext
 
 
-def check_match(match: MatchText, bench: Bench) -> Checked | None:
+def check_match(match: MatchText, bench: CheckerContext) -> ResolvedMatch | None:
     """The resolved form; None where so little stands that nothing can be read from it."""
     if not match.steps:
         if match.sound:
@@ -59,14 +59,14 @@ def check_match(match: MatchText, bench: Bench) -> Checked | None:
 # ---------------------------------------------------------------- sequence
 
 
-def _sequence(match: MatchText, bench: Bench) -> Checked:
+def _sequence(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     named = list(_named(match.steps))
     _check_names(named, match.steps, bench)
     keys = Keys(match, bench)
     steps = [_step(index, named, keys, bench) for index in range(len(named))]
     everything = _readable_at(len(named), named)
     last = next((step for step in reversed(named) if step.kind is not StepKind.ABSENT), named[-1])
-    result = Place(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
+    result = ExpressionContext(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
     having = _having(match, result, bench)
     options = match.head.options
     form = Sequence(
@@ -74,7 +74,7 @@ def _sequence(match: MatchText, bench: Bench) -> Checked:
         Skip(options.words.get("skip", "past_last")), tuple(steps), _until(match, keys, named, bench), having,
         match.head.span,
     )  # fmt: skip
-    return Checked(form, result)
+    return ResolvedMatch(form, result)
 
 
 def _named(texts: list[StepText]) -> Iterator[Step]:
@@ -89,7 +89,7 @@ def _named(texts: list[StepText]) -> Iterator[Step]:
             yield step
 
 
-def _check_names(named: list[Step], texts: list[StepText], bench: Bench) -> None:
+def _check_names(named: list[Step], texts: list[StepText], bench: CheckerContext) -> None:
     seen: dict[str, Span] = {}
     for step, text in zip(named, texts, strict=True):
         own = [(step.name, text.marks.get("as", step.span))]
@@ -99,7 +99,7 @@ def _check_names(named: list[Step], texts: list[StepText], bench: Bench) -> None
                 _check_name(name, span, seen, bench)
 
 
-def _check_name(name: str, span: Span, seen: dict[str, Span], bench: Bench) -> None:
+def _check_name(name: str, span: Span, seen: dict[str, Span], bench: CheckerContext) -> None:
     if name in seen:
         bench.report.error(
             "duplicate-name",
@@ -112,13 +112,13 @@ def _check_name(name: str, span: Span, seen: dict[str, Span], bench: Bench) -> N
     seen.setdefault(name, span)
 
 
-def _step(index: int, named: list[Step], keys: Keys, bench: Bench) -> Step:
+def _step(index: int, named: list[Step], keys: Keys, bench: CheckerContext) -> Step:
     step = named[index]
     readable, unreadable = _readable_at(index, named)
     what = "the condition of a bracket"
     brackets = []
     for bracket in step.brackets:
-        place = Place((bracket.type,), what, readable, unreadable, "steps", history=True)
+        place = ExpressionContext((bracket.type,), what, readable, unreadable, "steps", history=True)
         brackets.append(_bracket(bracket, place, keys.of(bracket, step.kind is not StepKind.ABSENT), bench))
     name = None if step.kind is StepKind.ABSENT else step.name
     if step.kind is StepKind.ABSENT:
@@ -126,13 +126,13 @@ def _step(index: int, named: list[Step], keys: Keys, bench: Bench) -> Step:
     return replace(step, brackets=tuple(brackets), name=name)
 
 
-def _bracket(bracket: Bracket, place: Place, by: tuple[Key, ...], bench: Bench) -> Bracket:
+def _bracket(bracket: Bracket, place: ExpressionContext, by: tuple[Key, ...], bench: CheckerContext) -> Bracket:
     _check_type(bracket, bench)
     condition = resolve_guarded(bracket.condition, place, bench, condition=True)
     return replace(bracket, condition=condition, by=by)
 
 
-def _check_type(bracket: Bracket, bench: Bench) -> None:
+def _check_type(bracket: Bracket, bench: CheckerContext) -> None:
     if bench.schema is None or bracket.type == "any" or bracket.type in bench.schema.types:
         return
     bench.report.error(
@@ -148,9 +148,9 @@ def _types(brackets: Iterable[Bracket]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(bracket.type for bracket in brackets))
 
 
-def _readable_at(index: int, named: list[Step]) -> tuple[dict[str, Readable], dict[str, str]]:
+def _readable_at(index: int, named: list[Step]) -> tuple[dict[str, ReadableStep], dict[str, str]]:
     """What the step at an index may read, and why not the rest. An index past the end reads all."""
-    readable: dict[str, Readable] = {}
+    readable: dict[str, ReadableStep] = {}
     unreadable: dict[str, str] = {}
     for at, step in enumerate(named):
         for name, brackets in _readings(step):
@@ -163,7 +163,7 @@ def _readable_at(index: int, named: list[Step]) -> tuple[dict[str, Readable], di
             elif at == index and not step.repeated:
                 unreadable[name] = "it is this very step; leave its name out"
             else:
-                readable[name] = Readable(_types(brackets), step.repeated)
+                readable[name] = ReadableStep(_types(brackets), step.repeated)
         if step.kind is StepKind.UNORDERED and step.name:
             unreadable[step.name] = "it is a group: read one of its members"
     return readable, unreadable
@@ -176,25 +176,25 @@ def _readings(step: Step) -> Iterator[tuple[str, tuple[Bracket, ...]]]:
         yield step.name, step.brackets
 
 
-def _until(match: MatchText, keys: Keys, named: list[Step], bench: Bench) -> Bracket | None:
+def _until(match: MatchText, keys: Keys, named: list[Step], bench: CheckerContext) -> Bracket | None:
     if match.until is None:
         return None
     if "as" in match.until_marks:
         bench.report.error("misplaced-name", "`until` has no name", match.until_marks["as"])
     names = [name for step in named for name, _ in _readings(step)]
     reasons = dict.fromkeys(names, "`until` stands apart from the steps")
-    place = Place((match.until.type,), "`until`", {}, reasons, None, history=True)
+    place = ExpressionContext((match.until.type,), "`until`", {}, reasons, None, history=True)
     return replace(_bracket(match.until, place, keys.of(match.until, False), bench), name=None)
 
 
-def _having(match: MatchText, place: Place, bench: Bench) -> Expr | None:
+def _having(match: MatchText, place: ExpressionContext, bench: CheckerContext) -> Expr | None:
     return None if match.having is None else resolve_guarded(match.having, place, bench, condition=True)
 
 
 # ---------------------------------------------------------------- aggregate, session, window
 
 
-def _other(match: MatchText, bench: Bench) -> Checked:
+def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     keys = Keys(match, bench)
     raw = [bracket for text in match.steps for bracket in _own_brackets(text)]
     seen: dict[str, Span] = {}
@@ -204,11 +204,11 @@ def _other(match: MatchText, bench: Bench) -> Checked:
     names = dict.fromkeys(seen, "a bracket's condition reads only its own event")
     brackets = []
     for bracket in raw:
-        place = Place((bracket.type,), "the condition of a bracket", {}, names, None, history=True)
+        place = ExpressionContext((bracket.type,), "the condition of a bracket", {}, names, None, history=True)
         brackets.append(_bracket(bracket, place, keys.of(bracket, True), bench))
-    readable = {item.name: Readable((item.type,), True) for item in raw if item.name is not None}
-    result = Place(_types(raw), "`having`, `emit` and `message`", readable, {}, "events")
-    return Checked(_form(match, keys, tuple(brackets), _having(match, result, bench), bench), result)
+    readable = {item.name: ReadableStep((item.type,), True) for item in raw if item.name is not None}
+    result = ExpressionContext(_types(raw), "`having`, `emit` and `message`", readable, {}, "events")
+    return ResolvedMatch(_form(match, keys, tuple(brackets), _having(match, result, bench), bench), result)
 
 
 def _own_brackets(text: StepText) -> Iterator[Bracket]:
@@ -217,10 +217,12 @@ def _own_brackets(text: StepText) -> Iterator[Bracket]:
         yield replace(bracket, name=bracket.name or text.step.name)
 
 
-def _form(match: MatchText, keys: Keys, brackets: tuple[Bracket, ...], having: Expr | None, bench: Bench) -> Form:
+def _form(
+    match: MatchText, keys: Keys, brackets: tuple[Bracket, ...], having: Expr | None, bench: CheckerContext
+) -> Form:
     times, span, by = match.head.options.times, match.head.span, keys.form_by()
     if match.head.kind == "session":
-        return Session(by, times.get("gap", 1), times.get("max"), brackets, having, span)
+        return SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span)
     if match.head.kind == "window":
         every = times.get("every", 1)
         return Window(by, every, times.get("size", every), brackets, having, span)
@@ -231,7 +233,7 @@ def _form(match: MatchText, keys: Keys, brackets: tuple[Bracket, ...], having: E
     return AggregateForm(by, times.get("over", 1), times.get("repeat"), brackets, having or Literal(True), span)
 
 
-def _check_upper_bound(having: Expr, bench: Bench) -> None:
+def _check_upper_bound(having: Expr, bench: CheckerContext) -> None:
     """`count() < 5` is true at the very first event: the author waits for an event that does not come."""
     terms = list(_conjuncts(having))
     if all(_is_upper_bound(term) for term in terms):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from samovar.patterns.parse.parser import MatchText
 from samovar.patterns.semantics.resolve import resolve
-from samovar.patterns.semantics.scope import Bench, Place, TooLarge
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, TooLarge
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.tree import Bracket, Expr, Key, Literal, StepKind
 
@@ -20,7 +20,7 @@ class Keys:
     """
 
     match: MatchText
-    bench: Bench
+    bench: CheckerContext
     kinds: dict[str, tuple[str, Key, str]] = field(default_factory=dict)
 
     @property
@@ -90,8 +90,8 @@ class Keys:
         return Key(name, value, key.span)
 
     def _value(self, key: Key, types: tuple[str, ...], quiet: bool = False) -> tuple[Expr, str]:
-        place = Place(types, "`by`")
-        bench = self.bench if not quiet else Bench(Report(""), None, None, self.bench.lets, self.bench.resolve)
+        place = ExpressionContext(types, "`by`")
+        bench = self.bench if not quiet else CheckerContext(Report(""), None, None, self.bench.lets, self.bench.resolve)
         try:
             return resolve(key.value, place, bench)
         except TooLarge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from samovar.common.suggest import did_you_mean, nearest
-from samovar.patterns.semantics.scope import Bench, Place, Typed, one_of, where
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, Typed, one_of, where
 from samovar.patterns.syntax.functions import ANY, NUMBER, TEXT
 from samovar.patterns.syntax.tree import Field, Name, OfStep, Span
 
@@ -13,7 +13,7 @@ _SPECIAL = {"@time": NUMBER, "@type": TEXT}
 _WORDS = {"true", "false", "null", "none", "and", "or", "not"}
 
 
-def resolve_name(node: Name, place: Place, bench: Bench) -> Typed:
+def resolve_name(node: Name, place: ExpressionContext, bench: CheckerContext) -> Typed:
     path, span = node.path.removeprefix("?"), where(node.span, place)
     head, _, rest = path.partition(".")
     if rest and head in place.readable:
@@ -34,16 +34,21 @@ def resolve_name(node: Name, place: Place, bench: Bench) -> Typed:
 
 
 def read_event(
-    path: str, types: tuple[str, ...], span: Span, place: Place, bench: Bench, optional: bool = False
+    path: str,
+    types: tuple[str, ...],
+    span: Span,
+    place: ExpressionContext,
+    bench: CheckerContext,
+    optional: bool = False,
 ) -> Typed:
     """A field or `let` of one event of the given types."""
-    inner = Place(types, place.what, at=span, lets=place.lets)
+    inner = ExpressionContext(types, place.what, at=span, lets=place.lets)
     if path in bench.lets:
         return _let(path, inner, span, bench)
     return field_of(path, inner, span, bench, optional)
 
 
-def field_of(path: str, place: Place, span: Span, bench: Bench, optional: bool = False) -> Typed:
+def field_of(path: str, place: ExpressionContext, span: Span, bench: CheckerContext, optional: bool = False) -> Typed:
     """A field of the event at hand, checked against what is known."""
     if path.startswith("@"):
         return _special(path, span, bench)
@@ -57,7 +62,7 @@ def field_of(path: str, place: Place, span: Span, bench: Bench, optional: bool =
     return Field(path, span), ANY
 
 
-def _special(path: str, span: Span, bench: Bench) -> Typed:
+def _special(path: str, span: Span, bench: CheckerContext) -> Typed:
     # Longer than its name: it stood in backticks, as Elastic's own `@timestamp` does, and is a plain field.
     in_backticks = span.line == span.end_line and span.end_column - span.column > len(path)
     if path not in _SPECIAL and in_backticks:
@@ -69,7 +74,7 @@ def _special(path: str, span: Span, bench: Bench) -> Typed:
     return Field(path, span), _SPECIAL.get(path, ANY)
 
 
-def _let(name: str, place: Place, span: Span, bench: Bench) -> Typed:
+def _let(name: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
     """The let's expression, written out where it is used."""
     if name in place.lets:
         circle = " -> ".join([*place.lets, name])
@@ -78,7 +83,7 @@ def _let(name: str, place: Place, span: Span, bench: Bench) -> Typed:
     return bench.resolve(bench.lets[name], replace(place, at=span, lets=(*place.lets, name)), bench)
 
 
-def _check_bare_step(path: str, place: Place, span: Span, bench: Bench) -> None:
+def _check_bare_step(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     """`probe` alone, where probe is a step: nearly always a field of it is meant."""
     if path not in place.readable or bench.schema is not None or path in bench.known_heads:
         return
@@ -90,7 +95,7 @@ def _check_bare_step(path: str, place: Place, span: Span, bench: Bench) -> None:
     )
 
 
-def _check_habits(path: str, place: Place, span: Span, bench: Bench) -> None:
+def _check_habits(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     """Without a schema no field is unknown, but some names are slips all the same."""
     head, _, rest = path.partition(".")
     if head in bench.known_heads:
@@ -116,7 +121,7 @@ def _check_habits(path: str, place: Place, span: Span, bench: Bench) -> None:
         )
 
 
-def _report_unknown(path: str, place: Place, span: Span, bench: Bench) -> None:
+def _report_unknown(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     assert bench.schema is not None
     known = bench.schema.fields(place.types)
     of = "any event" if "any" in place.types else " or ".join(f"`{name}`" for name in place.types)
@@ -129,7 +134,7 @@ def _report_unknown(path: str, place: Place, span: Span, bench: Bench) -> None:
     )
 
 
-def _meant(path: str, place: Place, known: list[str], bench: Bench) -> str | None:
+def _meant(path: str, place: ExpressionContext, known: list[str], bench: CheckerContext) -> str | None:
     head, _, rest = path.partition(".")
     if path in place.readable:
         return f"`{path}` is a step: read a field of it, as in `{path}.{known[0] if known else 'amount'}`"

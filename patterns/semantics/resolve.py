@@ -7,7 +7,7 @@ from typing import Any
 
 from samovar.patterns.semantics.calls import resolve_call, resolve_history
 from samovar.patterns.semantics.names import resolve_name
-from samovar.patterns.semantics.scope import Bench, Place, TooLarge, Typed, where
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, TooLarge, Typed, where
 from samovar.patterns.syntax.functions import ANY, BOOLEAN, LIST, NULL, NUMBER, TEXT
 from samovar.patterns.syntax.tree import (
     LONG_LIST,
@@ -28,19 +28,19 @@ _ORDER = ("<", "<=", ">", ">=")
 _COMPARISONS = ("==", "!=", *_ORDER)
 
 
-def resolve(node: Expr, place: Place, bench: Bench) -> Typed:
+def resolve(node: Expr, place: ExpressionContext, bench: CheckerContext) -> Typed:
     with bench.inside(where(node.span, place)):
         return _RESOLVERS[type(node)](node, place, bench)
 
 
-def resolve_condition(node: Expr, place: Place, bench: Bench) -> Expr:
+def resolve_condition(node: Expr, place: ExpressionContext, bench: CheckerContext) -> Expr:
     """An expression that must be true or false."""
     expr, kind = resolve(node, place, bench)
     require_boolean(expr, kind, node.span, bench)
     return expr
 
 
-def resolve_guarded(node: Expr, place: Place, bench: Bench, condition: bool = False) -> Expr:
+def resolve_guarded(node: Expr, place: ExpressionContext, bench: CheckerContext, condition: bool = False) -> Expr:
     """As `resolve`, for a whole expression; one that grows without bound becomes a finding."""
     try:
         return resolve_condition(node, place, bench) if condition else resolve(node, place, bench)[0]
@@ -56,7 +56,7 @@ def resolve_guarded(node: Expr, place: Place, bench: Bench, condition: bool = Fa
         return Literal(True, node.span)
 
 
-def require_boolean(expr: Expr, kind: str, span: Span, bench: Bench) -> None:
+def require_boolean(expr: Expr, kind: str, span: Span, bench: CheckerContext) -> None:
     if kind in (BOOLEAN, ANY):
         return
     bench.report.error(
@@ -76,7 +76,7 @@ def _condition_hint(expr: Expr, kind: str) -> str | None:
     return None
 
 
-def _literal(node: Literal, place: Place, _: Bench) -> Typed:
+def _literal(node: Literal, place: ExpressionContext, _: CheckerContext) -> Typed:
     return (node if place.at is None else Literal(node.value, place.at)), literal_kind(node.value)
 
 
@@ -88,7 +88,7 @@ def literal_kind(value: Any) -> str:
     return TEXT if isinstance(value, str) else NUMBER
 
 
-def _unary(node: Unary, place: Place, bench: Bench) -> Typed:
+def _unary(node: Unary, place: ExpressionContext, bench: CheckerContext) -> Typed:
     operand, kind = resolve(node.operand, place, bench)
     span = where(node.span, place)
     if node.op == "not":
@@ -98,7 +98,7 @@ def _unary(node: Unary, place: Place, bench: Bench) -> Typed:
     return Unary("-", operand, span), NUMBER
 
 
-def _binary(node: Binary, place: Place, bench: Bench) -> Typed:
+def _binary(node: Binary, place: ExpressionContext, bench: CheckerContext) -> Typed:
     left, left_kind = resolve(node.left, place, bench)
     right, right_kind = resolve(node.right, place, bench)
     expr = Binary(node.op, left, right, where(node.span, place), where(node.op_span, place))
@@ -114,7 +114,7 @@ def _binary(node: Binary, place: Place, bench: Bench) -> Typed:
     return expr, NUMBER
 
 
-def _require_number(kind: str, op: str, span: Span, bench: Bench) -> None:
+def _require_number(kind: str, op: str, span: Span, bench: CheckerContext) -> None:
     if kind in (NUMBER, ANY, NULL):
         return
     tip = "texts are joined by concat(a, b)" if kind == TEXT and op == "+" else None
@@ -127,7 +127,7 @@ def _require_number(kind: str, op: str, span: Span, bench: Bench) -> None:
     )
 
 
-def _check_comparison(node: Binary, left: str, right: str, bench: Bench) -> None:
+def _check_comparison(node: Binary, left: str, right: str, bench: CheckerContext) -> None:
     if NULL in (left, right):
         if node.op in _ORDER:
             bench.report.warning(
@@ -176,7 +176,7 @@ def _named(kind: str) -> str:
     return {"number": "a number", "text": "text", "boolean": "true or false", "list": "a list"}.get(kind, kind)
 
 
-def _in(node: In, place: Place, bench: Bench) -> Typed:
+def _in(node: In, place: ExpressionContext, bench: CheckerContext) -> Typed:
     assert isinstance(node.items, tuple)
     operand, kind = resolve(node.operand, place, bench)
     items = []
@@ -203,7 +203,7 @@ def _in(node: In, place: Place, bench: Bench) -> Typed:
     return In(operand, _listed(items, bench), node.negated, node.ignore_case, span), BOOLEAN
 
 
-def _listed(items: list[Expr], bench: Bench) -> tuple[Expr, ...]:
+def _listed(items: list[Expr], bench: CheckerContext) -> tuple[Expr, ...]:
     literals = [item for item in items if isinstance(item, Literal)]
     if len(items) <= LONG_LIST or len(literals) < len(items):
         return tuple(items)
@@ -211,7 +211,7 @@ def _listed(items: list[Expr], bench: Bench) -> tuple[Expr, ...]:
     return bench.long_lists.setdefault(found, found)
 
 
-def _text_match(node: TextMatch, place: Place, bench: Bench) -> Typed:
+def _text_match(node: TextMatch, place: ExpressionContext, bench: CheckerContext) -> Typed:
     operand, kind = resolve(node.operand, place, bench)
     span = where(node.span, place)
     if kind in (NUMBER, BOOLEAN):
@@ -221,7 +221,7 @@ def _text_match(node: TextMatch, place: Place, bench: Bench) -> Typed:
     return TextMatch(node.kind, operand, node.patterns, node.ignore_case, span), BOOLEAN
 
 
-_RESOLVERS: dict[type, Callable[[Any, Place, Bench], Typed]] = {
+_RESOLVERS: dict[type, Callable[[Any, ExpressionContext, CheckerContext], Typed]] = {
     Literal: _literal,
     Name: resolve_name,
     Unary: _unary,

@@ -23,7 +23,7 @@ Typed: TypeAlias = tuple[Expr, str]
 
 
 @dataclass(frozen=True)
-class Readable:
+class ReadableStep:
     """A step or bracket that can be read by name: the event types it may hold."""
 
     types: tuple[str, ...]
@@ -31,7 +31,7 @@ class Readable:
 
 
 @dataclass(frozen=True)
-class Place:
+class ExpressionContext:
     """Where an expression stands.
 
     `types` are those of the event at hand. `readable` are the steps it may read, `unreadable` the others and why.
@@ -42,7 +42,7 @@ class Place:
 
     types: tuple[str, ...]
     what: str
-    readable: Mapping[str, Readable] = field(default_factory=dict)
+    readable: Mapping[str, ReadableStep] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     aggregates: str | None = None
     history: bool = False
@@ -51,14 +51,14 @@ class Place:
 
 
 @dataclass
-class Bench:
+class CheckerContext:
     """The tools of one rule's check."""
 
     report: Report
     schema: Schema | None
     known_fields: frozenset[str] | None
     lets: Mapping[str, Expr]
-    resolve: Callable[[Expr, Place, Bench], Typed]
+    resolve: Callable[[Expr, ExpressionContext, CheckerContext], Typed]
     long_lists: dict[LongList, LongList] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
@@ -90,7 +90,7 @@ class TooLarge(Exception):
         self.span = span
 
 
-def where(span: Span, place: Place) -> Span:
+def where(span: Span, place: ExpressionContext) -> Span:
     return place.at or span
 
 

@@ -13,7 +13,17 @@ from enum import Enum
 from typing import Any
 
 from samovar.patterns.syntax import tree as syntax
-from samovar.patterns.syntax.tree import AggregateForm, Expr, History, Literal, Rule, Sequence, Session, Window, walk
+from samovar.patterns.syntax.tree import (
+    AggregateForm,
+    Expr,
+    History,
+    Literal,
+    Rule,
+    Sequence,
+    SessionForm,
+    Window,
+    walk,
+)
 
 # Part of the hash: raised when the same rule text comes to mean something else.
 MEANING = 1
@@ -98,7 +108,10 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
         "aggregate",
         (_BY, ("over_ms", "over_ms", _ALWAYS), ("repeat_ms", "repeat_ms", None), _BRACKETS, _HAVING),
     ),
-    syntax.Session: ("session", (_BY, ("gap_ms", "gap_ms", _ALWAYS), ("max_ms", "max_ms", None), _BRACKETS, _HAVING)),
+    syntax.SessionForm: (
+        "session",
+        (_BY, ("gap_ms", "gap_ms", _ALWAYS), ("max_ms", "max_ms", None), _BRACKETS, _HAVING),
+    ),
     syntax.Window: (
         "window",
         (_BY, ("every_ms", "every_ms", _ALWAYS), ("size_ms", "size_ms", _ALWAYS), _BRACKETS, _HAVING),
@@ -114,7 +127,7 @@ def lasting_ms(rule: Rule) -> int:
     match rule.form:
         case Sequence() as form:
             return form.maxspan_ms
-        case Session() as form:
+        case SessionForm() as form:
             return max(form.gap_ms, form.max_ms or 0)
         case Window() as form:
             return form.size_ms
@@ -127,7 +140,7 @@ def draining_ms(rule: Rule) -> int:
     after a day it is given up.
     """
     form = rule.form
-    is_open = isinstance(form, Session) and form.max_ms is None
+    is_open = isinstance(form, SessionForm) and form.max_ms is None
     return max(lasting_ms(rule), OPEN_SESSION_MS) if is_open else lasting_ms(rule)
 
 

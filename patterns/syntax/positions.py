@@ -90,7 +90,7 @@ def _escape_width(raw: str, at: int, style: str) -> int:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """A file's text, with its line table. Lines end where an editor ends them: LF, CR LF or CR."""
 
     text: str
@@ -114,7 +114,7 @@ class Fragment:
     """A text taken from a file: `places[i]` is the file's offset of its i-th character, and of its end."""
 
     text: str
-    source: Source
+    source: SourceText
     places: Sequence[int]
 
     def locate(self, start: int, end: int) -> Span:
@@ -128,4 +128,4 @@ class Fragment:
 
 def whole(text: str) -> Fragment:
     """A text that is a file by itself."""
-    return Fragment(text, Source(text), range(len(text) + 1))
+    return Fragment(text, SourceText(text), range(len(text) + 1))

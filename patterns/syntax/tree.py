@@ -280,7 +280,7 @@ class AggregateForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionForm:
     by: tuple[Key, ...]
     gap_ms: int
     max_ms: int | None
@@ -301,7 +301,7 @@ class Window:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Form: TypeAlias = Sequence | AggregateForm | Session | Window
+Form: TypeAlias = Sequence | AggregateForm | SessionForm | Window
 
 
 # ---------------------------------------------------------------- the rule file
@@ -318,7 +318,7 @@ class TestEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedMatch:
     """What a test expects of one match; what is None is not compared. `at_ms` counts as in TestEvent."""
 
     key: Mapping[str, Scalar] | None
@@ -335,7 +335,7 @@ class Expected:
 class RuleTest:
     name: str
     events: tuple[TestEvent, ...]
-    expect: tuple[Expected, ...]
+    expect: tuple[ExpectedMatch, ...]
     span: Span = field(default=NOWHERE, compare=False)
 
 

@@ -64,7 +64,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Map:
+class YamlMap:
     entries: tuple[tuple[Text, Node], ...]
     span: Span
 
@@ -75,7 +75,7 @@ class List:
     span: Span
 
 
-Node: TypeAlias = "Text | Map | List"
+Node: TypeAlias = "Text | YamlMap | List"
 
 
 def read(fragment: Fragment, report: Report) -> Node | None:
@@ -123,7 +123,7 @@ def core_value(text: str) -> Scalar:
 
 def plain_data(node: Node) -> Any:
     """The node as Python data."""
-    if isinstance(node, Map):
+    if isinstance(node, YamlMap):
         return {key.text: plain_data(value) for key, value in node.entries}
     if isinstance(node, List):
         return [plain_data(item) for item in node.items]
@@ -202,7 +202,7 @@ class _Composer:
         done = self.stack.pop()
         span = _span(self.fragment, done.start, event.end_mark.index)
         if done.is_map:
-            self._add(Map(tuple(self._entries(done.children)), span))
+            self._add(YamlMap(tuple(self._entries(done.children)), span))
         else:
             self._add(List(tuple(done.children), span))
 

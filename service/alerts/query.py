@@ -35,14 +35,14 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Found:
+class AlertResults:
     alerts: Sequence[tuple[Alert, str]]  # with their labels
     next: str | None
     total: int
     is_exact: bool
 
 
-def search(index: AlertsIndex, wanted: Search) -> Found:
+def search(index: AlertsIndex, wanted: Search) -> AlertResults:
     """Newest first, by (at, id)."""
     where, values = _where(wanted)
     total = index.ask(
@@ -59,7 +59,7 @@ def search(index: AlertsIndex, wanted: Search) -> Found:
     )
     found = [(_alert(row), row[4] or "open") for row in rows[: wanted.limit]]
     last = found[-1][0] if len(rows) > wanted.limit else None
-    return Found(
+    return AlertResults(
         found, None if last is None else f"{last.match['at']}.{last.id}", min(total, COUNTED), total <= COUNTED
     )
 

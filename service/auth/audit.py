@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from samovar import __version__
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.topology.topics import Role, audit_topic, ensure_topic
+from samovar.service.topology.topics import TopicRole, audit_topic, ensure_topic
 
 FORMAT = 1
 MAX_DETAIL = 20_000  # characters of JSON; a longer detail is cut, and says so
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditRecord:
     """One change."""
 
     at: int
@@ -50,7 +50,7 @@ def topic_of(service: str) -> str:
 
 def record(log: Log, settings: ServiceFile, who: str, what: str, detail: Mapping[str, Any]) -> None:
     """Write down a change. Durable when this returns."""
-    ensure_topic(settings, log, Role.AUDIT)
+    ensure_topic(settings, log, TopicRole.AUDIT)
     told = {"v": FORMAT, "at": int(time.time() * 1000), "who": who, "what": what, "detail": _bounded(detail)}
     value = json.dumps({**told, "version": __version__}, ensure_ascii=False, default=str).encode()
     log.append([Append(topic_of(settings.service), [(who.encode(), value)], 0)])
@@ -80,13 +80,13 @@ def _bounded(detail: Mapping[str, Any]) -> Mapping[str, Any]:
     return detail if len(text) <= MAX_DETAIL else {"cut": text[:MAX_DETAIL], "characters": len(text)}
 
 
-def entries(log: Log, settings: ServiceFile, limit: int) -> list[Entry]:
+def entries(log: Log, settings: ServiceFile, limit: int) -> list[AuditRecord]:
     """The newest changes, newest first."""
     at = TopicPartition(topic_of(settings.service), 0)
     if at.topic not in log.topics([at.topic]):
         return []
     begin, end = log.bounds([at])[at]
-    found: list[Entry] = []
+    found: list[AuditRecord] = []
     # Offsets have gaps, so that the last `limit` of them may hold fewer records: look further back until it is enough.
     back = limit * 2
     while True:
@@ -106,15 +106,15 @@ def has(log: Log, settings: ServiceFile, what: str) -> bool:
     return any(entry.what == what for entry in _read(log, at, begin, end))
 
 
-def _read(log: Log, at: TopicPartition, start: int, end: int) -> list[Entry]:
-    cursor = Cursor(log, at, start)
+def _read(log: Log, at: TopicPartition, start: int, end: int) -> list[AuditRecord]:
+    cursor = PartitionCursor(log, at, start)
     found = []
     try:
         while (records := cursor.take(end)) is not None:
             for _, value in records.pairs():
                 if value is not None:
                     raw = json.loads(value)
-                    found.append(Entry(raw["at"], raw["who"], raw["what"], raw["detail"]))
+                    found.append(AuditRecord(raw["at"], raw["who"], raw["what"], raw["detail"]))
     finally:
         cursor.close()
     return found

@@ -48,7 +48,7 @@ class _Tally:
         return found | ({"elsewhere": self.more} if self.more else {})
 
 
-class Trail:
+class AuditWriter:
     """The source of truth for what is yet to be written. Threads may share it."""
 
     def __init__(self, settings: ServiceFile, log: Log, every_s: float = EVERY_S) -> None:

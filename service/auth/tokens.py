@@ -40,8 +40,7 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
-from samovar.service.topology.topics import Role as TopicRole
-from samovar.service.topology.topics import access_topic, ensure_topic
+from samovar.service.topology.topics import TopicRole, access_topic, ensure_topic
 
 FORMAT = 1
 PREFIX = "smv_"
@@ -80,7 +79,7 @@ RIGHTS = {
 
 
 @dataclass(frozen=True)
-class Token:
+class ApiToken:
     """A token as it is kept."""
 
     name: str
@@ -95,7 +94,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Who:
+class Principal:
     """Whoever asks. Without a role they may nothing but log in."""
 
     name: str | None
@@ -109,8 +108,8 @@ class Who:
         return [right for right in RIGHTS if self.may(right)]
 
 
-NOBODY = Who(None, None)
-LOCAL = Who("local", Role.OPERATOR)  # on this machine, where there is no token at all
+NOBODY = Principal(None, None)
+LOCAL = Principal("local", Role.OPERATOR)  # on this machine, where there is no token at all
 
 
 def topic_of(service: str) -> str:
@@ -132,7 +131,7 @@ def hash_of(token: str) -> str:
 
 
 @dataclass(frozen=True)
-class Session:
+class BrowserSession:
     """A browser's login with a token, by the hash of its id. It is worth what the token is worth now."""
 
     hash: str
@@ -155,9 +154,9 @@ class Tokens:
     """All tokens and sessions as of the last record folded. Threads may share it: a change replaces the whole."""
 
     def __init__(self) -> None:
-        self._by_name: Mapping[str, Token] = {}
-        self._by_hash: Mapping[str, Token] = {}
-        self._sessions: Mapping[str, Session] = {}
+        self._by_name: Mapping[str, ApiToken] = {}
+        self._by_hash: Mapping[str, ApiToken] = {}
+        self._sessions: Mapping[str, BrowserSession] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._changed = threading.Condition()
         self.was_made = False  # a token, at any time: without one left, nobody may do anything
@@ -169,31 +168,31 @@ class Tokens:
         return len(self._by_name)
 
     @property
-    def all(self) -> list[Token]:
+    def all(self) -> list[ApiToken]:
         return sorted(self._by_name.values(), key=lambda token: token.name)
 
     @property
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[BrowserSession]:
         return list(self._sessions.values())
 
-    def get(self, name: str) -> Token | None:
+    def get(self, name: str) -> ApiToken | None:
         return self._by_name.get(name)
 
-    def named_by(self, text: str) -> Token | None:
+    def named_by(self, text: str) -> ApiToken | None:
         """The token of this text. Looked up by its hash, and compared in constant time all the same."""
         wanted = hash_of(text)
         found = self._by_hash.get(wanted)
         return found if found is not None and hmac.compare_digest(found.hash, wanted) else None
 
-    def who(self, text: str) -> Who | None:
+    def who(self, text: str) -> Principal | None:
         """Whose token this is."""
         found = self.named_by(text)
-        return None if found is None else Who(found.name, found.role)
+        return None if found is None else Principal(found.name, found.role)
 
-    def session(self, hashed: str) -> Session | None:
+    def session(self, hashed: str) -> BrowserSession | None:
         return self._sessions.get(hashed)
 
-    def token_of(self, session: Session) -> Token | None:
+    def token_of(self, session: BrowserSession) -> ApiToken | None:
         """The token that a session was opened with: none where that was removed, also where its name was used again."""
         found = self._by_name.get(session.token)
         return found if found is not None and hmac.compare_digest(found.hash, session.token_hash) else None
@@ -221,7 +220,9 @@ class Tokens:
             self._changed.notify_all()
         self.on_change()
 
-    def _take(self, name: str, value: bytes | None, tokens: dict[str, Token], sessions: dict[str, Session]) -> None:
+    def _take(
+        self, name: str, value: bytes | None, tokens: dict[str, ApiToken], sessions: dict[str, BrowserSession]
+    ) -> None:
         if name == MASK:
             self.mask_secret = self.mask_secret if value is None else bytes.fromhex(json.loads(value)["secret"])
         elif name.startswith(SESSION):
@@ -230,7 +231,7 @@ class Tokens:
                 sessions.pop(hashed, None)
             elif hashed not in self._ended:
                 raw = _known(json.loads(value))
-                found = Session(hashed, raw["token"], raw["token_hash"], int(raw["at"]), int(raw["seen"]))
+                found = BrowserSession(hashed, raw["token"], raw["token_hash"], int(raw["at"]), int(raw["seen"]))
                 sessions[hashed] = max(sessions.get(hashed, found), found, key=lambda each: each.seen)
         else:
             self.was_made = True  # also where it is a token no more, or one that only a newer version can read
@@ -241,7 +242,7 @@ class Tokens:
             else:
                 tokens[name] = _unpacked(value)
 
-    def _put(self, tokens: Mapping[str, Token], sessions: Mapping[str, Session]) -> None:
+    def _put(self, tokens: Mapping[str, ApiToken], sessions: Mapping[str, BrowserSession]) -> None:
         self._by_name, self._sessions = tokens, sessions
         self._by_hash = {token.hash: token for token in tokens.values()}
 
@@ -281,9 +282,9 @@ def _known(raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def _unpacked(value: bytes) -> Token:
+def _unpacked(value: bytes) -> ApiToken:
     raw = _known(json.loads(value))
-    return Token(raw["name"], role_of(raw["role"]), str(raw["hash"]), raw["at"], raw["by"])
+    return ApiToken(raw["name"], role_of(raw["role"]), str(raw["hash"]), raw["at"], raw["by"])
 
 
 def load_tokens(log: Log, service: str) -> Tokens:

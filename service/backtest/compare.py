@@ -14,24 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.service.backtest.current import CONFIRMED, FALSE_ALARM
-from samovar.service.backtest.finds import Rows
+from samovar.service.backtest.finds import MatchColumns
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRows:
     """Rows of both sides. `same` has as many on one side as alerts that are there again, moved ones too."""
 
-    new: Rows
-    gone: Rows
+    new: MatchColumns
+    gone: MatchColumns
     same: int
     moved: int
     ahead: int  # matches where the service has not come yet
-    kept: Rows  # of the service's alerts, those that are there again
+    kept: MatchColumns  # of the service's alerts, those that are there again
 
 
-def compare(found: Rows, current: Rows, horizons: Mapping[int, int] | None) -> Compared:
+def compare(found: MatchColumns, current: MatchColumns, horizons: Mapping[int, int] | None) -> ComparedRows:
     """Without horizons the service never ran, and everything is ahead of it."""
     behind = _behind(found, horizons)
     ahead = int((~behind).sum())
@@ -42,7 +42,7 @@ def compare(found: Rows, current: Rows, horizons: Mapping[int, int] | None) -> C
     moved_left, moved_right = _meeting(left, right)
     gone_places = np.zeros(len(current), bool)
     gone_places[np.flatnonzero(~exact_current)[~moved_right]] = True
-    return Compared(
+    return ComparedRows(
         new=left.where(~moved_left),
         gone=current.where(gone_places),
         same=int(exact_found.sum()) + int(moved_left.sum()),
@@ -52,7 +52,7 @@ def compare(found: Rows, current: Rows, horizons: Mapping[int, int] | None) -> C
     )
 
 
-def _behind(rows: Rows, horizons: Mapping[int, int] | None) -> Mask:
+def _behind(rows: MatchColumns, horizons: Mapping[int, int] | None) -> Mask:
     """Which rows the service must have seen. Of a row with no partition, the one that is furthest counts."""
     if not horizons:
         return np.zeros(len(rows), bool)
@@ -64,7 +64,7 @@ def _behind(rows: Rows, horizons: Mapping[int, int] | None) -> Mask:
     return behind
 
 
-def _meeting(left: Rows, right: Rows) -> tuple[Mask, Mask]:
+def _meeting(left: MatchColumns, right: MatchColumns) -> tuple[Mask, Mask]:
     """Rows of one key whose stretches of time meet, each with at most one of the other side, the earliest first."""
     taken_left, taken_right = np.zeros(len(left), bool), np.zeros(len(right), bool)
     others = _by_key_and_time(right)
@@ -78,7 +78,7 @@ def _meeting(left: Rows, right: Rows) -> tuple[Mask, Mask]:
     return taken_left, taken_right
 
 
-def _by_key_and_time(rows: Rows) -> list[tuple[int, int, int, int]]:
+def _by_key_and_time(rows: MatchColumns) -> list[tuple[int, int, int, int]]:
     order = np.lexsort((rows["at"], rows["key"]))
     columns = [rows[name][order].tolist() for name in ("key", "at", "start")]
     return list(zip(*columns, order.tolist(), strict=True))
@@ -113,7 +113,7 @@ class Marks:
         return _share(self.confirmed_kept, self.confirmed)
 
 
-def marks_of(compared: Compared) -> Marks:
+def marks_of(compared: ComparedRows) -> Marks:
     kept, gone = compared.kept["mark"], compared.gone["mark"]
     confirmed, alarms = (int((kept == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
     lost, avoided = (int((gone == label).sum()) for label in (CONFIRMED, FALSE_ALARM))

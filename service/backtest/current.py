@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.service.backtest.finds import Finds, hashed
-from samovar.service.backtest.fold import Found
+from samovar.service.backtest.fold import FoldedMatch
 from samovar.service.config.models import ServiceFile
 
 TAIL = 2_000  # records of a changelog that are looked at for its last position, then ten times as many, and so on
@@ -52,7 +52,7 @@ def read_current(
         versions[alert["version"]] = versions.get(alert["version"], 0) + 1
         partition = _partition(alert) if rule in apart else -1
         mark = labels.get(alert["id"], UNLABELLED)
-        current.finds.add(Found(rule, partition, key, alert["start"], alert["at"], line), mark)
+        current.finds.add(FoldedMatch(rule, partition, key, alert["start"], alert["at"], line), mark)
     return current
 
 
@@ -120,7 +120,7 @@ def read_topic(log: Log, topic: str, from_ms: int | None = None) -> Iterator[Rec
 def read_between(log: Log, at: TopicPartition, start: int, end: int) -> Iterator[Records]:
     if start >= end:
         return
-    cursor = Cursor(log, at, start)
+    cursor = PartitionCursor(log, at, start)
     try:
         while (records := cursor.take(end)) is not None:
             yield records

@@ -9,7 +9,7 @@ from typing import Any
 from samovar.changelog.log import Log, TopicPartition
 from samovar.service.backtest.current import read_between
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.read import Record, field, readable_by, rows
+from samovar.service.query.read import TopicRecord, field, readable_by, rows
 
 EVENTS_SHOWN = 8  # of one match
 
@@ -57,7 +57,7 @@ def with_events(log: Log, settings: ServiceFile, matches: Iterable[Mapping[str, 
         yield Example(match, tuple(events), len(places))
 
 
-def _record(log: Log, at: TopicPartition, offset: int) -> Record | None:
+def _record(log: Log, at: TopicPartition, offset: int) -> TopicRecord | None:
     begin, end = log.bounds([at])[at]
     if not begin <= offset < end:
         return None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.native.kernel import Int64s
-from samovar.service.backtest.fold import Found
+from samovar.service.backtest.fold import FoldedMatch
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -28,7 +28,7 @@ class Finds:
         self._columns: dict[str, dict[str, array[int]]] = {}
         self._end = 0
 
-    def add(self, found: Found, mark: int = 0) -> None:
+    def add(self, found: FoldedMatch, mark: int = 0) -> None:
         """Put a match by. `mark` is whatever the caller wants to know of it later."""
         columns = self._columns.get(found.rule)
         if columns is None:
@@ -40,8 +40,8 @@ class Finds:
         self._lines.write(len(found.line).to_bytes(4, "big") + found.line)
         self._end += 4 + len(found.line)
 
-    def of(self, rule: str) -> Rows:
-        return Rows({name: _array(self._columns.get(rule, {}).get(name)) for name in COLUMNS}, self)
+    def of(self, rule: str) -> MatchColumns:
+        return MatchColumns({name: _array(self._columns.get(rule, {}).get(name)) for name in COLUMNS}, self)
 
     def line(self, place: int) -> dict[str, Any]:
         """A match as it was, by its place."""
@@ -55,7 +55,7 @@ class Finds:
         self._lines.close()
 
 
-class Rows:
+class MatchColumns:
     """The matches of one rule as columns: `key` and `moment` (key and time of detection) are hashes."""
 
     def __init__(self, columns: dict[str, Int64s], finds: Finds) -> None:
@@ -68,10 +68,10 @@ class Rows:
     def __getitem__(self, column: str) -> Int64s:
         return self._columns[column]
 
-    def where(self, rows: NDArray[np.bool_]) -> Rows:
-        return Rows({name: column[rows] for name, column in self._columns.items()}, self._finds)
+    def where(self, rows: NDArray[np.bool_]) -> MatchColumns:
+        return MatchColumns({name: column[rows] for name, column in self._columns.items()}, self._finds)
 
-    def between(self, start_ms: int, end_ms: int) -> Rows:
+    def between(self, start_ms: int, end_ms: int) -> MatchColumns:
         return self.where((self["at"] >= start_ms) & (self["at"] < end_ms))
 
     def lines(self, most: int) -> Iterator[dict[str, Any]]:

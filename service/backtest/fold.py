@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from samovar.changelog.formats.journal import Entry, standing
+from samovar.changelog.formats.journal import JournalEntry, standing
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.matcher import Matches
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.backtest.lanes import Lane, Seen, Stretch, merged
+from samovar.service.backtest.lanes import Lane, OffsetSpan, PartitionCounts, merged
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.plans import input_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.tasks.model.plan import OutputTopics, Plan
 from samovar.tasks.replay.rebuild import journal_of
-from samovar.tasks.rules.state_cache import Residence
+from samovar.tasks.rules.state_cache import StateCache
 
 STATE_BYTES = 1 << 30  # of states in memory; beyond it they go to a store on disk
 LOOK_EVERY = 500_000  # events between two looks at that
@@ -41,7 +41,7 @@ class Fold:
 
     rules: tuple[Rule, ...]
     streams: tuple[str, ...]
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[OffsetSpan, ...]
     until_ms: int
     state_bytes: int = STATE_BYTES
     placed_in: int = 1  # partitions among which keys are placed, where one partition alone is folded
@@ -56,7 +56,7 @@ class Fold:
         return self.stretches[0].partition if len(self.stretches) == 1 else -1
 
 
-class Found(NamedTuple):
+class FoldedMatch(NamedTuple):
     """A match as it is compared, and its line of JSON."""
 
     rule: str
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 class Tally:
     """What folds met on their way. Where several read the same partition, it counts once."""
 
-    seen: dict[tuple[str, int], Seen] = field(default_factory=dict)  # by stream and partition
+    seen: dict[tuple[str, int], PartitionCounts] = field(default_factory=dict)  # by stream and partition
     largest: int = NO_TIME  # event time
     dropped: dict[str, int] = field(default_factory=dict)  # by rule: partial matches and events beyond a limit
     no_key: dict[str, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Tally:
     def late(self) -> int:
         return sum(each.late for each in self.seen.values())
 
-    def see(self, place: tuple[str, int], seen: Seen) -> None:
+    def see(self, place: tuple[str, int], seen: PartitionCounts) -> None:
         self.seen[place] = max(seen, self.seen.get(place, seen), key=lambda each: each.records)
 
     def add(self, other: Tally) -> None:
@@ -105,7 +105,7 @@ class Tally:
 
 def run_fold(
     settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents = lambda _: None
-) -> Iterator[Found]:
+) -> Iterator[FoldedMatch]:
     """All matches of a fold, in order of event time; what else it met is added to the tally."""
     plan = plan_of(settings, fold)
     lanes = [Lane(log, plan, each, _entries(log, plan, each.partition), fold.until_ms) for each in fold.stretches]
@@ -135,7 +135,7 @@ def plan_of(settings: ServiceFile, fold: Fold) -> Plan:
     return Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
 
 
-def _entries(log: Log, plan: Plan, partition: int) -> Sequence[Entry]:
+def _entries(log: Log, plan: Plan, partition: int) -> Sequence[JournalEntry]:
     """The journal of the main stage, which knows every stream; none where the service never ran."""
     if not log.topics([plan.topics.journal]):
         return ()
@@ -147,10 +147,10 @@ def _entries(log: Log, plan: Plan, partition: int) -> Sequence[Entry]:
         return ()
 
 
-def _found(matches: Matches, partition: int) -> Iterator[Found]:
+def _found(matches: Matches, partition: int) -> Iterator[FoldedMatch]:
     for key, line in matches.records() if len(matches) else ():
         match: dict[str, Any] = json.loads(line)
-        yield Found(match["rule"], partition, key, match["start"], match["at"], line)
+        yield FoldedMatch(match["rule"], partition, key, match["start"], match["at"], line)
 
 
 # ---------------------------------------------------------------- states, in memory and beyond
@@ -162,7 +162,7 @@ class _States:
     def __init__(self, plan: Plan, fold: Fold, folder: Path) -> None:
         self.plan, self.folder, self.limit = plan, folder, fold.state_bytes
         self.topics = [spec.origin for spec in plan.inputs]
-        self.residence = Residence(plan, MemoryStore(), self.topics)
+        self.residence = StateCache(plan, MemoryStore(), self.topics)
         self.store: RocksStore | None = None
         self.gone = Tally()
         self._since_look = 0

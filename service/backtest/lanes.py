@@ -11,21 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samovar.changelog.cursors import Cursor
-from samovar.changelog.formats.journal import SCHEMA, Entry
+from samovar.changelog.cursors import PartitionCursor
+from samovar.changelog.formats.journal import SCHEMA, JournalEntry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.native.kernel import Batch, Int64s
 from samovar.patterns.engine.matcher import END_OF_TIME
 from samovar.patterns.engine.order import Buffer, release
 from samovar.tasks.input.placement import checked_streams
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Plan
 
 TIME_ENTRIES = ("advance", "silent", "joined")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OffsetSpan:
     """What is read of one partition: offsets by stream."""
 
     partition: int
@@ -38,34 +38,36 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PartitionCounts:
     """What was met in one partition of one stream. Nothing is passed over without being counted."""
 
     records: int = 0
     dead: int = 0
     late: int = 0
 
-    def __add__(self, other: Seen) -> Seen:
-        return Seen(self.records + other.records, self.dead + other.dead, self.late + other.late)
+    def __add__(self, other: PartitionCounts) -> PartitionCounts:
+        return PartitionCounts(self.records + other.records, self.dead + other.dead, self.late + other.late)
 
 
 class Lane:
     """A partition on its way through history. The source of truth for how far it is."""
 
-    def __init__(self, log: Log, plan: Plan, stretch: Stretch, entries: Sequence[Entry], until_ms: int) -> None:
+    def __init__(
+        self, log: Log, plan: Plan, stretch: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int
+    ) -> None:
         self.log, self.stretch, self.until_ms = log, stretch, until_ms
-        self.intake = Intake(plan.inputs, plan.fields, stretch.partition)
+        self.intake = StreamSource(plan.inputs, plan.fields, stretch.partition)
         self.intake.replay()
         self.intake.check_places(checked_streams(plan), None)  # as the live task puts such records aside
         self.watermark = self.intake.watermark
-        self.counts = {stream: Seen() for stream in self.intake.sources}
+        self.counts = {stream: PartitionCounts() for stream in self.intake.sources}
         self._entries = [entry for entry in entries if self._matters(entry)]
-        self._cursors: dict[str, Cursor] = {}
+        self._cursors: dict[str, PartitionCursor] = {}
         self._ended: set[str] = set()
         for stream, source in self.intake.sources.items():
             source.next = stretch.start[stream]
 
-    def _matters(self, entry: Entry) -> bool:
+    def _matters(self, entry: JournalEntry) -> bool:
         if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.intake.sources:
             return False
         start, stop = self.stretch.start, self.stretch.stop
@@ -101,7 +103,7 @@ class Lane:
             records = self._cursor(stream).take(left[stream])
             if records is not None:
                 fed = self.intake.feed(records)
-                self.counts[stream] += Seen(len(records), len(fed.dead), len(fed.late))
+                self.counts[stream] += PartitionCounts(len(records), len(fed.dead), len(fed.late))
                 yield self._moved(fed.ordered.released)
                 continue
             self.intake.sources[stream].next = max(self.intake.sources[stream].next, left.pop(stream))
@@ -109,11 +111,11 @@ class Lane:
                 self._ended.add(stream)
                 yield self._moved(self.intake.apply(self._entry("silent", stream)).released)
 
-    def _cursor(self, stream: str) -> Cursor:
+    def _cursor(self, stream: str) -> PartitionCursor:
         if stream not in self._cursors:
             source = self.intake.sources[stream]
             at = TopicPartition(source.spec.topic, self.stretch.partition)
-            self._cursors[stream] = Cursor(self.log, at, source.next)
+            self._cursors[stream] = PartitionCursor(self.log, at, source.next)
         return self._cursors[stream]
 
     def _moved(self, released: Batch) -> Batch:
@@ -129,8 +131,8 @@ class Lane:
         self.watermark = END_OF_TIME
         return release(buffer).released
 
-    def _entry(self, kind: str, stream: str) -> Entry:
-        return Entry(kind, self.intake.journaled, self.intake.nexts(), None, {"stream": stream})
+    def _entry(self, kind: str, stream: str) -> JournalEntry:
+        return JournalEntry(kind, self.intake.journaled, self.intake.nexts(), None, {"stream": stream})
 
     def close(self) -> None:
         for cursor in self._cursors.values():

@@ -13,7 +13,7 @@ from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.semantics.versioning import lasting_ms
 from samovar.patterns.syntax.findings import Finding, render
-from samovar.patterns.syntax.tree import Expr, History, Overlap, Rule, Session, walk
+from samovar.patterns.syntax.tree import Expr, History, Overlap, Rule, SessionForm, walk
 from samovar.patterns.syntax.tree import Sequence as SequenceForm
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.ruleset import BadRules, check_types, lists_of, schema_of
@@ -126,7 +126,7 @@ def warm_up_ms(rule: Rule) -> int:
     """
     histories = (part.span_ms for each in _expressions(rule) for part in walk(each) if isinstance(part, History))
     span = lasting_ms(rule)
-    if isinstance(rule.form, Session):
+    if isinstance(rule.form, SessionForm):
         span = max(span, 24 * 3_600_000)
     return 2 * span + max(histories, default=0) + (rule.suppress_ms or 0)
 

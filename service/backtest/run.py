@@ -26,12 +26,12 @@ from samovar.patterns.engine.matcher import END_OF_TIME
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.backtest.compare import Compared, Marks, compare, marks_of
+from samovar.service.backtest.compare import ComparedRows, Marks, compare, marks_of
 from samovar.service.backtest.current import Current, Reached, reached, read_current
 from samovar.service.backtest.examples import Example, with_events
-from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, Rows
-from samovar.service.backtest.fold import STATE_BYTES, Fold, Found, Tally, run_fold
-from samovar.service.backtest.lanes import Stretch
+from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchColumns
+from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, run_fold
+from samovar.service.backtest.lanes import OffsetSpan
 from samovar.service.backtest.rules import ANY, Group, grouped, load_rules, warm_up_ms, with_any
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.rule_registry import with_rulebook
@@ -43,11 +43,11 @@ FEW_DAYS = 3  # so few are shown by the hour
 
 OnProgress: TypeAlias = Callable[[int, int], None]  # records read, and of how many
 # Runs folds, and says how many records it has read and what it met. The local engine, or Spark's.
-Engine: TypeAlias = Callable[[ServiceFile, Log, Sequence[Fold], Tally, Callable[[int], None]], Iterator[Found]]
+Engine: TypeAlias = Callable[[ServiceFile, Log, Sequence[Fold], Tally, Callable[[int], None]], Iterator[FoldedMatch]]
 
 
 @dataclass(frozen=True)
-class Count:
+class TimeBucket:
     """Alerts of a stretch of time that begins here."""
 
     start_ms: int
@@ -63,10 +63,10 @@ class RuleResult:
     version: str
     found: int
     current: int
-    compared: Compared | None  # None: the service has no rule of this name
+    compared: ComparedRows | None  # None: the service has no rule of this name
     versions: Mapping[str, int]
-    days: tuple[Count, ...]  # in UTC
-    hours: tuple[Count, ...]  # only where there are few days
+    days: tuple[TimeBucket, ...]  # in UTC
+    hours: tuple[TimeBucket, ...]  # only where there are few days
     marks: Marks | None
     any_more: int | None  # None: it is no sequence, or has `overlap=any` already
     any_dropped: int
@@ -105,7 +105,7 @@ class RuleResult:
         }
 
 
-def _count_json(count: Count) -> dict[str, Any]:
+def _count_json(count: TimeBucket) -> dict[str, Any]:
     return {"day": iso_time(count.start_ms)[:10], "found": count.found, "current": count.current}
 
 
@@ -153,7 +153,7 @@ class Backtest:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BacktestOptions:
     """How to run a backtest, beyond what it is of."""
 
     overlap_any: bool = True
@@ -170,10 +170,10 @@ def backtest(
     from_ms: int | None,
     to_ms: int | None,
     on_progress: OnProgress = lambda _done, _total: None,
-    asked: Asked | None = None,
+    asked: BacktestOptions | None = None,
 ) -> Backtest:
     """Run rules (files, folders, texts) over history, in event time from one moment up to, not including, another."""
-    asked = asked or Asked()
+    asked = asked or BacktestOptions()
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise Refused("backtest-times", "it would begin after it ends", "Give --from an earlier time than --to.")
     begun = time.monotonic()
@@ -190,7 +190,7 @@ class _Running:
     rules: tuple[Rule, ...]
     from_ms: int | None
     to_ms: int | None
-    asked: Asked
+    asked: BacktestOptions
     tally: Tally = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
 
@@ -243,7 +243,7 @@ class _Running:
         for part in [(each,) for each in stretches] if group.apart else [stretches]:
             yield Fold(rules, group.streams, part, until_ms, self.asked.state_bytes, placed_in)
 
-    def _stretch(self, group: Group, partition: int) -> Stretch:
+    def _stretch(self, group: Group, partition: int) -> OffsetSpan:
         start, stop = {}, {}
         for stream in group.streams:
             at = TopicPartition(self.settings.streams[stream].topic, partition)
@@ -252,7 +252,7 @@ class _Running:
             stop[stream] = bounds.end
             if self.from_ms is not None and start[stream] == bounds.begin > 0:
                 self.notes.append(f"{at} begins at offset {bounds.begin:,}: what was before is no more there")
-        return Stretch(partition, start, stop)
+        return OffsetSpan(partition, start, stop)
 
     def _first_offset(self, group: Group, stream: str, at: TopicPartition, begin: int) -> int:
         """No event after it is missed: event time is ahead of the log's by a bounded amount."""
@@ -303,10 +303,10 @@ class _Running:
         self,
         rule: Rule,
         version: str,
-        found: Rows,
-        before: Rows,
-        variant: Rows,
-        compared: Compared | None,
+        found: MatchColumns,
+        before: MatchColumns,
+        variant: MatchColumns,
+        compared: ComparedRows | None,
         current: Current,
     ) -> RuleResult:
         more = variant.where(_not_in(variant, found)) if _has_variant(rule, self.asked) else None
@@ -342,20 +342,20 @@ class _Running:
 
 def run_here(
     settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, on_events: Callable[[int], None]
-) -> Iterator[Found]:
+) -> Iterator[FoldedMatch]:
     """The local engine: one fold after the other."""
     for fold in folds:
         yield from run_fold(settings, log, fold, tally, on_events)
 
 
-def _has_variant(rule: Rule, asked: Asked) -> bool:
+def _has_variant(rule: Rule, asked: BacktestOptions) -> bool:
     return asked.overlap_any and len(with_any([rule])) > 1
 
 
-def _not_in(rows: Rows, others: Rows) -> NDArray[np.bool_]:
+def _not_in(rows: MatchColumns, others: MatchColumns) -> NDArray[np.bool_]:
     return ~np.isin(rows["moment"], others["moment"])
 
 
-def _counts(found: Rows, current: Rows, every_ms: int) -> tuple[Count, ...]:
+def _counts(found: MatchColumns, current: MatchColumns, every_ms: int) -> tuple[TimeBucket, ...]:
     here, there = found.counts(every_ms), current.counts(every_ms)
-    return tuple(Count(start, here.get(start, 0), there.get(start, 0)) for start in sorted({*here, *there}))
+    return tuple(TimeBucket(start, here.get(start, 0), there.get(start, 0)) for start in sorted({*here, *there}))

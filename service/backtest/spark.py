@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.spark.connector_log import Feed, Range, fed_log
-from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
+from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import OnProgress, Ticker
-from samovar.changelog.spark.session import Session
-from samovar.service.backtest.fold import Fold, Found, Tally, run_fold
+from samovar.changelog.spark.session import OpenSession
+from samovar.service.backtest.fold import Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.run import Engine
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.jobs import refuse_away
@@ -27,7 +27,7 @@ CHUNK = 20_000  # matches that are packed together
 
 
 @dataclass(frozen=True)
-class Part:
+class BacktestPart:
     """One task's work."""
 
     settings: ServiceFile
@@ -35,27 +35,27 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Made:
+class BacktestPartResult:
     """What came of it. A chunk is a list of matches, pickled and zipped."""
 
     chunks: tuple[bytes, ...]
     tally: Tally
 
 
-def engine_on(session: Callable[[], Session], on_progress: OnProgress) -> Engine:
+def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> Engine:
     """Runs folds on a session, which is asked for when it is needed: it starts while rules are loaded and checked."""
 
     def run(
         settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
-    ) -> Iterator[Found]:
+    ) -> Iterator[FoldedMatch]:
         refuse_away(settings, session())
         total = sum(fold.records for fold in folds)
-        parts = [Reading(Part(settings, fold), _ranges(settings, fold)) for fold in folds]
+        parts = [PartRanges(BacktestPart(settings, fold), _ranges(settings, fold)) for fold in folds]
         kafka = kafka_of(settings)
         for made in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
             tally.add(made.tally)
             for chunk in made.chunks:
-                yield from (Found(*row) for row in pickle.loads(zlib.decompress(chunk)))  # noqa: S301 - our executors'
+                yield from (FoldedMatch(*row) for row in pickle.loads(zlib.decompress(chunk)))  # noqa: S301 - our executors'
 
     return run
 
@@ -69,7 +69,7 @@ def _ranges(settings: ServiceFile, fold: Fold) -> tuple[Range, ...]:
     )
 
 
-def do_fold(part: Part, tick: Ticker, feed: Feed | None) -> Made:
+def do_fold(part: BacktestPart, tick: Ticker, feed: SparkFeed | None) -> BacktestPartResult:
     """On an executor: run one fold."""
     tally, read = Tally(), 0
     chunks: list[bytes] = []
@@ -93,4 +93,4 @@ def do_fold(part: Part, tick: Ticker, feed: Feed | None) -> Made:
                 pack()
     pack()
     tick(read, last=True)
-    return Made(tuple(chunks), tally)
+    return BacktestPartResult(tuple(chunks), tally)

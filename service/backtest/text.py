@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from samovar.common.texts import counted
 from samovar.service.backtest.report import percent, sentence, short_time
-from samovar.service.backtest.run import Backtest, Count, RuleResult
+from samovar.service.backtest.run import Backtest, RuleResult, TimeBucket
 
 DAYS_SHOWN = 14
 
@@ -54,7 +54,7 @@ def _of_rule(result: RuleResult) -> Iterator[str]:
             yield f"  {kind.replace('_', '=')}: {key} at {short_time(match['at'])}{said}"
 
 
-def _of_days(days: Sequence[Count], *, compared: bool) -> Iterator[str]:
+def _of_days(days: Sequence[TimeBucket], *, compared: bool) -> Iterator[str]:
     if not days:
         return
     yield "  day            found" + ("      now" if compared else "")

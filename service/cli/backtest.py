@@ -15,7 +15,7 @@ from samovar.service.cli.service import Json
 from samovar.service.cli.spark import Engine, Master, refuse_engine
 
 if TYPE_CHECKING:
-    from samovar.service.backtest.run import Asked, Backtest
+    from samovar.service.backtest.run import Backtest, BacktestOptions
 
 BACKTEST_HELP = """Run rules over the history of a service's inputs, and compare with what the service found.
 
@@ -48,12 +48,12 @@ def rules_backtest(
     pii: Annotated[bool, typer.Option("--pii", help="Also values of fields that are marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
-    from samovar.service.backtest.run import Asked
+    from samovar.service.backtest.run import BacktestOptions
     from samovar.service.topology.ruleset import BadRules
 
     refuse_engine(engine, master)
     from_ms, to_ms = _moment("--from", start), _moment("--to", stop)
-    asked = Asked(overlap_any=overlap_any, examples=examples, engine=engine)
+    asked = BacktestOptions(overlap_any=overlap_any, examples=examples, engine=engine)
     with told():
         try:
             run = _run if engine == "local" else partial(_run_on_spark, master)
@@ -76,7 +76,7 @@ def _moment(option: str, text: str | None) -> int | None:
 
 
 def _run(
-    rules: list[str], config: Path, from_ms: int | None, to_ms: int | None, asked: Asked, *, quiet: bool
+    rules: list[str], config: Path, from_ms: int | None, to_ms: int | None, asked: BacktestOptions, *, quiet: bool
 ) -> Backtest:
     from samovar.common.progress import Progress
     from samovar.service.backtest.run import backtest
@@ -101,7 +101,7 @@ def _run_on_spark(
     config: Path,
     from_ms: int | None,
     to_ms: int | None,
-    asked: Asked,
+    asked: BacktestOptions,
     *,
     quiet: bool,
 ) -> Backtest:
@@ -110,13 +110,13 @@ def _run_on_spark(
     from samovar.service.backtest.run import backtest
     from samovar.service.backtest.spark import engine_on
     from samovar.service.config.loading import load_service
-    from samovar.service.spark.progress import Showing
+    from samovar.service.spark.progress import ProgressDisplay
     from samovar.service.spark.session import starting_for
     from samovar.service.topology.logs import opened
 
     settings = load_service(config)
     with (
-        Showing(sys.stderr, as_json=quiet) as showing,
+        ProgressDisplay(sys.stderr, as_json=quiet) as showing,
         starting_for(settings, "samovar rules backtest", master, showing.say) as start,
         opened(settings) as log,
     ):

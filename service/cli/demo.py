@@ -55,10 +55,10 @@ def demo(
     with told():
         from rich.console import Console
 
-        from samovar.service.offline.demo import Options, on_broker
+        from samovar.service.offline.demo import DemoOptions, on_broker
         from samovar.service.offline.demo import demo as run
 
-        options = Options(folder, rate, seconds, http)
+        options = DemoOptions(folder, rate, seconds, http)
         console = Console()
         if not kafka:
             raise typer.Exit(run(console, options))
@@ -85,12 +85,12 @@ def traffic(
 
     with nothing_begun(), told():
         from samovar.service.config.loading import load_service
-        from samovar.service.offline.traffic import Run, Wanted
+        from samovar.service.offline.traffic import TrafficRequest, TrafficRun
         from samovar.service.topology.logs import opened
 
         settings = load_service(config, flags=set_ or ())
         with opened(settings) as log:
-            run = Run(settings, log, Wanted(rate, backfill_ms, seed, keys, for_ms), sys.stderr)
+            run = TrafficRun(settings, log, TrafficRequest(rate, backfill_ms, seed, keys, for_ms), sys.stderr)
             with stopping(run.stop, run.stop):
                 written = run.run()
     if json:

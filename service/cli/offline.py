@@ -49,12 +49,12 @@ def match(
     json_: Annotated[bool, typer.Option("--json", help="JSON output (of matches: always).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No warnings, progress and summary.")] = False,
 ) -> None:
-    from samovar.service.offline.match import Options
+    from samovar.service.offline.match import MatchRunOptions
     from samovar.service.offline.match import match as run
 
     if len(paths) < 2:
         raise typer.BadParameter("give at least one rule file and, last, the events", param_hint="RULE... EVENTS")
-    options = Options(
+    options = MatchRunOptions(
         slack_ms=None if slack is None else milliseconds("--slack", slack),
         flush=not no_flush,
         type_field=type_field,

@@ -13,7 +13,7 @@ from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
 
 if TYPE_CHECKING:
-    from samovar.changelog.formats.redrives import Place
+    from samovar.changelog.formats.redrives import LetterPlace
 
 STATUS_HELP = """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
 
@@ -134,7 +134,7 @@ def dlq_show(
 ) -> None:
     from samovar.service.auth.audit import record_reading
     from samovar.service.config.loading import load_service
-    from samovar.service.recovery.dead_letters import Summary, Wanted, hidden, letter_lines, letters_of
+    from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
     from samovar.service.topology.logs import opened
 
     summary, shown = Summary.empty(), []
@@ -143,7 +143,7 @@ def dlq_show(
         with opened(settings) as log:
             if pii:
                 record_reading(log, settings, "dlq show --pii", {"reasons": reason or [], "from": start})
-            for letter in letters_of(settings, log, Wanted(tuple(reason or ()), start=start)):
+            for letter in letters_of(settings, log, LetterFilter(tuple(reason or ()), start=start)):
                 summary.add(letter)
                 if summary.total > limit:
                     continue
@@ -179,12 +179,12 @@ def dlq_redrive(
 
     from samovar.common.progress import Progress
     from samovar.service.config.loading import load_service
-    from samovar.service.recovery.dead_letters import Wanted
+    from samovar.service.recovery.dead_letters import LetterFilter
     from samovar.service.recovery.redrive import alone, plan_redrive, redrive
     from samovar.service.topology.logs import opened
 
     screen = sys.stderr if json else sys.stdout
-    wanted = Wanted(tuple(reason or ()), tuple(_place(each) for each in offset or ()))
+    wanted = LetterFilter(tuple(reason or ()), tuple(_place(each) for each in offset or ()))
     done = 0
     with told():
         settings = load_service(config)
@@ -201,13 +201,13 @@ def dlq_redrive(
         print(jsonlib.dumps({"plan": plan.data(), "dry_run": dry_run, "redriven": done}))
 
 
-def _place(text: str) -> Place:
-    from samovar.changelog.formats.redrives import Place
+def _place(text: str) -> LetterPlace:
+    from samovar.changelog.formats.redrives import LetterPlace
 
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter(f"`{text}` is no letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset")
-    return Place(int(partition), int(offset))
+    return LetterPlace(int(partition), int(offset))
 
 
 # ---------------------------------------------------------------- rewind

@@ -332,9 +332,9 @@ def _lists(
 
 def _do(config: Path, look: object, by: tuple[str | None, str], *, dry_run: bool, yes: bool, json: bool) -> int:
     """Look, show, ask, write."""
-    from samovar.service.cli.publishing import Doing, do
+    from samovar.service.cli.publishing import ChangeRequest, do
 
-    doing = Doing(by[0], by[1], dry_run=dry_run, yes=yes, json=json, ask=_asked)
+    doing = ChangeRequest(by[0], by[1], dry_run=dry_run, yes=yes, json=json, ask=_asked)
     return do(config, look, doing, sys.stdout)  # type: ignore[arg-type] # its types are heavy to import
 
 

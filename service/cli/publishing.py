@@ -25,7 +25,7 @@ from samovar.service.rules.change_plan import ChangePlan
 from samovar.service.rules.lists import show as show_lists
 from samovar.service.rules.publishing import commit
 from samovar.service.topology.logs import opened
-from samovar.service.topology.rule_registry import Rulebook, RuleEntry, read_rulebook, with_rulebook
+from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, read_rulebook, with_rulebook
 from samovar.service.topology.ruleset import lists_of
 
 Looking: TypeAlias = Callable[[ServiceFile, Log], ChangePlan]
@@ -33,7 +33,7 @@ UNCONFIRMED = 1
 
 
 @dataclass(frozen=True)
-class Doing:
+class ChangeRequest:
     """How a change is to be made. `ask` is whether the person wants it, who sees it."""
 
     author: str | None
@@ -44,7 +44,7 @@ class Doing:
     ask: Callable[[ChangePlan], bool]
 
 
-def do(config: Path, look: Looking, doing: Doing, out: IO[str]) -> int:
+def do(config: Path, look: Looking, doing: ChangeRequest, out: IO[str]) -> int:
     """Look, show, ask, write."""
     settings = load_service(config)
     with opened(settings) as log:
@@ -64,7 +64,7 @@ def do(config: Path, look: Looking, doing: Doing, out: IO[str]) -> int:
     return 0 if is_wanted or doing.dry_run or doing.json else UNCONFIRMED
 
 
-def is_confirmed(doing: Doing, plan: ChangePlan) -> bool:
+def is_confirmed(doing: ChangeRequest, plan: ChangePlan) -> bool:
     """Whether a change is to be written: somebody said `--yes`, or says so now. A document alone is only a plan, and
     where nobody can be asked, nothing is taken for a yes.
     """
@@ -178,7 +178,7 @@ def history_json(settings: ServiceFile, log: Log, name: str | None) -> str:
     return jsons.dumps({"change": book.change, "entries": entries}, indent=2, ensure_ascii=False)
 
 
-def _effect_json(book: Rulebook, entry: RuleEntry) -> dict[str, Any]:
+def _effect_json(book: RuleRegistry, entry: RuleEntry) -> dict[str, Any]:
     found = book.took_effect(entry.name, entry.number)
     where = None if found is None else {str(partition): dict(inputs) for partition, inputs in found.items()}
     return {**entry.to_json(), "took_effect": where}
@@ -198,7 +198,7 @@ def history_text(settings: ServiceFile, log: Log, name: str | None) -> str:
     return "\n".join(lines)
 
 
-def _effect_lines(book: Rulebook, entry: RuleEntry) -> Iterator[str]:
+def _effect_lines(book: RuleRegistry, entry: RuleEntry) -> Iterator[str]:
     found = book.took_effect(entry.name, entry.number)
     if found is None:
         yield "  not taken yet"
@@ -207,7 +207,7 @@ def _effect_lines(book: Rulebook, entry: RuleEntry) -> Iterator[str]:
         yield f"  partition {partition} from {', '.join(f'{stream} {offset:,}' for stream, offset in inputs.items())}"
 
 
-def _list_lines(book: Rulebook) -> Iterator[str]:
+def _list_lines(book: RuleRegistry) -> Iterator[str]:
     for change in book.changes:
         for name, each in change.lists.items():
             did = f"{len(each.added)} added, {len(each.removed)} removed, {len(each.items):,} items"
@@ -215,7 +215,7 @@ def _list_lines(book: Rulebook) -> Iterator[str]:
             yield f"list {name}  change {change.number}  {did}  {iso_time(change.at_ms)}  by {change.author}{note}"
 
 
-def _chosen(book: Rulebook, name: str | None) -> list[RuleEntry]:
+def _chosen(book: RuleRegistry, name: str | None) -> list[RuleEntry]:
     if name is not None and book.change and book.entry(name) is None:
         raise Refused("unknown-rule", f"there is no rule `{name}`", "`samovar rules history` without it shows all.")
     names = [name] if name is not None else [entry.name for entry in book.entries]

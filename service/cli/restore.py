@@ -17,9 +17,9 @@ from samovar.service.cli.state import DIFFERENT, Partitions, Stage, at_site
 
 if TYPE_CHECKING:
     from samovar.service.recovery.restore import Engine as Builder
-    from samovar.service.recovery.restore import Restored
-    from samovar.service.recovery.restore_plan import Asked, Planned
-    from samovar.service.topology.stores import Site
+    from samovar.service.recovery.restore import RestoreResult
+    from samovar.service.recovery.restore_plan import RestorePlan, RestoreRequest
+    from samovar.service.topology.stores import StateLocation
 
 RESTORE_HELP = """Build the stores of a service anew: from a snapshot and what came after, the changelog, or the input.
 
@@ -68,7 +68,7 @@ def restore(
     json: Json = False,
 ) -> None:
     from samovar.service.auth.audit import record_export
-    from samovar.service.recovery.restore_plan import SOURCES, Asked
+    from samovar.service.recovery.restore_plan import SOURCES, RestoreRequest
 
     refuse_engine(engine, master)
     _refuse_staging(engine, staging, ingest, (source, to_offset, to_time, out))
@@ -77,7 +77,7 @@ def restore(
     if to_offset is not None and to_time is not None:
         raise typer.BadParameter("one moment is enough: leave --to-offset or --to-time out", param_hint="--to-time")
     moment = None if to_time is None else _moment(to_time)
-    asked = Asked(tuple(partition or ()), source, to_offset, moment, out, dry_run, stage, engine)
+    asked = RestoreRequest(tuple(partition or ()), source, to_offset, moment, out, dry_run, stage, engine)
     with at_site(config) as site:
         if (out or staging) and not dry_run:
             record_export(site.log, site.settings, "restore", out or staging)
@@ -107,7 +107,7 @@ def _refuse_staging(engine: str, staging: Path | None, ingest: Path | None, othe
         raise typer.BadParameter("only --partition, --stage, --dry-run and --verify go with it", param_hint="--ingest")
 
 
-def _run(site: Site, asked: Asked, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
+def _run(site: StateLocation, asked: RestoreRequest, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
     from samovar.service.recovery.restore_plan import plan_restore
 
     _make_topics(site, asked)
@@ -118,14 +118,14 @@ def _run(site: Site, asked: Asked, *, verify: bool, quiet: bool) -> tuple[dict[s
     return _done(site, asked, plans, report, None, verify=verify, quiet=quiet)
 
 
-def _make_topics(site: Site, asked: Asked) -> None:
+def _make_topics(site: StateLocation, asked: RestoreRequest) -> None:
     from samovar.service.topology.topics import ensure
 
     if asked.source == "source" and asked.out is None and not asked.dry_run:
         ensure(site.log, site.settings)  # a changelog that was deleted is made again
 
 
-def _told_plan(site: Site, asked: Asked, plans: list[Planned], *, quiet: bool) -> dict[str, Any]:
+def _told_plan(site: StateLocation, asked: RestoreRequest, plans: list[RestorePlan], *, quiet: bool) -> dict[str, Any]:
     from samovar.service.recovery.restore_plan import measured_rate, plan_lines
 
     rate = measured_rate(site, plans) if asked.engine == "local" else None
@@ -134,9 +134,9 @@ def _told_plan(site: Site, asked: Asked, plans: list[Planned], *, quiet: bool) -
 
 
 def _done(
-    site: Site,
-    asked: Asked,
-    plans: list[Planned],
+    site: StateLocation,
+    asked: RestoreRequest,
+    plans: list[RestorePlan],
     report: dict[str, Any],
     engine: Builder | None,
     *,
@@ -157,17 +157,17 @@ def _done(
 
 
 def _on_spark(
-    site: Site, asked: Asked, master: str | None, staging: Path | None, *, verify: bool, quiet: bool
+    site: StateLocation, asked: RestoreRequest, master: str | None, staging: Path | None, *, verify: bool, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     from samovar.service.recovery.restore_plan import plan_restore
-    from samovar.service.spark.progress import Showing
+    from samovar.service.spark.progress import ProgressDisplay
     from samovar.service.spark.restore import OnSpark, refuse_unreachable, stage_to
     from samovar.service.spark.session import starting_for
 
     _make_topics(site, asked)
     plans = plan_restore(site, asked, _now_ms())
     with (
-        Showing(sys.stderr, as_json=quiet) as showing,
+        ProgressDisplay(sys.stderr, as_json=quiet) as showing,
         starting_for(site.settings, "samovar restore", master, showing.say) as start,
     ):
         report = _told_plan(site, asked, plans, quiet=quiet)
@@ -188,7 +188,9 @@ def _on_spark(
     return report | {"staged": [{"folder": str(each.folder), **asdict(each.manifest)} for each in staged]}, True
 
 
-def _ingested(site: Site, asked: Asked, staging: Path, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
+def _ingested(
+    site: StateLocation, asked: RestoreRequest, staging: Path, *, verify: bool, quiet: bool
+) -> tuple[dict[str, Any], bool]:
     from samovar.service.spark.restore import FromStaging, plan_ingest
 
     plans = plan_ingest(site, asked, staging, _now_ms())
@@ -204,7 +206,7 @@ def _screen(quiet: bool) -> Any:
     return sys.stderr if quiet else sys.stdout
 
 
-def _compared(site: Site, plans: list[Planned], screen: Any) -> dict[str, Any]:
+def _compared(site: StateLocation, plans: list[RestorePlan], screen: Any) -> dict[str, Any]:
     from samovar.service.recovery.restore import compared
 
     found = []
@@ -223,8 +225,14 @@ def _compared(site: Site, plans: list[Planned], screen: Any) -> dict[str, Any]:
 
 
 def _restored(
-    site: Site, asked: Asked, plans: list[Planned], engine: Builder | None, screen: Any, *, quiet: bool
-) -> list[Restored]:
+    site: StateLocation,
+    asked: RestoreRequest,
+    plans: list[RestorePlan],
+    engine: Builder | None,
+    screen: Any,
+    *,
+    quiet: bool,
+) -> list[RestoreResult]:
     from samovar.service.recovery.restore import restore_all
     from samovar.service.recovery.restore_progress import Bars, restored_line
 
@@ -237,7 +245,7 @@ def _restored(
     return done
 
 
-def _verified(site: Site, asked: Asked, restored: list[Restored], screen: Any) -> list[Any]:
+def _verified(site: StateLocation, asked: RestoreRequest, restored: list[RestoreResult], screen: Any) -> list[Any]:
     from samovar.service.query.verify import text_of_verdict
     from samovar.service.query.verify import verify as verified
     from samovar.service.topology.stores import at_state

@@ -40,7 +40,7 @@ def rules_check(
 
     try:
         known = checking.read_schema(schema) if schema is not None else None
-    except checking.UsageError as fault:
+    except checking.SchemaUnreadable as fault:
         print(f"error: {fault}", file=sys.stderr)
         raise typer.Exit(checking.USAGE) from None
     checked = checking.check(paths, known)

@@ -98,14 +98,14 @@ def read(
     with told():
         from samovar.service.auth.audit import record_reading
         from samovar.service.config.loading import load_service
-        from samovar.service.query.read import Options
+        from samovar.service.query.read import ReadOptions
         from samovar.service.query.read import read as run
         from samovar.service.topology.logs import opened
 
         settings = load_service(config)
         with opened(settings) as log:
             record_reading(log, settings, "read", {"topic": topic, "from": start, "to": stop})
-            run(log, settings, topic, Options(start, stop, partition, follow, limit, json), sys.stdout)
+            run(log, settings, topic, ReadOptions(start, stop, partition, follow, limit, json), sys.stdout)
 
 
 def topics_plan(

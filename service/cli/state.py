@@ -17,7 +17,7 @@ from samovar.service.cli.spark import Engine, Master, refuse_engine
 
 if TYPE_CHECKING:
     from samovar.service.query.verify import Verdict
-    from samovar.service.topology.stores import Site
+    from samovar.service.topology.stores import StateLocation
 
 STATE_HELP = "Look at the state of a service, also while it runs. Nothing is changed."
 
@@ -79,7 +79,7 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[Site]:
+def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[StateLocation]:
     """The service at its log. `shows` is the command, where it shows keys and states as they are."""
     from samovar.service.auth.audit import record_reading
     from samovar.service.config.loading import load_service
@@ -203,7 +203,7 @@ def verify(
     raise typer.Exit(UNVERIFIABLE if any(each.unverifiable for each in verdicts) else 0)
 
 
-def _verified(found: list[tuple[Site, int]], quiet: bool) -> Iterator[Verdict]:
+def _verified(found: list[tuple[StateLocation, int]], quiet: bool) -> Iterator[Verdict]:
     import time
 
     from samovar.common.progress import Progress
@@ -216,13 +216,15 @@ def _verified(found: list[tuple[Site, int]], quiet: bool) -> Iterator[Verdict]:
         yield verdict
 
 
-def _verified_on_spark(site: Site, found: list[tuple[Site, int]], master: str | None, quiet: bool) -> Iterator[Verdict]:
-    from samovar.service.spark.progress import Showing
+def _verified_on_spark(
+    site: StateLocation, found: list[tuple[StateLocation, int]], master: str | None, quiet: bool
+) -> Iterator[Verdict]:
+    from samovar.service.spark.progress import ProgressDisplay
     from samovar.service.spark.session import starting_for
     from samovar.service.spark.verify import verify_all
 
     with (
-        Showing(sys.stderr, as_json=quiet) as showing,
+        ProgressDisplay(sys.stderr, as_json=quiet) as showing,
         starting_for(site.settings, "samovar verify", master, showing.say) as start,
     ):
         showing.say(f"verifying {len(found)} stores against changelog and source")

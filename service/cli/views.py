@@ -15,8 +15,8 @@ from samovar.service.cli.spark import Master
 
 if TYPE_CHECKING:
     from samovar.service.config.models import ServiceFile
-    from samovar.service.views.build import Made
-    from samovar.service.views.commands import Listed, Rows
+    from samovar.service.views.build import ViewBuild
+    from samovar.service.views.commands import QueryRows, ViewListing
 
 VIEWS_HELP = "Views: Spark SQL over what a service holds, published as Parquet for anyone to read."
 
@@ -63,7 +63,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)]
 
 
-class Reader(StrEnum):
+class ViewReader(StrEnum):
     DUCKDB = "duckdb"
     SPARK = "spark"
     TRINO = "trino"
@@ -99,14 +99,14 @@ def views_list(config: Config, *, json: Json = False) -> None:
         print(line)
 
 
-def _lines(found: list[Listed]) -> list[str]:
+def _lines(found: list[ViewListing]) -> list[str]:
     if not found:
         return ["no views"]
     wide = max(len(each.view.name) for each in found)
     return [f"{each.view.name:{wide}}  {_state(each)}" for each in found]
 
 
-def _state(each: Listed) -> str:
+def _state(each: ViewListing) -> str:
     from samovar.patterns.explain.key_trace import iso_time
 
     made = each.manifest
@@ -149,7 +149,7 @@ def views_refresh(config: Config, names: Names = None, *, master: Master = None,
 
 def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew: bool) -> None:
     from samovar.common.errors import Refused
-    from samovar.service.spark.progress import Showing
+    from samovar.service.spark.progress import ProgressDisplay
 
     failed = False
     with told():
@@ -160,7 +160,7 @@ def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew
         settings = _settings(config)
         chosen(settings, names)  # what is wrong with the files is told before Spark starts
         with (
-            Showing(sys.stderr, as_json=json) as showing,
+            ProgressDisplay(sys.stderr, as_json=json) as showing,
             starting_for(settings, "samovar views", master, showing.say) as start,
             opened(settings) as log,
         ):
@@ -174,14 +174,14 @@ def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew
     raise typer.Exit(FAILED if failed else 0)
 
 
-def _made_json(made: Made) -> dict[str, Any]:
+def _made_json(made: ViewBuild) -> dict[str, Any]:
     from samovar.service.views.commands import manifest_json
 
     manifest = None if made.manifest is None else manifest_json(made.manifest)
     return {"view": made.view.name, "seconds": round(made.seconds, 3), "made": manifest, "notes": list(made.notes)}
 
 
-def _made_text(made: Made) -> str:
+def _made_text(made: ViewBuild) -> str:
     notes = "".join(f"\n  {note}" for note in made.notes)
     manifest = made.manifest
     if manifest is None:
@@ -210,7 +210,7 @@ def views_query(
     print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _table(found))
 
 
-def _table(found: Rows) -> str:
+def _table(found: QueryRows) -> str:
     from samovar.service.views.commands import plain
 
     cells = [list(found.columns), *([_cell(plain(value)) for value in row] for row in found.rows)]
@@ -240,7 +240,7 @@ def views_path(
     config: Config,
     name: Name,
     *,
-    reader: Annotated[Reader | None, typer.Option("--for", help="A statement for this reader instead.")] = None,
+    reader: Annotated[ViewReader | None, typer.Option("--for", help="A statement for this reader instead.")] = None,
 ) -> None:
     from samovar.service.views.commands import show
     from samovar.service.views.store import never_made
@@ -252,11 +252,11 @@ def views_path(
         print(found.path if reader is None else _statement(found, reader))
 
 
-def _statement(found: Listed, reader: Reader) -> str:
+def _statement(found: ViewListing, reader: ViewReader) -> str:
     path, table = found.path, found.view.table
-    if reader is Reader.DUCKDB:
+    if reader is ViewReader.DUCKDB:
         return f"create or replace view {table} as select * from read_parquet('{path}/**/*.parquet');"  # noqa: S608 - for people to paste
-    if reader is Reader.SPARK:
+    if reader is ViewReader.SPARK:
         return f"create or replace temporary view {table} using parquet options (path '{path}');"
     parts = ", ".join(f"'{column}'" for column in found.view.partitioning)
     more = f", partitioned_by = array[{parts}]" if parts else ""

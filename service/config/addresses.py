@@ -10,7 +10,7 @@ from samovar.common.errors import Refused
 
 
 @dataclass(frozen=True)
-class Place:
+class HttpAddress:
     """Where this process answers: what it binds, and what other nodes call it by."""
 
     host: str
@@ -36,13 +36,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def place_of(host: str, port: int, advertised: str | None = None, scheme: str = "http") -> Place:
+def place_of(host: str, port: int, advertised: str | None = None, scheme: str = "http") -> HttpAddress:
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - told apart, not bound here
     shown = f"[{name}]" if ":" in name else name
-    return Place(host, port, advertised or f"{scheme}://{shown}:{port}")
+    return HttpAddress(host, port, advertised or f"{scheme}://{shown}:{port}")
 
 
-def place_from(text: str, advertised: str | None = None, scheme: str = "http") -> Place:
+def place_from(text: str, advertised: str | None = None, scheme: str = "http") -> HttpAddress:
     """From PORT or HOST:PORT.
 
     >>> place_from("8080").advertised, place_from("[::1]:8080").host

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.engine.avro.schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
+from samovar.patterns.engine.avro.schema import AvroSchema, AvroSchemaError, kinds, parse_schema, symbols_of
 from samovar.service.config.types import Model, is_secret, read_client_value, read_path, revealed, shown, wrong
 
 MAX_ID = 2**32 - 1
@@ -35,7 +35,7 @@ CLIENT_SETTINGS = (
 )
 
 
-def read_avro(value: Any, info: ValidationInfo) -> Schema | None:
+def read_avro(value: Any, info: ValidationInfo) -> AvroSchema | None:
     """The schema of a stream whose format is Avro: a file, or written out here. Of another stream it is not ours."""
     if info.data.get("format") != "avro":
         return None
@@ -44,7 +44,7 @@ def read_avro(value: Any, info: ValidationInfo) -> Schema | None:
     return _parsed(json.dumps(value), "")
 
 
-def read_schemas(value: Any, info: ValidationInfo) -> Mapping[int, Schema]:
+def read_schemas(value: Any, info: ValidationInfo) -> Mapping[int, AvroSchema]:
     if not isinstance(value, Mapping) or not value:
         wrong(f"{shown(value)} is no map", expected="schemas: {1: purchase-1.avsc, 2: purchase-2.avsc}")
     found = {}
@@ -55,7 +55,7 @@ def read_schemas(value: Any, info: ValidationInfo) -> Mapping[int, Schema]:
     return found
 
 
-def schema_file(path: Path) -> Schema:
+def schema_file(path: Path) -> AvroSchema:
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -63,14 +63,14 @@ def schema_file(path: Path) -> Schema:
     return _parsed(text, f"{path}: ")
 
 
-def _parsed(text: str, where: str) -> Schema:
+def _parsed(text: str, where: str) -> AvroSchema:
     try:
         return parse_schema(text)
     except AvroSchemaError as error:
         wrong(f"{where}no Avro schema: {error}")
 
 
-def fields_of(schema: Schema | None, type_field: str | None) -> Mapping[str, Any] | None:
+def fields_of(schema: AvroSchema | None, type_field: str | None) -> Mapping[str, Any] | None:
     """What rules may read, as a schema of JSON events says it; None where nothing is known."""
     fields = None if schema is None else kinds(schema)
     if fields is None or schema is None or type_field is None:
@@ -79,8 +79,8 @@ def fields_of(schema: Schema | None, type_field: str | None) -> Mapping[str, Any
     return None if symbols is None else dict.fromkeys(symbols, fields)
 
 
-AvroSchema: TypeAlias = Annotated[InstanceOf[Schema] | None, BeforeValidator(read_avro)]
-AvroSchemas: TypeAlias = Annotated[Mapping[int, InstanceOf[Schema]], BeforeValidator(read_schemas)]
+SchemaFile: TypeAlias = Annotated[InstanceOf[AvroSchema] | None, BeforeValidator(read_avro)]
+AvroSchemas: TypeAlias = Annotated[Mapping[int, InstanceOf[AvroSchema]], BeforeValidator(read_schemas)]
 
 
 class RegistrySettings(Model):

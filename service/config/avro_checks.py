@@ -8,7 +8,7 @@ from typing import NamedTuple
 from samovar.common.suggest import did_you_mean
 from samovar.native.opcodes import AVRO_OPS
 from samovar.patterns.engine.avro.program import resolved
-from samovar.patterns.engine.avro.schema import Map, Record, Schema, Union, kinds
+from samovar.patterns.engine.avro.schema import AvroSchema, MapType, RecordType, Union, kinds
 from samovar.patterns.semantics.schema import Schema as Fields
 from samovar.service.config.models import Stream
 
@@ -44,18 +44,18 @@ def avro_faults(stream: Stream) -> Iterator[AvroFault]:
         yield from _missing_fields(stream, stream.avro)
 
 
-def _event_faults(place: tuple[str, ...], schema: Schema) -> Iterator[AvroFault]:
-    if not isinstance(schema.of(schema.root), Record | Map | Union):
+def _event_faults(place: tuple[str, ...], schema: AvroSchema) -> Iterator[AvroFault]:
+    if not isinstance(schema.of(schema.root), RecordType | MapType | Union):
         yield AvroFault(place, f"an event is a record, and this is the schema of `{schema.name}`")
 
 
-def _unreadable(number: int, writer: Schema, reader: Schema | None) -> Iterator[AvroFault]:
+def _unreadable(number: int, writer: AvroSchema, reader: AvroSchema | None) -> Iterator[AvroFault]:
     program = resolved(writer, reader)
     if program.words[program.words[0]] == AVRO_OPS["mismatch"]:
         yield AvroFault(("schemas", str(number)), f"it cannot be read as `schema`: {program.faults[-1]}")
 
 
-def _missing_fields(stream: Stream, schema: Schema) -> Iterator[AvroFault]:
+def _missing_fields(stream: Stream, schema: AvroSchema) -> Iterator[AvroFault]:
     """Unlike one of JSON, an Avro schema names all fields: what is not in it never comes."""
     found = kinds(schema)
     known = None if found is None else Fields.of({"event": found})

@@ -12,7 +12,7 @@ from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile, Stre
 from samovar.service.config.task_checks import emit_topics, task_faults
 
 
-class Fault(NamedTuple):
+class SettingFault(NamedTuple):
     """`place` leads to the setting: its key, the key in that, and so on."""
 
     place: tuple[str | int, ...]
@@ -21,21 +21,23 @@ class Fault(NamedTuple):
     hint: str | None = None
 
 
-def faults(settings: ServiceFile) -> Iterator[Fault]:
+def faults(settings: ServiceFile) -> Iterator[SettingFault]:
     """All that is wrong, in no order."""
     if not settings.streams:
-        yield Fault(("streams",), "a service needs a stream", "streams: {purchase: {key: card}}")
+        yield SettingFault(("streams",), "a service needs a stream", "streams: {purchase: {key: card}}")
     for name, stream in settings.streams.items():
         yield from _stream_faults(name, stream)
     yield from _shared_topics(settings)
     yield from _partitions(settings)
     for found in task_faults(settings):
-        yield Fault(*found)
+        yield SettingFault(*found)
     for path in settings.rules:
         if not path.exists() and not (settings.tasks and path == settings.folder / "rules"):
-            yield Fault(("rules",), f"there is no {path}", "a folder of rule files, a rule file, or a list of them")
+            yield SettingFault(
+                ("rules",), f"there is no {path}", "a folder of rule files, a rule file, or a list of them"
+            )
     if settings.log.embedded is not None and settings.replication != 1:
-        yield Fault(("replication",), "the embedded log has no replicas", "replication: 1")
+        yield SettingFault(("replication",), "the embedded log has no replicas", "replication: 1")
 
 
 def topics_by_place(settings: ServiceFile) -> dict[tuple[str, ...], str]:
@@ -48,35 +50,39 @@ def topics_by_place(settings: ServiceFile) -> dict[tuple[str, ...], str]:
     return topics
 
 
-def _shared_topics(settings: ServiceFile) -> Iterator[Fault]:
+def _shared_topics(settings: ServiceFile) -> Iterator[SettingFault]:
     seen: dict[str, tuple[str, ...]] = {}
     for place, topic in topics_by_place(settings).items():
         if topic in seen:
             other = ".".join(seen[topic][:-1])
-            yield Fault(place, f"the topic `{topic}` is that of `{other}` too", hint="each needs a topic of its own")
+            yield SettingFault(
+                place, f"the topic `{topic}` is that of `{other}` too", hint="each needs a topic of its own"
+            )
         seen.setdefault(topic, place)
 
 
-def _partitions(settings: ServiceFile) -> Iterator[Fault]:
+def _partitions(settings: ServiceFile) -> Iterator[SettingFault]:
     given = {name: stream.partitions for name, stream in settings.streams.items() if stream.partitions}
     first = next(iter(given), "")
     for name, count in given.items():
         if count != given[first]:
             message = f"`{name}` has {count} partitions and `{first}` has {given[first]}"
-            yield Fault(("streams", name, "partitions"), message, hint="all streams of a service have equally many")
+            yield SettingFault(
+                ("streams", name, "partitions"), message, hint="all streams of a service have equally many"
+            )
 
 
 # ---------------------------------------------------------------- schemas
 
 
-def _stream_faults(name: str, stream: Stream) -> Iterator[Fault]:
+def _stream_faults(name: str, stream: Stream) -> Iterator[SettingFault]:
     for found in avro_faults(stream):
-        yield Fault(("streams", name, *found.place), found.message, found.expected, found.hint)
+        yield SettingFault(("streams", name, *found.place), found.message, found.expected, found.hint)
     for role in ("time", "type"):
         own = getattr(stream, role)
         if own is not None and any(own == each or own.startswith(f"{each}.") for each in stream.pii):
             hint = "mark the fields that say whom an event is about"
-            yield Fault(("streams", name, "pii"), f"`{own}` is the stream's `{role}`, which all see", None, hint)
+            yield SettingFault(("streams", name, "pii"), f"`{own}` is the stream's `{role}`, which all see", None, hint)
     if stream.fields is None:
         return
     place = ("streams", name, "schema")
@@ -87,7 +93,7 @@ def _stream_faults(name: str, stream: Stream) -> Iterator[Fault]:
         if isinstance(fields, Mapping):
             yield from _schema_faults((*place, event_type), fields, event_type, stream)
         else:
-            yield Fault(
+            yield SettingFault(
                 (*place, event_type),
                 f"with `type: {stream.type}` a schema is by event type, and `{event_type}` has no fields",
                 "schema: {login: {user: string}, logout: {user: string}}",
@@ -96,7 +102,7 @@ def _stream_faults(name: str, stream: Stream) -> Iterator[Fault]:
 
 def _schema_faults(
     place: tuple[str, ...], fields: Mapping[str, Any], event_type: str, stream: Stream
-) -> Iterator[Fault]:
+) -> Iterator[SettingFault]:
     unknown = list(_unknown_types(place, fields))
     yield from unknown
     if unknown:
@@ -107,12 +113,12 @@ def _schema_faults(
         if schema.kind(field, (event_type,)) is None:
             known = schema.fields((event_type,))
             tip = did_you_mean(field, known)
-            yield Fault(
+            yield SettingFault(
                 ("streams", place[1], role), f"`{event_type}` has no field `{field}`", ", ".join(known) or None, tip
             )
 
 
-def _unknown_types(place: tuple[str, ...], fields: Mapping[str, Any]) -> Iterator[Fault]:
+def _unknown_types(place: tuple[str, ...], fields: Mapping[str, Any]) -> Iterator[SettingFault]:
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from _unknown_types((*place, name), value)
@@ -121,4 +127,4 @@ def _unknown_types(place: tuple[str, ...], fields: Mapping[str, Any]) -> Iterato
             Schema.of({"event": {name: value}})
         except ValueError:
             tip = did_you_mean(str(value), TYPES)
-            yield Fault((*place, name), f"`{value}` is no type of a field", ", ".join(TYPES), tip)
+            yield SettingFault((*place, name), f"`{value}` is no type of a field", ", ".join(TYPES), tip)

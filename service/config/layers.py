@@ -25,7 +25,7 @@ from samovar.common.errors import Refused
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.tree import Span
-from samovar.patterns.syntax.yaml import List, Map, Node, plain_data, read
+from samovar.patterns.syntax.yaml import List, Node, YamlMap, plain_data, read
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
 from samovar.service.config.types import is_secret
 
@@ -50,29 +50,29 @@ _START = Span(1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
-class Where:
+class ValuePlace:
     """A value's place and that of its key."""
 
     span: Span
     key_span: Span
 
 
-def place_of(root: Map, place: tuple[int | str, ...]) -> Where:
+def place_of(root: YamlMap, place: tuple[int | str, ...]) -> ValuePlace:
     """The place of a setting, or of the nearest thing around it that the file has."""
     node: Node = root
-    where = Where(_START, _START)
+    where = ValuePlace(_START, _START)
     for part in place:
         entry = _inside(node, part)
         if entry is not None:
             node, key_span = entry
-            where = Where(node.span if _is_shown(node) else key_span, key_span)
+            where = ValuePlace(node.span if _is_shown(node) else key_span, key_span)
     return where
 
 
 def _inside(node: Node, part: int | str) -> tuple[Node, Span] | None:
     if isinstance(node, List) and isinstance(part, int) and part < len(node.items):
         return node.items[part], node.items[part].span
-    if isinstance(node, Map):
+    if isinstance(node, YamlMap):
         return next(((value, key.span) for key, value in node.entries if key.text == str(part)), None)
     return None
 
@@ -99,7 +99,7 @@ def _model_in(kind: Any) -> type[BaseModel] | None:
 
 
 @dataclass(frozen=True)
-class Given:
+class LayerValue:
     """A value from beside the file, and what gave it: `SAMOVAR_CACHE`, or `--set cache`."""
 
     place: Place
@@ -108,7 +108,7 @@ class Given:
     kind: str  # environment, or flag
 
 
-def from_environment(environment: Mapping[str, str], data: Mapping[str, Any]) -> list[Given]:
+def from_environment(environment: Mapping[str, str], data: Mapping[str, Any]) -> list[LayerValue]:
     """The variables that are settings. `data` is the file, for the names in it."""
     if not any(name.startswith(PREFIX) for name in environment):
         return []
@@ -116,11 +116,11 @@ def from_environment(environment: Mapping[str, str], data: Mapping[str, Any]) ->
     found = []
     for place, text in _leaves(_nested(environment)):
         own = _as_in_file(_client_names(place), data)
-        found.append(Given(own, _value(own, text), variable_of(place), "environment"))
+        found.append(LayerValue(own, _value(own, text), variable_of(place), "environment"))
     return found
 
 
-def from_flags(flags: Iterable[str], data: Mapping[str, Any]) -> list[Given]:
+def from_flags(flags: Iterable[str], data: Mapping[str, Any]) -> list[LayerValue]:
     """From `--set PLACE=VALUE`."""
     found = []
     for flag in flags:
@@ -132,7 +132,7 @@ def from_flags(flags: Iterable[str], data: Mapping[str, Any]) -> list[Given]:
             known = ", ".join(names_of_settings())
             raise Refused("bad-flag", f"`--set {name}`: there is no setting `{place[0]}`", f"Settings are {known}.")
         place = _as_in_file(_client_names(place), data)
-        found.append(Given(place, _value(place, text), f"--set {name}", "flag"))
+        found.append(LayerValue(place, _value(place, text), f"--set {name}", "flag"))
     return found
 
 
@@ -164,7 +164,7 @@ def names_of_settings() -> list[str]:
 # ---------------------------------------------------------------- over the file
 
 
-def layered(data: Mapping[str, Any], given: Iterable[Given]) -> dict[str, Any]:
+def layered(data: Mapping[str, Any], given: Iterable[LayerValue]) -> dict[str, Any]:
     """The file's data with what was given beside it; later ones win."""
     whole_of: dict[str, Any] = dict(data)
     for each in given:
@@ -186,7 +186,7 @@ def _opened(place: Place, value: Any, inner: str) -> dict[str, Any]:
     return {"topic": value} if is_topic else {}
 
 
-def giving(given: Iterable[Given], place: Iterable[str | int]) -> Given | None:
+def giving(given: Iterable[LayerValue], place: Iterable[str | int]) -> LayerValue | None:
     """Who gave the value at a place, or what it is part of; None where the file or a default did."""
     whole_place = tuple(map(str, place))
     found = None

@@ -23,13 +23,21 @@ from samovar.common.suggest import did_you_mean
 from samovar.patterns.syntax.findings import Finding, Report, render
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.tree import Span
-from samovar.patterns.syntax.yaml import List, Map, Node, Text, read
+from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, read
 from samovar.service.config.checks import faults
-from samovar.service.config.layers import Given, allowed_names, from_environment, from_flags, giving, layered, place_of
+from samovar.service.config.layers import (
+    LayerValue,
+    allowed_names,
+    from_environment,
+    from_flags,
+    giving,
+    layered,
+    place_of,
+)
 from samovar.service.config.models import ServiceFile
 from samovar.service.config.types import is_secret
 
-__all__ = ["BadServiceFile", "Loaded", "ServiceFile", "load", "load_service"]
+__all__ = ["BadServiceFile", "LoadedService", "ServiceFile", "load", "load_service"]
 
 MAX_FILE_BYTES = 1_000_000
 _START = Span(1, 1, 1, 1)
@@ -53,12 +61,12 @@ class BadServiceFile(Refused):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedService:
     """A service file, and where its values came from."""
 
     settings: ServiceFile
-    node: Map
-    given: tuple[Given, ...]
+    node: YamlMap
+    given: tuple[LayerValue, ...]
 
 
 def load_service(
@@ -80,13 +88,13 @@ def load(
     *,
     lenient: bool = False,
     flags: Sequence[str] = (),
-) -> Loaded:
+) -> LoadedService:
     """As `load_service`, with the places of all values."""
     path = Path(path)
     report = Report(str(path))
     text = _text_of(path, report)
     node = read(whole(text), report)
-    if not isinstance(node, Map):
+    if not isinstance(node, YamlMap):
         if not report.failed:
             report.error("service-file", "a service file maps keys to values", _START, expected="service: NAME, ...")
         _refuse(report, text)
@@ -108,7 +116,7 @@ def load(
             report.error("service-file", message, place_of(node, place).span, expected=expected, hint=hint)
     if report.failed or beside:
         _refuse(report, _masked(text, node), beside)
-    return Loaded(settings, node, given)
+    return LoadedService(settings, node, given)
 
 
 def _text_of(path: Path, report: Report) -> str:
@@ -139,7 +147,7 @@ def _refuse(report: Report, text: str, beside: Sequence[str] = ()) -> NoReturn:
     raise BadServiceFile("service-file", f"{whose} {verb} {count}", "mend them", rendered, found, rendered, len(beside))
 
 
-def _beside(by: Given, message: str, expected: str | None, hint: str | None) -> str:
+def _beside(by: LayerValue, message: str, expected: str | None, hint: str | None) -> str:
     lines = [f"{by.source}: error: {message} [service-file]"]
     lines += [f"  expected: {expected}"] if expected else []
     lines += [f"  hint: {hint}"] if hint else []
@@ -157,11 +165,11 @@ class _Reader:
     environment: Mapping[str, str]
     lenient: bool
 
-    def data(self, node: Map) -> dict[str, Any]:
+    def data(self, node: YamlMap) -> dict[str, Any]:
         return {key.text: self._value(value, secret=key.text in ("log", "sinks")) for key, value in node.entries}
 
     def _value(self, node: Node, *, secret: bool) -> Any:
-        if isinstance(node, Map):
+        if isinstance(node, YamlMap):
             inside = [(key.text, value, secret or key.text == "registry") for key, value in node.entries]
             return {name: self._value(value, secret=hidden) for name, value, hidden in inside}
         if isinstance(node, List):
@@ -197,7 +205,7 @@ class _Reader:
 # ---------------------------------------------------------------- errors
 
 
-def _report(fault: ErrorDetails, root: Map, report: Report, given: Sequence[Given]) -> str | None:
+def _report(fault: ErrorDetails, root: YamlMap, report: Report, given: Sequence[LayerValue]) -> str | None:
     """One of pydantic's errors in the words of the house: in the report, or as text where it is not the file's."""
     place = tuple(part for part in fault["loc"] if part != "[key]")
     at = place_of(root, place)
@@ -236,7 +244,7 @@ def _masked(text: str, node: Node, secret: tuple[str, ...] = ()) -> str:
 
     `secret` are names that are secret here and nowhere else: where a sink goes.
     """
-    if isinstance(node, Map):
+    if isinstance(node, YamlMap):
         for key, value in node.entries:
             named = is_secret(key.text) or key.text in secret
             hidden = isinstance(value, Text) and (named or _PASSWORD.search(value.text))

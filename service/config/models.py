@@ -18,7 +18,7 @@ from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIAL
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.yaml import plain_data, read
-from samovar.service.config.avro import AvroSchema, AvroSchemas, RegistrySettings, fields_of
+from samovar.service.config.avro import AvroSchemas, RegistrySettings, SchemaFile, fields_of
 from samovar.service.config.http import HttpSettings
 from samovar.service.config.run import RunSettings
 from samovar.service.config.sinks import SinkName, SinkSettings
@@ -176,7 +176,7 @@ class Stream(Model):
     key: FieldName
     time: FieldName = "ts"
     type: FieldName | None = None
-    avro: AvroSchema = Field(None, alias="schema")  # both are read from `schema`
+    avro: SchemaFile = Field(None, alias="schema")  # both are read from `schema`
     fields: Annotated[Mapping[str, Any] | None, BeforeValidator(read_schema)] = Field(None, alias="schema")
     schemas: AvroSchemas | None = None
     registry: RegistrySettings | None = None
@@ -218,7 +218,7 @@ class JournalTopic(Model):
     topic: TopicName
 
 
-class Snapshots(Model):
+class SnapshotSettings(Model):
     every_ms: DurationMs = Field(600 * S, alias="every")
     keep: Count = 2
 
@@ -283,7 +283,7 @@ class ServiceFile(Model):
     max_events: Count = MAX_EVENTS
     max_partials: Count = MAX_PARTIALS
     max_matches: Count = MAX_MATCHES
-    snapshots: Snapshots = Snapshots.model_validate({})
+    snapshots: SnapshotSettings = SnapshotSettings.model_validate({})
     storm: Storm | None = None
     views: ViewSettings
     cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")

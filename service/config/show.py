@@ -14,9 +14,9 @@ from pydantic import BaseModel, SecretStr
 
 from samovar.common.times import duration_text
 from samovar.patterns.syntax.findings import to_json, visible
-from samovar.patterns.syntax.yaml import Map, Node
+from samovar.patterns.syntax.yaml import Node, YamlMap
 from samovar.service.config.layers import giving, unknown_variables
-from samovar.service.config.loading import BadServiceFile, Loaded, load
+from samovar.service.config.loading import BadServiceFile, LoadedService, load
 from samovar.service.config.types import FOREVER, is_secret
 
 HIDDEN = "***"
@@ -26,7 +26,7 @@ ERRORS = 1
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """One setting. `source` is file, environment, flag or default; `where` says more of it."""
 
     setting: str
@@ -41,16 +41,16 @@ class Row:
         return f"{self.setting:{widths[0]}}  {shown:{widths[1]}}  {source}"
 
 
-def rows_of(loaded: Loaded) -> list[Row]:
+def rows_of(loaded: LoadedService) -> list[SettingRow]:
     """In the order of the documentation."""
     rows = []
     for place, value in _leaves(loaded.settings, ()):
         source, where = _source(loaded, place)
-        rows.append(Row(".".join(place), _plain(value, place, loaded.settings.folder), source, where))
+        rows.append(SettingRow(".".join(place), _plain(value, place, loaded.settings.folder), source, where))
     return rows
 
 
-def as_text(rows: list[Row]) -> str:
+def as_text(rows: list[SettingRow]) -> str:
     shown = [
         NONE if row.value is None else row.value if isinstance(row.value, str) else _short(row.value) for row in rows
     ]
@@ -58,7 +58,7 @@ def as_text(rows: list[Row]) -> str:
     return "\n".join(row.text(widths) for row in rows)
 
 
-def as_json(loaded: Loaded, rows: list[Row]) -> str:
+def as_json(loaded: LoadedService, rows: list[SettingRow]) -> str:
     settings = [vars(row) for row in rows]
     return json.dumps({"file": str(loaded.settings.path), "settings": settings}, indent=1)
 
@@ -67,7 +67,7 @@ def as_json(loaded: Loaded, rows: list[Row]) -> str:
 
 
 @dataclass(frozen=True)
-class Checked:
+class ConfigCheck:
     """What `config check` found; `errors` are as text, `findings` those that have a line."""
 
     path: Path
@@ -94,15 +94,15 @@ class Checked:
         )
 
 
-def check(path: Path, flags: list[str]) -> Checked:
+def check(path: Path, flags: list[str]) -> ConfigCheck:
     """All errors of file, variables and flags at once; and variables that look like settings and are none."""
     warnings = [f"{name} names no setting, and is passed over" for name in unknown_variables(os.environ)]
     try:
         load(path, flags=flags)
     except BadServiceFile as bad:
         count = len(bad.findings) + bad.beside
-        return Checked(path, str(bad), count, [to_json(finding) for finding in bad.findings], warnings)
-    return Checked(path, "", 0, [], warnings)
+        return ConfigCheck(path, str(bad), count, [to_json(finding) for finding in bad.findings], warnings)
+    return ConfigCheck(path, "", 0, [], warnings)
 
 
 def _counted(count: int, what: str) -> str:
@@ -173,7 +173,7 @@ def _short(value: Any) -> str:
 # ---------------------------------------------------------------- where it came from
 
 
-def _source(loaded: Loaded, place: tuple[str, ...]) -> tuple[str, str]:
+def _source(loaded: LoadedService, place: tuple[str, ...]) -> tuple[str, str]:
     by = giving(loaded.given, place)
     if by is not None:
         return by.kind, by.source
@@ -185,7 +185,7 @@ def _line(node: Node, place: tuple[str, ...]) -> int | None:
     """The line of a setting in the file; None where it is not there."""
     line = None
     for part in place:
-        if not isinstance(node, Map):
+        if not isinstance(node, YamlMap):
             return line if part in ("topic", "url", "embedded") else None  # `alerts: hits` says what `alerts.topic` is
         found = next(((key, value) for key, value in node.entries if key.text == part), None)
         if found is None:

@@ -31,7 +31,7 @@ from samovar.service.http.routes import streams as api_streams
 from samovar.service.http.routes import view_versions as api_views_making
 from samovar.service.http.routes import views as api_views
 from samovar.service.http.server import bound, run_server, server_of
-from samovar.service.http.state import World, refuse_open
+from samovar.service.http.state import AppState, refuse_open
 from samovar.service.ops.log_output import StampedFormatter
 from samovar.service.topology.logs import opened
 
@@ -83,7 +83,7 @@ def serve(settings: ServiceFile, host: str, port: int, advertise: str | None, ou
         place = place_of(host, listening.getsockname()[1], advertise, settings.http.scheme)
         tokens = ensure_access(settings, log)
         refuse_open(settings, place, tokens)
-        server = server_of(app_of(World(settings, log, place, slot=slot)), settings.http, stop_s=STOP_S)
+        server = server_of(app_of(AppState(settings, log, place, slot=slot)), settings.http, stop_s=STOP_S)
         out.write(f"samovar serve {settings.service}: {place.advertised}/ ({tokens_text(tokens)})\n")
         out.flush()
         run_server(server, listening)
@@ -98,7 +98,7 @@ def tokens_text(tokens: Tokens) -> str:
     return "no API tokens: anyone on this machine is operator"
 
 
-def app_of(world: World) -> FastAPI:
+def app_of(world: AppState) -> FastAPI:
     """The app. Its life is the world's: threads begin when it starts, and end when it does."""
 
     @asynccontextmanager
@@ -133,7 +133,7 @@ def app_of(world: World) -> FastAPI:
     return app
 
 
-def _guard(app: FastAPI, world: World) -> None:
+def _guard(app: FastAPI, world: AppState) -> None:
     """The last one added is the first to see a request."""
     limits = world.settings.http
     app.add_middleware(http_guard.Sizes, most_bytes=limits.max_request_bytes)
@@ -141,7 +141,7 @@ def _guard(app: FastAPI, world: World) -> None:
     app.add_middleware(http_guard.Origins)
     app.add_middleware(http_guard.Hosts, world=world)
     app.add_middleware(http_guard.Headers)
-    app.add_middleware(http_guard.Counting, world=world)
+    app.add_middleware(http_guard.RequestCounting, world=world)
     app.add_middleware(http_proxies.Proxies, trusted=limits.trusted_proxies)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from samovar.changelog.log import Records, TopicPartition
 from samovar.patterns.engine.compile import Program, compile_rules
-from samovar.patterns.engine.replay import Replay
+from samovar.patterns.engine.replay import EventReplay
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.index import key_text
 from samovar.service.masking.fields import Masks
@@ -20,7 +20,7 @@ from samovar.service.query.why import decoders_of
 from samovar.service.topology.stages import streams_of
 
 if TYPE_CHECKING:
-    from samovar.service.http.state import World
+    from samovar.service.http.state import AppState
 
 SHOWN = 50
 KEYS_SHOWN = 20
@@ -28,7 +28,7 @@ TRY_S = 20.0  # until what was read by then must do
 
 
 @dataclass
-class Taken:
+class EventsRead:
     """What was read: by its number, where each event came from."""
 
     places: list[tuple[str, int, int]] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Taken:
     last_ms: int | None = None
 
 
-def try_rule(world: World, masks: Masks, rule: Rule, minutes: float, most: int) -> dict[str, Any]:
+def try_rule(world: AppState, masks: Masks, rule: Rule, minutes: float, most: int) -> dict[str, Any]:
     begun = time.monotonic()
     program = compile_rules([rule])
-    taken = Taken()
-    replay = Replay(program, flush=False, show_suppressed=True, tunables=world.settings.tunables)
+    taken = EventsRead()
+    replay = EventReplay(program, flush=False, show_suppressed=True, tunables=world.settings.tunables)
     matches: list[Mapping[str, Any]] = []
     for batch in _batches(world, program, rule, minutes, most, taken):
         matches += list(replay.feed(batch))
@@ -68,7 +68,9 @@ def try_rule(world: World, masks: Masks, rule: Rule, minutes: float, most: int) 
     }
 
 
-def _batches(world: World, program: Program, rule: Rule, minutes: float, most: int, taken: Taken) -> Iterator[Any]:
+def _batches(
+    world: AppState, program: Program, rule: Rule, minutes: float, most: int, taken: EventsRead
+) -> Iterator[Any]:
     decoders = decoders_of(world.settings)
     deadline = time.monotonic() + TRY_S
     since_ms = int(time.time() * 1000 - minutes * 60_000)
@@ -81,7 +83,7 @@ def _batches(world: World, program: Program, rule: Rule, minutes: float, most: i
 
 
 def _ranges(
-    world: World, rule: Rule, since_ms: int, most: int, taken: Taken
+    world: AppState, rule: Rule, since_ms: int, most: int, taken: EventsRead
 ) -> dict[str, dict[TopicPartition, tuple[int, int]]]:
     """By stream, which records to read: since a log time, and of each partition an equal share of the newest."""
     wanted = {stream: world.events.places(stream) for stream in streams_of(rule, world.settings.streams)}
@@ -96,7 +98,7 @@ def _ranges(
     return found
 
 
-def _decoded(decoder: Any, stream: str, records: Records, taken: Taken) -> Any:
+def _decoded(decoder: Any, stream: str, records: Records, taken: EventsRead) -> Any:
     first = len(taken.places)
     offsets = records.offsets.tolist()
     taken.places += [(stream, records.partition, offset) for offset in offsets]
@@ -111,7 +113,7 @@ def _decoded(decoder: Any, stream: str, records: Records, taken: Taken) -> Any:
     return batch
 
 
-def _shown(world: World, masks: Masks, rule: Rule, match: Mapping[str, Any], taken: Taken) -> dict[str, Any]:
+def _shown(world: AppState, masks: Masks, rule: Rule, match: Mapping[str, Any], taken: EventsRead) -> dict[str, Any]:
     shown = masks.alert(match, rule)
     timeline = []
     for step, numbers in match["steps"].items():

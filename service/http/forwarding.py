@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from samovar.changelog.formats.heartbeat import Presence
+from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.common.errors import Refused
 from samovar.service.http.request import cookie_of, credential_of
 from samovar.service.query.local_state import Task
 
 if TYPE_CHECKING:
-    from samovar.service.http.request import Asking
+    from samovar.service.http.request import RequestContext
 
 HEADER = "samovar-tasks"  # the tasks that another node asks for
 ANSWER_S = 5.0
@@ -32,7 +32,7 @@ Answer = Callable[[Sequence[Task]], list[dict[str, Any]]]
 
 
 def gathered(
-    asking: Asking, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
+    asking: RequestContext, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What all owners of these tasks answer, and those that did not. Without tasks, of all."""
     wanted = list(tasks) if tasks is not None else _all_tasks(asking)
@@ -48,7 +48,7 @@ def gathered(
     return found, missing
 
 
-def answered_here(asking: Asking, here: Answer) -> list[dict[str, Any]]:
+def answered_here(asking: RequestContext, here: Answer) -> list[dict[str, Any]]:
     """What this node holds of the tasks that another one asks for."""
     given = read_tasks(asking.request.headers.get(HEADER, ""))
     known = set(_all_tasks(asking))
@@ -69,18 +69,20 @@ def read_tasks(text: str) -> list[Task]:
     return found
 
 
-def _all_tasks(asking: Asking) -> list[Task]:
+def _all_tasks(asking: RequestContext) -> list[Task]:
     site = asking.world.shelf.site()
     return [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
 
 
-def owners_of(asking: Asking) -> dict[Task, Presence]:
+def owners_of(asking: RequestContext) -> dict[Task, MemberMetadata]:
     """Which container has which task, as far as containers told."""
     seen = asking.world.watch.latest
     return {(task.stage, task.partition): each for each in seen.presences for task in each.tasks}
 
 
-def _owners(asking: Asking, tasks: Sequence[Task]) -> tuple[list[Task], dict[str, list[Task]], list[dict[str, Any]]]:
+def _owners(
+    asking: RequestContext, tasks: Sequence[Task]
+) -> tuple[list[Task], dict[str, list[Task]], list[dict[str, Any]]]:
     """Tasks of this node, tasks by the address of another, and those that nobody can be asked for."""
     owners = owners_of(asking)
     world = asking.world
@@ -103,7 +105,7 @@ def _owners(asking: Asking, tasks: Sequence[Task]) -> tuple[list[Task], dict[str
     return local, remote, missing
 
 
-def _with_container(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_container(asking: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     owners = owners_of(asking)
     for each in found:
         owner = owners.get((each["stage"], each["partition"]))
@@ -112,7 +114,7 @@ def _with_container(asking: Asking, found: list[dict[str, Any]]) -> list[dict[st
 
 
 def _ask(
-    asking: Asking, address: str, path: str, tasks: Sequence[Task], query: dict[str, str | None]
+    asking: RequestContext, address: str, path: str, tasks: Sequence[Task], query: dict[str, str | None]
 ) -> list[dict[str, Any]]:
     """Another node's answer: what it holds, hidden for whoever asks as all else is."""
     parts = urlsplit(address)
@@ -136,7 +138,7 @@ def _ask(
     return data
 
 
-def _shown(asking: Asking) -> dict[str, str]:
+def _shown(asking: RequestContext) -> dict[str, str]:
     """What the caller showed here. Sessions are in the log: every node knows them."""
     given = credential_of(asking.request)
     if given.token is not None:

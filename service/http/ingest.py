@@ -18,7 +18,7 @@ from samovar.service.topology.encoding import encoder_of, slices
 from samovar.service.topology.topics import counted_topics, partitions_of
 
 if TYPE_CHECKING:
-    from samovar.service.http.state import World
+    from samovar.service.http.state import AppState
 
 LINES_MOST = 50_000
 SHOWN_BAD = 20
@@ -31,7 +31,7 @@ class BadEvents(Refused):
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def ingest(world: World, masks: Masks, name: str, body: bytes) -> int:
+def ingest(world: AppState, masks: Masks, name: str, body: bytes) -> int:
     """Append all lines, or none where one is bad. How many."""
     stream = world.settings.streams[name]
     block = body.strip(b"\r\n\t ") + b"\n"

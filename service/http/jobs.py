@@ -22,7 +22,7 @@ OnProgress: TypeAlias = Callable[[float, float | None], None]  # the share done,
 Work: TypeAlias = Callable[[OnProgress], Any]
 
 
-class Cancelled(Exception):
+class JobCancelled(Exception):
     """Whoever asked for it does not want it any more."""
 
 
@@ -44,7 +44,7 @@ class Job:
 
     def on_progress(self, share: float, rate: float | None = None) -> None:
         if self.cancelled.is_set():
-            raise Cancelled
+            raise JobCancelled
         self.share, self.rate = min(max(share, self.share), 1.0), rate
 
     def data(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Jobs:
         try:
             job.result = work(job.on_progress)
             job.share, job.state = 1.0, "done"
-        except Cancelled:
+        except JobCancelled:
             job.state = "cancelled"
         except Refused as refused:
             job.problem, job.state = http_problems.of_refusal(refused), "failed"

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.formats.heartbeat import Presence
+from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.common.errors import Refused
 from samovar.service.ops.metrics import LIVES, PREFIX, fill_task
 from samovar.service.ops.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
 
 if TYPE_CHECKING:
-    from samovar.service.http.state import World
+    from samovar.service.http.state import AppState
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Requests:
             self.counts[method, status] += 1
 
 
-def exposition(world: World) -> bytes:
+def exposition(world: AppState) -> bytes:
     """All metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ServiceMetrics(world))
@@ -48,7 +48,7 @@ def exposition(world: World) -> bytes:
 class ServiceMetrics(Collector):
     """What the service and this process show."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: AppState) -> None:
         self._world = world
 
     def collect(self) -> Iterator[Metric]:
@@ -84,7 +84,7 @@ class ServiceMetrics(Collector):
             put("sink_waiting", sink.waiting, sink.name)
 
 
-def _fill(families: dict[str, Any], presence: Presence, service: str) -> None:
+def _fill(families: dict[str, Any], presence: MemberMetadata, service: str) -> None:
     def put(name: str, value: float, *labels: object) -> None:
         families[name].add_metric([str(presence.slot), *map(str, labels)], value)
 

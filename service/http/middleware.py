@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse
 from samovar.service.config.addresses import is_loopback
 from samovar.service.http.asgi import App, Message, Receive, Scope, Send, headers_of
 from samovar.service.http.problems import MEDIA_TYPE, problem
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -50,10 +50,10 @@ async def refuse(scope: Scope, receive: Receive, send: Send, document: dict[str,
     await response(scope, receive, send)
 
 
-class Counting:
+class RequestCounting:
     """Counts answers by method and status."""
 
-    def __init__(self, app: App, world: World) -> None:
+    def __init__(self, app: App, world: AppState) -> None:
         self.app, self.world = app, world
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class Headers:
 class Hosts:
     """Without access control, only requests that name this machine."""
 
-    def __init__(self, app: App, world: World) -> None:
+    def __init__(self, app: App, world: AppState) -> None:
         self.app, self.world = app, world
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

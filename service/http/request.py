@@ -13,8 +13,8 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
 from samovar.common.errors import Refused
-from samovar.service.auth.tokens import NOBODY, RIGHTS, Who
-from samovar.service.http.state import Credential, World
+from samovar.service.auth.tokens import NOBODY, RIGHTS, Principal
+from samovar.service.http.state import AppState, Credential
 from samovar.service.masking.fields import Masks
 
 API = "/api/v1"
@@ -32,12 +32,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
-def world_of(request: Request) -> World:
-    found: World = request.app.state.world
+def world_of(request: Request) -> AppState:
+    found: AppState = request.app.state.world
     return found
 
 
-def who_asks(request: Request) -> Who:
+def who_asks(request: Request) -> Principal:
     world, given = world_of(request), credential_of(request)
     found = world.who(given)
     if found.role is None and given.token is not None:
@@ -59,15 +59,15 @@ def client_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-def cookie_of(world: World) -> str:
+def cookie_of(world: AppState) -> str:
     """Its own name for each service: browsers keep cookies by host, whatever the port."""
     return f"samovar-{world.settings.service}"
 
 
-class Asking:
+class RequestContext:
     """A request that was let in."""
 
-    def __init__(self, request: Request, who: Who) -> None:
+    def __init__(self, request: Request, who: Principal) -> None:
         self.request, self.who = request, who
         self.world = world_of(request)
 
@@ -85,10 +85,10 @@ class Asking:
         return self.who.name or "nobody"
 
 
-def need(right: str) -> Callable[[Request], Asking]:
+def need(right: str) -> Callable[[Request], RequestContext]:
     """A dependency: whoever asks has this right."""
 
-    def check(request: Request) -> Asking:
+    def check(request: Request) -> RequestContext:
         who = who_asks(request)
         if who.role is None:
             raise Refused(
@@ -102,7 +102,7 @@ def need(right: str) -> Callable[[Request], Asking]:
                 f"the role {who.role.word} may not do this",
                 f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
             )
-        asking = Asking(request, who)
+        asking = RequestContext(request, who)
         if right != "ingest":  # which only writes, and is written down as that
             _note_reading(asking)
         return asking
@@ -110,7 +110,7 @@ def need(right: str) -> Callable[[Request], Asking]:
     return check
 
 
-def _note_reading(asking: Asking) -> None:
+def _note_reading(asking: RequestContext) -> None:
     """That marked fields may be read in the clear here, and of which key: that as its pseudonym."""
     world, request = asking.world, asking.request
     path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
@@ -121,11 +121,11 @@ def _note_reading(asking: Asking) -> None:
     world.trail.count(asking.name, "unmasked read", f"{request.method} {path}{shown}")
 
 
-Reading = Annotated[Asking, Depends(need("read"))]
-Labelling = Annotated[Asking, Depends(need("label"))]
-Authoring = Annotated[Asking, Depends(need("rules"))]
-Operating = Annotated[Asking, Depends(need("operate"))]
-Ingesting = Annotated[Asking, Depends(need("ingest"))]
+Reading = Annotated[RequestContext, Depends(need("read"))]
+Labelling = Annotated[RequestContext, Depends(need("label"))]
+Authoring = Annotated[RequestContext, Depends(need("rules"))]
+Operating = Annotated[RequestContext, Depends(need("operate"))]
+Ingesting = Annotated[RequestContext, Depends(need("ingest"))]
 
 
 def answered(data: Any, status: int = 200) -> Response:

@@ -16,21 +16,20 @@ from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.alerts.follow import Follower
 from samovar.service.auth import tokens as access
-from samovar.service.auth.audit_trail import Trail
+from samovar.service.auth.audit_trail import AuditWriter
 from samovar.service.auth.sessions import Sessions
-from samovar.service.auth.tokens import LOCAL, NOBODY, Role, Tokens, Who
-from samovar.service.config.addresses import Place
+from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Tokens
+from samovar.service.config.addresses import HttpAddress
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.jobs import Jobs
 from samovar.service.http.metrics import Requests
-from samovar.service.http.routes.live import Hub
+from samovar.service.http.routes.live import Broadcaster
 from samovar.service.http.sinks.delivery import Sinks
-from samovar.service.http.status_poller import Watch
+from samovar.service.http.status_poller import StatusPoller
 from samovar.service.http.tls import client_context
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
-from samovar.service.topology.topics import Role as TopicRole
-from samovar.service.topology.topics import ensure, ensure_topic
+from samovar.service.topology.topics import TopicRole, ensure, ensure_topic
 
 
 @dataclass(frozen=True)
@@ -41,23 +40,23 @@ class Credential:
     session: str | None = None
 
 
-class World(QueryContext):
+class AppState(QueryContext):
     """The source of truth for what the HTTP process knows. `start` begins its threads, `close` ends them."""
 
     def __init__(
-        self, settings: ServiceFile, log: Log, place: Place, *, watch_every_s: float = 2.0, slot: int = 0
+        self, settings: ServiceFile, log: Log, place: HttpAddress, *, watch_every_s: float = 2.0, slot: int = 0
     ) -> None:
         super().__init__(settings, log, index_path(settings, place.port))
         self.place = place
         self.host = socket.gethostname()
-        self.hub = Hub()
-        self.watch = Watch(settings, log, watch_every_s)
+        self.hub = Broadcaster()
+        self.watch = StatusPoller(settings, log, watch_every_s)
         self.jobs = Jobs()
         self.requests = Requests()
         self.sinks = Sinks(settings, log, slot)
         self.tokens: Tokens = Tokens()
         self.sessions = Sessions(settings, log)
-        self.trail = Trail(settings, log)
+        self.trail = AuditWriter(settings, log)
         self.verifying = client_context(settings.http.tls)
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
@@ -93,7 +92,7 @@ class World(QueryContext):
         """No token was ever made, and only this machine can ask: anyone who does is the operator."""
         return is_private(self.settings, self.place) and not self.tokens.was_made
 
-    def who(self, given: Credential) -> Who:
+    def who(self, given: Credential) -> Principal:
         """Who asks. May wait a moment for a session that was opened elsewhere."""
         found = None
         if given.token is not None:
@@ -102,7 +101,7 @@ class World(QueryContext):
             found = self.sessions.who(self.tokens, given.session, now_ms())
         return found or (LOCAL if self.is_open else NOBODY)
 
-    def is_still(self, who: Who, given: Credential) -> bool:
+    def is_still(self, who: Principal, given: Credential) -> bool:
         """Whether somebody is who they were when they asked: with the same token or session, and the same role."""
         found = None
         if given.token is not None:
@@ -120,7 +119,7 @@ class World(QueryContext):
     def marks_pii(self) -> bool:
         return any(stream.pii for stream in self.settings.streams.values())
 
-    def masks(self, who: Who) -> Masks:
+    def masks(self, who: Principal) -> Masks:
         return Masks(self.lineage, self.tokens.mask_secret or self._no_secret, who.may("pii"))
 
 
@@ -128,12 +127,12 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def is_private(settings: ServiceFile, place: Place) -> bool:
+def is_private(settings: ServiceFile, place: HttpAddress) -> bool:
     """Whether only this machine can ask: a proxy asks for others."""
     return place.is_local and not settings.http.trusted_proxies
 
 
-def refuse_open(settings: ServiceFile, place: Place, tokens: Tokens) -> None:
+def refuse_open(settings: ServiceFile, place: HttpAddress, tokens: Tokens) -> None:
     """Others may reach it only with tokens."""
     if is_private(settings, place) or len(tokens):
         return

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.formats.heartbeat import Presence
+from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.config.models import ServiceFile
@@ -27,7 +27,7 @@ CAUGHT_UP_S = 10.0  # behind by no more than this is caught up: records that are
 
 
 @dataclass(frozen=True)
-class Seen:
+class StatusSnapshot:
     """One look. `counts` are sums over the containers that run."""
 
     at_s: float  # monotonic
@@ -35,7 +35,7 @@ class Seen:
     counts: Mapping[str, int]
 
     @property
-    def presences(self) -> list[Presence]:
+    def presences(self) -> list[MemberMetadata]:
         known = [each.presence for each in self.status.containers if each.state in ("running", "silent")]
         return [each for each in known if each is not None]
 
@@ -45,14 +45,14 @@ class Seen:
         status = self.status
         return status.runs and all(task.behind_s <= CAUGHT_UP_S for task in status.tasks)
 
-    def sample(self, before: Seen | None) -> dict[str, Any]:
+    def sample(self, before: StatusSnapshot | None) -> dict[str, Any]:
         told = self.status.data()
         rates = rates_of(before, self)
         rates |= {"lag": told["lag"], "behind_s": told["behind_s"], "watermark_age_s": told["watermark_age_s"]}
         return {"time": self.status.time_ms, **rates}
 
 
-def rates_of(before: Seen | None, after: Seen) -> dict[str, float]:
+def rates_of(before: StatusSnapshot | None, after: StatusSnapshot) -> dict[str, float]:
     """What was counted a second, container by container: one that began anew counts from nothing."""
     names = {"events": "events", "matches": "alerts", "late": "late", "dead": "dead"}
     if before is None or after.at_s <= before.at_s:
@@ -68,11 +68,11 @@ def rates_of(before: Seen | None, after: Seen) -> dict[str, float]:
     return {f"{name}_per_s": round(found[count] / passed, 2) for count, name in names.items()}
 
 
-def _identity(container: Presence) -> tuple[int, int, int]:
+def _identity(container: MemberMetadata) -> tuple[int, int, int]:
     return container.slot, container.pid, container.since_ms
 
 
-class Watch:
+class StatusPoller:
     """The thread, and what it saw."""
 
     def __init__(self, settings: ServiceFile, log: Log, every_s: float = LOOK_EVERY_S) -> None:
@@ -80,7 +80,7 @@ class Watch:
         self._ending = threading.Event()
         self._first = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._seen: deque[Seen] = deque(maxlen=KEPT)
+        self._seen: deque[StatusSnapshot] = deque(maxlen=KEPT)
         self.trouble: str | None = None
 
     def start(self) -> None:
@@ -103,12 +103,12 @@ class Watch:
             self.trouble = str(error).splitlines()[0]
             return
         self.trouble = None
-        self._seen.append(Seen(time.monotonic(), status, counts_of(status)))
+        self._seen.append(StatusSnapshot(time.monotonic(), status, counts_of(status)))
 
     # ------------------------------------------------------------ what it saw
 
     @property
-    def latest(self) -> Seen:
+    def latest(self) -> StatusSnapshot:
         """The newest look; waits for the first one."""
         self._first.wait(30)
         if not self._seen:
@@ -127,7 +127,7 @@ class Watch:
         )
 
     def samples(self, minutes: float) -> list[dict[str, Any]]:
-        seen: Sequence[Seen] = list(self._seen)
+        seen: Sequence[StatusSnapshot] = list(self._seen)
         oldest = time.monotonic() - minutes * 60
         pairs = zip([None, *seen], seen, strict=False)
         return [after.sample(before) for before, after in pairs if before is not None and after.at_s >= oldest]

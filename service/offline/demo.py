@@ -107,7 +107,7 @@ def _read(log: Log, topic: str, partition: int, offset: int) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Options:
+class DemoOptions:
     folder: Path
     rate: float
     seconds: float | None = None  # without it until stopped
@@ -137,7 +137,7 @@ class Service:
 class Demo:
     """Both services. The source of truth for whether an end was asked for."""
 
-    def __init__(self, console: Console, options: Options, environment: Mapping[str, str]) -> None:
+    def __init__(self, console: Console, options: DemoOptions, environment: Mapping[str, str]) -> None:
         self._console = console
         self._options = options
         self._environment = dict(environment)
@@ -303,7 +303,7 @@ def on_broker(folder: Path, port: int, say: Callable[[str], None]) -> Iterator[s
             broker.stop(folder)
 
 
-def demo(console: Console, options: Options, kafka: str | None = None) -> int:
+def demo(console: Console, options: DemoOptions, kafka: str | None = None) -> int:
     """Runs both services until stopped; the exit code. `kafka` is a broker's address, instead of the embedded log."""
     environment = dict(os.environ)
     if kafka is not None:

@@ -11,17 +11,17 @@ from samovar.native.kernel import Other
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import Matches
-from samovar.patterns.engine.replay import BadLine, Lines, Replay
+from samovar.patterns.engine.replay import BadLine, EventReplay, Lines
 from samovar.patterns.explain.captured_operands import value_text
-from samovar.patterns.explain.key_trace import Story, follow, iso_time, key_candidates
+from samovar.patterns.explain.key_trace import KeyTrace, follow, iso_time, key_candidates
 from samovar.patterns.explain.why import explain as explained
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.offline.match import BAD_LINES, FINE, USAGE, Options, Source, open_events
+from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions, open_events
 
 SHOWN_EVENTS = 200
 
 
-def explain(program: Program, source: Source, options: Options, out: IO[bytes], err: IO[str]) -> int:
+def explain(program: Program, source: EventFile, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
     """One explanation a rule, on standard output. Gives the exit code."""
     assert options.explain is not None
     # Each rule and each reading of the key is a run of its own, so what cannot be read again is kept.
@@ -49,14 +49,14 @@ def explain(program: Program, source: Source, options: Options, out: IO[bytes], 
 def _story(
     rule: Rule,
     key: tuple[object, ...],
-    source: Source,
+    source: EventFile,
     kept: list[bytes] | None,
-    options: Options,
+    options: MatchRunOptions,
     bad: dict[int, BadLine],
-) -> Story:
+) -> KeyTrace:
     program = compile_rules([rule])
 
-    def feed(replay: Replay) -> Iterator[Matches]:
+    def feed(replay: EventReplay) -> Iterator[Matches]:
         lines = Lines(
             Decoder(program.fields, options.time_field, options.type_field),
             lambda line: bad.update({line.number: line}),
@@ -75,7 +75,7 @@ def _story(
     )
 
 
-def _fed(replay: Replay, lines: Lines, kept: list[bytes] | None, source: Source) -> Iterator[Matches]:
+def _fed(replay: EventReplay, lines: Lines, kept: list[bytes] | None, source: EventFile) -> Iterator[Matches]:
     if kept is not None:
         for block in kept:
             yield replay.feed(lines.take(block))
@@ -87,7 +87,7 @@ def _fed(replay: Replay, lines: Lines, kept: list[bytes] | None, source: Source)
     yield from replay.finish()
 
 
-def json_of(story: Story) -> str:
+def json_of(story: KeyTrace) -> str:
     """The same for programs, on one line."""
     told = explained(story)
     events = [
@@ -104,7 +104,7 @@ def json_of(story: Story) -> str:
     return json.dumps({**record, "conclusion": told.conclusion}, ensure_ascii=False) + "\n"
 
 
-def text_of(story: Story, show_time: Callable[[int], str] = iso_time) -> str:
+def text_of(story: KeyTrace, show_time: Callable[[int], str] = iso_time) -> str:
     """The explanation as text: a heading, the events, the conclusion."""
     told = explained(story)
     key = ", ".join(f"{name}={value_text(value)}" for name, value in story.key.items()) or "all events"

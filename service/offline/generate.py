@@ -178,11 +178,11 @@ def _scene(
     double: bool,
     spacing: int = SPACING,
     longest_ms: int = synth_plants.AS_LONG,
-) -> synth_plants.Scene:
+) -> synth_plants.IncidentScene:
     random = Random(f"{seed}/{number}/{double}")
     honest = double and number // len(synth_plants.KINDS) % UNLUCKY != UNLUCKY - 1
     stranger = world.population.size + 2 * number + double
-    return synth_plants.Scene(world, random, world.clock.time(number * spacing), stranger, honest, longest_ms)
+    return synth_plants.IncidentScene(world, random, world.clock.time(number * spacing), stranger, honest, longest_ms)
 
 
 def incident(
@@ -239,6 +239,6 @@ def visits(world: synth_sessions.SessionWorld, number: int, seed: int, spacing: 
         visitor = random.randrange(world.population.size)
         city = int(world.population.city_of[visitor])
         suffix = "" if honest else synth_sessions.label(kind, f"p-{number:06d}")
-        scene = synth_sessions.Scene(random, start, visitor, city, suffix, honest)
+        scene = synth_sessions.VisitScene(random, start, visitor, city, suffix, honest)
         lines += synth_sessions.PLANTS[kind](scene)
     return lines

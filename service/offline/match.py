@@ -24,7 +24,7 @@ from samovar.common.times import duration_text
 from samovar.patterns.engine.compile import CompileError, Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Counters, Matches, RuleFailure
-from samovar.patterns.engine.replay import BadLine, Late, Lines, Replay
+from samovar.patterns.engine.replay import BadLine, EventReplay, LateLine, Lines
 from samovar.patterns.rulefile.loading import RuleSet, SettingError, load_set, rendered
 from samovar.patterns.semantics.schema import Schema
 
@@ -36,7 +36,7 @@ FIELD_NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
 
 @dataclass(frozen=True)
-class Options:
+class MatchRunOptions:
     slack_ms: int | None = None
     flush: bool = True
     type_field: str = "type"
@@ -54,7 +54,7 @@ class Options:
     json: bool = False
 
 
-def match(rule_paths: Sequence[str], events: str, options: Options, out: IO[bytes], err: IO[str]) -> int:
+def match(rule_paths: Sequence[str], events: str, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
     """Runs the command and gives its exit code."""
     try:
         with open_events(events, live=options.slack_ms is not None) as source:
@@ -67,7 +67,7 @@ def match(rule_paths: Sequence[str], events: str, options: Options, out: IO[byte
         return RULE_ERRORS
 
 
-def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[bytes], err: IO[str]) -> int:
+def _match(rule_paths: Sequence[str], source: EventFile, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
     rules = load_checked(rule_paths, source, options)
     shown = rules.errors if options.quiet else rules.findings
     if shown:
@@ -79,7 +79,7 @@ def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[
         from samovar.service.offline.explain import explain  # noqa: PLC0415 - seldom asked for
 
         return explain(program, source, options, out, err)
-    run = Run(program, source, options, err)
+    run = MatchRun(program, source, options, err)
     if options.score:
         from samovar.service.offline.score import write_score  # noqa: PLC0415 - seldom asked for
 
@@ -96,17 +96,17 @@ def _match(rule_paths: Sequence[str], source: Source, options: Options, out: IO[
 # ---------------------------------------------------------------- a run
 
 
-class Run:
+class MatchRun:
     """One pass over the events. Tells of bad and late lines as they come, and counts everything."""
 
-    def __init__(self, program: Program, source: Source, options: Options, err: IO[str]) -> None:
+    def __init__(self, program: Program, source: EventFile, options: MatchRunOptions, err: IO[str]) -> None:
         self.program = program
         self.source = source
         self.options = options
         self.err = err
         self.bad = 0
         self.lines = Lines(Decoder(program.fields, options.time_field, options.type_field), self.tell_bad)
-        self.replay = Replay(
+        self.replay = EventReplay(
             program,
             slack_ms=options.slack_ms,
             flush=options.flush,
@@ -133,7 +133,7 @@ class Run:
         self.progress.clear()
         self.err.write(f"{self.source.name}:{line}\n")
 
-    def tell_late(self, late: Late) -> None:
+    def tell_late(self, late: LateLine) -> None:
         self.progress.clear()
         by, slack = duration_text(late.by_ms), duration_text(self.options.slack_ms or 0)
         self.err.write(f"{self.source.name}:{late.offset + 1}: late by {by} beyond the slack of {slack}, not matched\n")
@@ -175,7 +175,7 @@ class Run:
 # ---------------------------------------------------------------- the events
 
 
-class Source:
+class EventFile:
     """Where events come from: a file or standard input, gzip or not. Read once, from the beginning."""
 
     def __init__(self, name: str, stream: IO[bytes], raw: IO[bytes], size: int | None, live: bool) -> None:
@@ -220,11 +220,11 @@ class Source:
 
 
 @contextmanager
-def open_events(path: str, live: bool = False) -> Iterator[Source]:
+def open_events(path: str, live: bool = False) -> Iterator[EventFile]:
     """A file, or standard input for `-`."""
     if path == "-":
         stream: Any = sys.stdin.buffer
-        yield Source("<stdin>", unzipped(stream), stream, None, live)
+        yield EventFile("<stdin>", unzipped(stream), stream, None, live)
         return
     try:
         file = Path(path).open("rb")  # noqa: SIM115 - closed below; only opening it is our reader's fault
@@ -232,7 +232,7 @@ def open_events(path: str, live: bool = False) -> Iterator[Source]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     with file:
-        yield Source(path, stream, file, Path(path).stat().st_size, live)
+        yield EventFile(path, stream, file, Path(path).stat().st_size, live)
 
 
 def unzipped(stream: Any) -> IO[bytes]:
@@ -245,7 +245,7 @@ def unzipped(stream: Any) -> IO[bytes]:
 # ---------------------------------------------------------------- the rules
 
 
-def load_checked(paths: Sequence[str], source: Source, options: Options) -> RuleSet:
+def load_checked(paths: Sequence[str], source: EventFile, options: MatchRunOptions) -> RuleSet:
     """The rules. Without a schema the names of the events' fields show what is a slip."""
 
     def load(known_fields: frozenset[str] | None) -> RuleSet:

@@ -25,7 +25,7 @@ from samovar.patterns.engine.decode import Bad
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.offline.match import Source, open_events
+from samovar.service.offline.match import EventFile, open_events
 from samovar.service.topology.encoding import encoder_of, slices
 from samovar.service.topology.logs import opened
 from samovar.service.topology.topics import ensure_inputs
@@ -44,18 +44,20 @@ def produce(settings: ServiceFile, stream: str, file: str, err: IO[str], *, skip
     with open_events(file, live=file == "-") as source, opened(settings) as log:
         partitions = ensure_inputs(log, settings)
         encoder = encoder_of(settings.streams[stream])
-        return Run(log, settings.streams[stream], stream, partitions, source, err, skip_bad, quiet, encoder).run()
+        return ProduceRun(
+            log, settings.streams[stream], stream, partitions, source, err, skip_bad, quiet, encoder
+        ).run()
 
 
 @dataclass
-class Run:
+class ProduceRun:
     """One pass over the lines. The source of truth for how many were written and how many were bad."""
 
     log: Log
     stream: Stream
     name: str
     partitions: int
-    source: Source
+    source: EventFile
     err: IO[str]
     skip_bad: bool
     quiet: bool

@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
-from samovar.service.offline.match import Run, open_events
+from samovar.service.offline.match import MatchRun, open_events
 
 KIND_FIELD = "fraud_kind"
 ID_FIELD = "fraud_id"
@@ -26,7 +26,7 @@ MISSED_SHOWN = 20
 Labels = Mapping[int, tuple[str, str]]
 
 
-def write_score(run: Run, out: IO[bytes]) -> None:
+def write_score(run: MatchRun, out: IO[bytes]) -> None:
     """A table, or with --json one JSON object."""
     seen: list[bytes] = []
     if run.source.path is None:
@@ -50,7 +50,7 @@ def write_score(run: Run, out: IO[bytes]) -> None:
     out.write(capture.get().encode())
 
 
-def _shown(run: Run) -> Iterator[dict[str, Any]]:
+def _shown(run: MatchRun) -> Iterator[dict[str, Any]]:
     for found in run.matches():
         yield from found
 
@@ -64,7 +64,7 @@ def lines_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-class Tagged(Protocol):
+class RuleTags(Protocol):
     """What is read of a rule."""
 
     @property
@@ -110,7 +110,7 @@ def read_labels(lines: Iterable[str | bytes]) -> dict[int, tuple[str, str]]:
     return labels
 
 
-def detects(rules: Iterable[Tagged]) -> dict[str, frozenset[str]]:
+def detects(rules: Iterable[RuleTags]) -> dict[str, frozenset[str]]:
     """Rule id -> the kinds that it is for."""
     return {rule.id: _kinds(rule) for rule in rules}
 
@@ -180,7 +180,7 @@ def _label(line: str | bytes) -> tuple[str, str] | None:
     return str(event[KIND_FIELD]), str(event.get(ID_FIELD))
 
 
-def _kinds(rule: Tagged) -> frozenset[str]:
+def _kinds(rule: RuleTags) -> frozenset[str]:
     named = frozenset(tag.removeprefix(DETECTS) for tag in rule.tags if tag.startswith(DETECTS))
     return named or frozenset({rule.id})
 

@@ -20,10 +20,10 @@ from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import Stream
 from samovar.service.topology.plans import input_of, plans_of
-from samovar.tasks.model.plan import MAIN, InputSpec, OutputTopics, Plan, RuleText
+from samovar.tasks.model.plan import MAIN, InputSpec, OutputTopics, Plan, PublishedRule
 from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec
 from samovar.tasks.model.user_task import Task
-from samovar.tasks.replay.harness import Written
+from samovar.tasks.replay.harness import WrittenRecord
 
 Time: TypeAlias = int | str  # ms, or `10s`
 Streams: TypeAlias = Mapping[str, Mapping[str, Any]]  # as in a service file: {"purchase": {"key": "card"}}
@@ -46,7 +46,9 @@ def plan_of_rules(
     given = [rules] if isinstance(rules, str | Path) else list(rules)
     loaded = list(_rules(given, params, lists))
     program = compile_rules(loaded)
-    texts = tuple(RuleText(rule.id, each.version, rule.text) for rule, each in zip(loaded, program.rules, strict=True))
+    texts = tuple(
+        PublishedRule(rule.id, each.version, rule.text) for rule, each in zip(loaded, program.rules, strict=True)
+    )
     return Plan(NAME, _inputs(streams), program, texts, TOPICS)
 
 
@@ -133,7 +135,7 @@ def ms_of(time: Time) -> int:
 
 
 @dataclass(frozen=True)
-class Emitted:
+class EmittedRecord:
     """A record that a task emitted. `value` is what JSON says, or bytes that are none."""
 
     key: str | None
@@ -141,7 +143,7 @@ class Emitted:
 
 
 @dataclass(frozen=True)
-class Letter:
+class TrialLetter:
     """A dead letter or a late event: the record's value, and why it is there."""
 
     value: bytes | None
@@ -150,17 +152,17 @@ class Letter:
     headers: Mapping[str, bytes]
 
 
-def emitted_of(written: Written) -> Emitted:
+def emitted_of(written: WrittenRecord) -> EmittedRecord:
     key = None if written.key is None else written.key.decode("utf-8", "replace")
     try:
-        return Emitted(key, None if written.value is None else json.loads(written.value))
+        return EmittedRecord(key, None if written.value is None else json.loads(written.value))
     except ValueError:
-        return Emitted(key, written.value)
+        return EmittedRecord(key, written.value)
 
 
-def letter_of(written: Written) -> Letter:
+def letter_of(written: WrittenRecord) -> TrialLetter:
     headers = dict(written.headers)
     reason = headers.get(PREFIX + "exception", b"late").decode()
     late_ms = headers.get("samovar.late.ms", b"").decode()
     message = headers[PREFIX + "message"].decode() if PREFIX + "message" in headers else f"late by {late_ms} ms"
-    return Letter(written.value, reason, message, headers)
+    return TrialLetter(written.value, reason, message, headers)

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.formats.heartbeat import Seen, all_seen
+from samovar.changelog.formats.heartbeat import HeartbeatRecord, all_seen
 from samovar.changelog.log import Log
 from samovar.changelog.schema_registry import Registry, RegistryUnavailable
 from samovar.common.errors import LogUnavailable, Refused
@@ -25,13 +25,13 @@ from samovar.common.texts import counted
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops import machine
-from samovar.service.ops.findings import FAIL, OK, WARN, Finding, fine, refused
-from samovar.service.topology.acls import HTTP, SERVICE, Right, rights
+from samovar.service.ops.findings import FAIL, OK, WARN, Diagnosis, fine, refused
+from samovar.service.topology.acls import HTTP, SERVICE, AclEntry, rights
 from samovar.service.topology.growth import GROWN_FIX, grown_inputs
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.ruleset import rules_of
-from samovar.service.topology.topics import Planned, bootstrap_of, check, counted_topics, partitions_of, plan
+from samovar.service.topology.topics import PlannedTopic, bootstrap_of, check, counted_topics, partitions_of, plan
 
 SKEW_MS = 2_000  # between two clocks, from which on it is worth a word
 SKEW_FAIL_MS = 60_000
@@ -42,14 +42,14 @@ _Granted = Mapping[str, frozenset[str] | None]  # what this user may do with eac
 # ---------------------------------------------------------------- all of it
 
 
-def examine(config: Path) -> Iterator[Finding]:
+def examine(config: Path) -> Iterator[Diagnosis]:
     """Findings as they come; what cannot be looked at because of an earlier one is left out."""
     yield from machine.versions()
     yield machine.java()
     try:
         settings = load_service(config)
     except Refused as error:
-        yield Finding("service file", FAIL, str(error), "mend the file; nothing else can be looked at before")
+        yield Diagnosis("service file", FAIL, str(error), "mend the file; nothing else can be looked at before")
         return
     yield fine("service file", f"{settings.service}, {counted(len(settings.streams), 'stream')}, {config}")
     yield from machine.state(settings)
@@ -57,7 +57,7 @@ def examine(config: Path) -> Iterator[Finding]:
     yield from _with_log(settings)
 
 
-def _with_log(settings: ServiceFile) -> Iterator[Finding]:
+def _with_log(settings: ServiceFile) -> Iterator[Diagnosis]:
     missing = machine.embedded(settings)
     yield from missing
     if any(each.state == FAIL for each in missing) or not machine.has_log(settings):
@@ -68,7 +68,7 @@ def _with_log(settings: ServiceFile) -> Iterator[Finding]:
             log = stack.enter_context(opened(settings))
             found = _asked(settings, log)
         except LogUnavailable as error:
-            yield Finding("log", FAIL, str(error), _reach(settings))
+            yield Diagnosis("log", FAIL, str(error), _reach(settings))
             found = [rules(settings, None)]
         except Refused as error:
             found = [refused("log", error), rules(settings, None)]
@@ -79,7 +79,7 @@ def _reach(settings: ServiceFile) -> str:
     return f"see that a broker runs at {bootstrap_of(settings)} and can be reached from here"
 
 
-def _asked(settings: ServiceFile, log: Log) -> list[Finding]:
+def _asked(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     """All that only the log can answer."""
     settings = with_rulebook(settings, log)
     are_fine = rules(settings, None).state == OK  # without rules nobody knows which further stages there are
@@ -104,7 +104,7 @@ def _asked(settings: ServiceFile, log: Log) -> list[Finding]:
 # ---------------------------------------------------------------- the log
 
 
-def cluster(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Finding]:
+def cluster(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[Diagnosis]:
     """Brokers, their version, and what this user may do there."""
     if settings.log.kafka is None:
         yield fine("log", f"embedded, {settings.log.embedded}")
@@ -115,7 +115,7 @@ def cluster(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Finding
     try:
         facts = facts_of(settings.log.kafka.librdkafka(), [spec.name for spec in specs], settings.service)
     except LogUnavailable as error:
-        yield Finding("log", FAIL, str(error), _reach(settings))
+        yield Diagnosis("log", FAIL, str(error), _reach(settings))
         return
     version = f"Kafka {facts.version}" if facts.version else "Kafka, which does not say its version over this protocol"
     yield fine("log", f"{version}, {counted(len(facts.brokers), 'broker')} ({', '.join(facts.brokers)})")
@@ -128,31 +128,31 @@ def cluster(settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Finding
     yield from _missing_rights(wanted, facts.topics, {settings.service: facts.group}, facts.on_cluster)
 
 
-def _replicas(settings: ServiceFile, brokers: int) -> Iterator[Finding]:
+def _replicas(settings: ServiceFile, brokers: int) -> Iterator[Diagnosis]:
     if settings.replication > brokers:
         what = f"`replication: {settings.replication}` with {counted(brokers, 'broker')}: topics cannot be made"
-        yield Finding("replication", FAIL, what, f"write `replication: {brokers}`, or add brokers")
+        yield Diagnosis("replication", FAIL, what, f"write `replication: {brokers}`, or add brokers")
     elif settings.replication == 1:
         what = "one copy of everything: a broker's disk that is lost loses the service's state and alerts"
-        yield Finding("replication", WARN, what, "write `replication: 3` where there are three brokers")
+        yield Diagnosis("replication", WARN, what, "write `replication: 3` where there are three brokers")
 
 
 def _missing_rights(
-    wanted: Sequence[Right], topics: _Granted, groups: _Granted, on_cluster: frozenset[str]
-) -> Iterator[Finding]:
+    wanted: Sequence[AclEntry], topics: _Granted, groups: _Granted, on_cluster: frozenset[str]
+) -> Iterator[Diagnosis]:
     """Containers do not run without theirs; the HTTP API may be another user's."""
     granted = {"topic": topics, "group": groups, "cluster": {"kafka-cluster": on_cluster}}
     fix = "grant them: `samovar topics plan --commands` prints how"
     if lacking := _lacking(SERVICE, wanted, granted):
-        yield Finding("rights", FAIL, f"this user lacks {'; '.join(lacking)}", fix)
+        yield Diagnosis("rights", FAIL, f"this user lacks {'; '.join(lacking)}", fix)
     else:
         yield fine("rights", "this user may do all that the service needs; of transactional ids nobody can be asked")
     if lacking := _lacking(HTTP, wanted, granted):
         fix = f"nothing, where `samovar serve` runs as another user; else {fix}"
-        yield Finding("rights", WARN, f"for `samovar serve` this user lacks {'; '.join(lacking)}", fix)
+        yield Diagnosis("rights", WARN, f"for `samovar serve` this user lacks {'; '.join(lacking)}", fix)
 
 
-def _lacking(who: str, wanted: Sequence[Right], granted: Mapping[str, _Granted]) -> list[str]:
+def _lacking(who: str, wanted: Sequence[AclEntry], granted: Mapping[str, _Granted]) -> list[str]:
     """What somebody needs and this user has not, where the cluster could be asked."""
     found = []
     for right in wanted:
@@ -163,51 +163,51 @@ def _lacking(who: str, wanted: Sequence[Right], granted: Mapping[str, _Granted])
     return found
 
 
-def topics(settings: ServiceFile, log: Log, specs: Sequence[Planned]) -> Iterator[Finding]:
+def topics(settings: ServiceFile, log: Log, specs: Sequence[PlannedTopic]) -> Iterator[Diagnosis]:
     found = check(log, specs, bootstrap_of(settings))
     made = [each for each in found if each.code == "topic-missing" and settings.topics == "create"]
     for each in found:
         if each not in made:
-            yield Finding("topics", FAIL, f"{each.code}: {each.what}", each.fix)
+            yield Diagnosis("topics", FAIL, f"{each.code}: {each.what}", each.fix)
     if made:
         names = ", ".join(each.topic for each in made)
         yield fine("topics", f"{counted(len(made), 'topic')} not there yet, which `samovar run` makes: {names}")
     grown = grown_inputs(settings, log)
     for each_grown in grown:
-        yield Finding("topics", WARN, each_grown.text, GROWN_FIX)
+        yield Diagnosis("topics", WARN, each_grown.text, GROWN_FIX)
     if not found and not grown:
         parts = counted(specs[0].partitions, "partition")
         yield fine("topics", f"all {len(specs)} are as they should be, {parts} each input")
 
 
-def registries(settings: ServiceFile) -> Iterator[Finding]:
+def registries(settings: ServiceFile) -> Iterator[Diagnosis]:
     """The schema registry of each stream that has one: whether it answers, and knows the stream's schema."""
     for name, stream in settings.streams.items():
         if stream.registry is not None:
             yield registry(name, f"{stream.topic}-value", Registry(stream.registry.settings()))
 
 
-def registry(stream: str, subject: str, asked: Registry) -> Finding:
+def registry(stream: str, subject: str, asked: Registry) -> Diagnosis:
     try:
         number = asked.latest_number(subject)
         usable = number is None or asked.find(number) is not None
     except RegistryUnavailable as error:
         fix = "see that it runs and can be reached from here: containers wait for it, and end when it stays away"
-        return Finding("registry", FAIL, str(error), fix)
+        return Diagnosis("registry", FAIL, str(error), fix)
     except Refused as error:
         return refused("registry", error)
     if number is None:
         what = f"{asked.place} answers, and has nothing under {subject}"
-        return Finding(
+        return Diagnosis(
             "registry", WARN, what, f"register the schema of {stream} there, unless writers name it otherwise"
         )
     if not usable:
         fix = "messages of it would be dead letters: register a schema that can be read"
-        return Finding("registry", FAIL, asked.missing(number), fix)
+        return Diagnosis("registry", FAIL, asked.missing(number), fix)
     return fine("registry", f"{asked.place} answers; {subject} is schema {number}")
 
 
-def rules(settings: ServiceFile, partitions: int | None) -> Finding:
+def rules(settings: ServiceFile, partitions: int | None) -> Diagnosis:
     try:
         found = rules_of(settings, partitions)
     except Refused as error:
@@ -218,7 +218,7 @@ def rules(settings: ServiceFile, partitions: int | None) -> Finding:
 # ---------------------------------------------------------------- clocks
 
 
-def clocks(settings: ServiceFile, seen: dict[int, Seen], now_ms: int) -> Iterator[Finding]:
+def clocks(settings: ServiceFile, seen: dict[int, HeartbeatRecord], now_ms: int) -> Iterator[Diagnosis]:
     """Each container's clock against the broker's, by what it told last; this machine's by what the log has already."""
     if settings.log.embedded is not None:
         yield fine("clock", "the embedded log goes by this machine's own")
@@ -231,11 +231,11 @@ def clocks(settings: ServiceFile, seen: dict[int, Seen], now_ms: int) -> Iterato
     for slot, skew_ms in wrong:
         host = seen[slot].presence.host
         what = f"the clock of container {slot} on {host} is {abs(skew_ms) / 1000:,.1f} s {_side(skew_ms)} the broker's"
-        yield Finding("clock", FAIL if abs(skew_ms) > SKEW_FAIL_MS else WARN, what, f"set the clock of {host} by NTP")
+        yield Diagnosis("clock", FAIL if abs(skew_ms) > SKEW_FAIL_MS else WARN, what, f"set the clock of {host} by NTP")
     newest = max((each.log_ms for each in seen.values()), default=None)
     if newest is not None and newest - now_ms > SKEW_MS:
         what = f"this machine's clock is at least {(newest - now_ms) / 1000:,.1f} s behind the broker's"
-        yield Finding("clock", WARN, what, "set it by NTP")
+        yield Diagnosis("clock", WARN, what, "set it by NTP")
     elif not wrong:
         told = (
             f"within {SKEW_MS / 1000:g} s of the broker's" if seen else "no container told a time yet to compare with"
@@ -250,7 +250,7 @@ def _side(skew_ms: int) -> str:
 # ---------------------------------------------------------------- showing it
 
 
-def document(findings: Sequence[Finding]) -> dict[str, Any]:
+def document(findings: Sequence[Diagnosis]) -> dict[str, Any]:
     counts = Counter(each.state for each in findings)
     return {
         "ok": not counts[FAIL],
@@ -259,7 +259,7 @@ def document(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def worst(findings: Sequence[Finding], *, strict: bool) -> bool:
+def worst(findings: Sequence[Diagnosis], *, strict: bool) -> bool:
     """Whether something is wrong; a warning counts if `strict`."""
     bad = (FAIL, WARN) if strict else (FAIL,)
     return any(each.state in bad for each in findings)

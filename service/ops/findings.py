@@ -16,7 +16,7 @@ INDENT = " " * (ABOUT + 8)
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at."""
 
     about: str
@@ -25,15 +25,15 @@ class Finding:
     fix: str = ""
 
 
-def fine(about: str, what: str) -> Finding:
-    return Finding(about, OK, what)
+def fine(about: str, what: str) -> Diagnosis:
+    return Diagnosis(about, OK, what)
 
 
-def refused(about: str, error: Refused) -> Finding:
-    return Finding(about, FAIL, f"{error.code}: {error.what}", error.hint)
+def refused(about: str, error: Refused) -> Diagnosis:
+    return Diagnosis(about, FAIL, f"{error.code}: {error.what}", error.hint)
 
 
-def finding_lines(finding: Finding) -> list[str]:
+def finding_lines(finding: Diagnosis) -> list[str]:
     """A finding for people."""
     first, *others = finding.what.splitlines() or [""]
     lines = [f"{finding.state:<4}  {finding.about:<{ABOUT}}  {first}", *(INDENT + each for each in others)]

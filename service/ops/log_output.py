@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, TypeAlias
 
-from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.log_events import LogEvent
 
 FORMS = ("text", "json")
 KAFKA = "samovar.kafka"
@@ -57,7 +57,7 @@ class StampedFormatter(logging.Formatter):
 
 def json_line(text: str, service: str, slot: int, at_s: float) -> str:
     """One object. Facts never hide what every line has."""
-    event, level, facts = (text.event, text.level, text.facts) if isinstance(text, Note) else ("note", "info", {})
+    event, level, facts = (text.event, text.level, text.facts) if isinstance(text, LogEvent) else ("note", "info", {})
     moment = moment_text(at_s)
     head = {"time": moment, "level": level, "service": service, "container": slot, "event": event, "text": str(text)}
     return json.dumps({**facts, **head} if facts.keys() & head.keys() else {**head, **facts}, default=str)
@@ -72,7 +72,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "error" if record.levelno >= logging.ERROR else "warning"
-        self._tell(Note(record.getMessage(), "kafka", level, logger=record.name))
+        self._tell(LogEvent(record.getMessage(), "kafka", level, logger=record.name))
 
 
 @contextmanager

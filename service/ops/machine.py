@@ -18,7 +18,7 @@ from samovar.common.folders import OTHERS, PART
 from samovar.common.texts import counted
 from samovar.native.kernel import kernel
 from samovar.service.config.models import ServiceFile
-from samovar.service.ops.findings import FAIL, OK, WARN, Finding, fine
+from samovar.service.ops.findings import FAIL, OK, WARN, Diagnosis, fine
 from samovar.state.errors import StoreError
 from samovar.state.soundness import check_sound, holds_rows
 from samovar.state.store_lock import is_open
@@ -35,13 +35,13 @@ LIBRARIES = ("confluent-kafka", "rocksdict", "numpy", "pyarrow", "pyspark")
 # ---------------------------------------------------------------- versions
 
 
-def versions() -> Iterator[Finding]:
+def versions() -> Iterator[Diagnosis]:
     own = f"samovar {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     yield fine("versions", f"{own}; {', '.join(_library(name) for name in LIBRARIES)}")
     try:
         kernel()
     except OSError as error:
-        yield Finding(
+        yield Diagnosis(
             "kernel", FAIL, f"the compiled kernel does not load: {error}", "install Samovar anew, or `make kernel`"
         )
     else:
@@ -55,13 +55,13 @@ def _library(name: str) -> str:
         return f"no {name}"
 
 
-def java() -> Finding:
+def java() -> Diagnosis:
     """Only trials and Spark need it, so that its absence is worth no warning; one that is there and of no use is."""
     try:
         found = find_java()
     except Refused as error:
         whom = f"{error.what}; only `samovar kafka` and Spark need it, {OLDEST_JAVA} or later"
-        return fine("java", whom) if error.code == "java-missing" else Finding("java", WARN, whom, error.hint)
+        return fine("java", whom) if error.code == "java-missing" else Diagnosis("java", WARN, whom, error.hint)
     return fine("java", f"{found.version}, {found.path}")
 
 
@@ -72,7 +72,7 @@ def has_log(settings: ServiceFile) -> bool:
     return settings.log.embedded is None or (settings.log.embedded / "log.db").exists()
 
 
-def embedded(settings: ServiceFile) -> list[Finding]:
+def embedded(settings: ServiceFile) -> list[Diagnosis]:
     """The folder of the embedded log, before it is opened: opening would make it."""
     folder = settings.log.embedded
     if folder is None:
@@ -83,37 +83,37 @@ def embedded(settings: ServiceFile) -> list[Finding]:
     kind = file_system(folder)
     if kind in FAR:
         what = f"{folder} is on a network file system ({kind}), where the embedded log's locks cannot be relied on"
-        found.append(Finding("log folder", FAIL, what, "put it on a disk of this machine, or use Kafka"))
+        found.append(Diagnosis("log folder", FAIL, what, "put it on a disk of this machine, or use Kafka"))
     return found
 
 
-def state(settings: ServiceFile) -> Iterator[Finding]:
+def state(settings: ServiceFile) -> Iterator[Diagnosis]:
     folder = settings.state
     yield from _folder("state folder", folder)
     kind = file_system(folder)
     if kind in FAR:
         what = f"{folder} is on a network file system ({kind}): slow, and its locks cannot be relied on"
-        yield Finding("state folder", WARN, what, "put it on a disk of this machine")
+        yield Diagnosis("state folder", WARN, what, "put it on a disk of this machine")
     elif kind in FLEETING:
         what = f"{folder} is in memory ({kind}): after a reboot all state is restored from the changelog"
-        yield Finding("state folder", WARN, what, "put it on a disk of this machine")
+        yield Diagnosis("state folder", WARN, what, "put it on a disk of this machine")
     yield _space(folder, size_of(folder))
 
 
-def _folder(about: str, folder: Path) -> Iterator[Finding]:
+def _folder(about: str, folder: Path) -> Iterator[Diagnosis]:
     there = nearest(folder)
     if is_read_only(there):
         fix = f"mount it for writing, or put the {about} elsewhere"
-        yield Finding(about, FAIL, f"{there} is on a file system that is mounted read-only", fix)
+        yield Diagnosis(about, FAIL, f"{there} is on a file system that is mounted read-only", fix)
         return
     if not os.access(there, os.W_OK | os.X_OK):
         fix = f"give this user the right to write it, or run as its owner: chown {os.geteuid()} {there}"
-        yield Finding(about, FAIL, f"{there} cannot be written by user {os.geteuid()}", fix)
+        yield Diagnosis(about, FAIL, f"{there} cannot be written by user {os.geteuid()}", fix)
         return
     owner = there.stat().st_uid
     if folder.exists() and owner not in (os.geteuid(), 0) and os.geteuid() == 0:
         what = f"{folder} belongs to user {owner}, and this is root: what root writes there, that user cannot"
-        yield Finding(about, WARN, what, f"run as user {owner}")
+        yield Diagnosis(about, WARN, what, f"run as user {owner}")
     elif not folder.exists():
         yield fine(about, f"{folder} is not there yet, and can be made")
     else:
@@ -122,14 +122,14 @@ def _folder(about: str, folder: Path) -> Iterator[Finding]:
         yield from _read_by_others(about, folder)
 
 
-def _read_by_others(about: str, folder: Path) -> Iterator[Finding]:
+def _read_by_others(about: str, folder: Path) -> Iterator[Diagnosis]:
     """What other users of the machine can read: events in the clear, and of the embedded log the service's secrets."""
     if not folder.stat().st_mode & OTHERS:
         return
     inside = [path for path in sorted(folder.iterdir()) if path.lstat().st_mode & OTHERS and not path.is_symlink()]
     if inside:
         what = f"other users of this machine can look into {folder}, and at {inside[0].name} in it"
-        yield Finding(about, WARN, what, f"chmod -R go= {folder}")
+        yield Diagnosis(about, WARN, what, f"chmod -R go= {folder}")
 
 
 def is_read_only(there: Path) -> bool:
@@ -164,16 +164,16 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _space(folder: Path, used: int) -> Finding:
+def _space(folder: Path, used: int) -> Diagnosis:
     """A restore builds a store beside the old one, so that as much again must fit."""
     free = shutil.disk_usage(nearest(folder)).free
     text = f"{_size(free)} free, state has {_size(used)}"
     fix = "free some space, or move `state` to a larger disk"
     if free < max(FREE_LEAST // 8, used // 8):
-        return Finding("disk", FAIL, text, fix)
+        return Diagnosis("disk", FAIL, text, fix)
     if free < max(FREE_LEAST, used):
-        return Finding("disk", WARN, f"{text}: a restore needs as much again", fix)
-    return Finding("disk", OK, text)
+        return Diagnosis("disk", WARN, f"{text}: a restore needs as much again", fix)
+    return Diagnosis("disk", OK, text)
 
 
 def _size(size: int) -> str:
@@ -191,19 +191,19 @@ def _size(size: int) -> str:
 # ---------------------------------------------------------------- limits and locks
 
 
-def limits(settings: ServiceFile, partitions: int) -> Iterator[Finding]:
+def limits(settings: ServiceFile, partitions: int) -> Iterator[Diagnosis]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     tables = sum(1 for _ in settings.state.rglob("*.sst")) if settings.state.exists() else 0
     wanted = max(FILES_LEAST, 2 * tables + partitions * FILES_A_STORE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         what = f"{soft:,} files may be open; stores of {counted(partitions, 'partition')} may need {wanted:,}"
         ceiling = "" if hard == resource.RLIM_INFINITY or hard >= wanted else f" (the hard limit is {hard:,})"
-        yield Finding("open files", WARN, what, f"ulimit -n {wanted}, or LimitNOFILE={wanted} in systemd{ceiling}")
+        yield Diagnosis("open files", WARN, what, f"ulimit -n {wanted}, or LimitNOFILE={wanted} in systemd{ceiling}")
     else:
         yield fine("open files", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} may be open")
 
 
-def stores(settings: ServiceFile) -> Iterator[Finding]:
+def stores(settings: ServiceFile) -> Iterator[Diagnosis]:
     """Whether a container would open the stores of this machine, and could read all of their rows."""
     found = sorted(folder for folder in settings.state.rglob("store") if holds_rows(folder))
     unread = damaged = 0
@@ -212,15 +212,15 @@ def stores(settings: ServiceFile) -> Iterator[Finding]:
             unread += not check_sound(folder, rows=True, most_bytes=READ_BYTES)
         except StoreError as error:
             damaged += 1
-            yield Finding("stores", FAIL, f"{error.code}: {error.what}: {error.where}", error.hint)
+            yield Diagnosis("stores", FAIL, f"{error.code}: {error.what}: {error.where}", error.hint)
         except OSError as error:
-            yield Finding("stores", WARN, f"{folder} cannot be looked at: {error}", "give this user the right to")
+            yield Diagnosis("stores", WARN, f"{folder} cannot be looked at: {error}", "give this user the right to")
     if found and not damaged:
         more = f"; the rows of {unread} are many and were not all read: `samovar verify` does" if unread else ""
         yield fine("stores", f"{counted(len(found), 'store')} can be opened and read{more}")
 
 
-def locks(settings: ServiceFile, has_members: bool) -> Iterator[Finding]:
+def locks(settings: ServiceFile, has_members: bool) -> Iterator[Diagnosis]:
     """Locks that nobody should hold, and work that was left halfway. A lock goes with its process, so that one that
     is held has a process behind it.
     """
@@ -228,19 +228,21 @@ def locks(settings: ServiceFile, has_members: bool) -> Iterator[Finding]:
     yield from found or [fine("locks", "none held by strangers, nothing left halfway")]
 
 
-def _locks(settings: ServiceFile, has_members: bool) -> Iterator[Finding]:
+def _locks(settings: ServiceFile, has_members: bool) -> Iterator[Diagnosis]:
     state = settings.state
     if is_held(state / "restore.lock"):
         what = f"a restore runs on {state}: {holder(state / 'restore.lock')}"
-        yield Finding("locks", WARN, what, "wait for it, or stop it: it can be stopped at any moment")
+        yield Diagnosis("locks", WARN, what, "wait for it, or stop it: it can be stopped at any moment")
     stores = sorted(state.rglob("store/LOCK")) if state.exists() else []
     held = [lock.parent for lock in stores if is_open(lock.parent)]
     if held and not has_members:
         what = f"{counted(len(held), 'store')} ({held[0]}, ...) open in a process, and no container is in the group"
-        yield Finding("locks", WARN, what, f"find it: fuser {held[0] / 'LOCK'}; one that hangs must be ended")
+        yield Diagnosis("locks", WARN, what, f"find it: fuser {held[0] / 'LOCK'}; one that hangs must be ended")
     halves = sorted(state.glob(f"**/restore-*{PART}")) if state.exists() else []
     if halves and not is_held(state / "restore.lock"):
-        yield Finding("locks", WARN, f"a restore was left halfway: {halves[0]}", "`samovar restore` goes on with it")
+        yield Diagnosis("locks", WARN, f"a restore was left halfway: {halves[0]}", "`samovar restore` goes on with it")
     rewinds = sorted(state.glob(f"**/rewind{PART}")) if state.exists() else []
     if rewinds and not is_held(state / "restore.lock"):
-        yield Finding("locks", WARN, f"a rewind was left halfway: {rewinds[0]}", "run the same `samovar rewind` again")
+        yield Diagnosis(
+            "locks", WARN, f"a rewind was left halfway: {rewinds[0]}", "run the same `samovar rewind` again"
+        )

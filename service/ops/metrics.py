@@ -16,11 +16,11 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.formats.heartbeat import Presence, TaskReport
+from samovar.changelog.formats.heartbeat import MemberMetadata, TaskReport
 from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
 from samovar.tasks.runtime.commit_times import CommitTimes
-from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import Look
+from samovar.tasks.runtime.heartbeat import HeartbeatReporter
+from samovar.tasks.runtime.metrics import MetricsSnapshot
 
 PREFIX = "samovar_"
 LIVES = ("created", "restoring", "running")
@@ -31,7 +31,7 @@ Labels = Iterable[str]
 class ContainerMetrics(Collector):
     """What one container shows. Called by the thread that serves."""
 
-    def __init__(self, service: str, reporter: Reporter, commits: CommitTimes) -> None:
+    def __init__(self, service: str, reporter: HeartbeatReporter, commits: CommitTimes) -> None:
         self._service, self._reporter, self._commits = service, reporter, commits
 
     def collect(self) -> Iterator[Metric]:
@@ -42,7 +42,7 @@ class ContainerMetrics(Collector):
         self._fill(families, presence, look)
         yield from families.values()
 
-    def _fill(self, families: Mapping[str, Any], presence: Presence, look: Look) -> None:
+    def _fill(self, families: Mapping[str, Any], presence: MemberMetadata, look: MetricsSnapshot) -> None:
         def put(name: str, value: float, *labels: object) -> None:
             families[name].add_metric(list(map(str, labels)), value)
 
@@ -81,7 +81,7 @@ class ContainerMetrics(Collector):
         families["commit_seconds"].add_metric([], self._commits.buckets(), self._commits.sum_s)
 
 
-def _storms(look: Look) -> dict[str, int]:
+def _storms(look: MetricsSnapshot) -> dict[str, int]:
     found = {each.rule: 0 for each in look.at_work}
     return found | {each.rule: 1 for each in look.at_work if each.kept_back}
 

@@ -17,8 +17,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from samovar.changelog.cursors import Cursor
-from samovar.changelog.formats.heartbeat import Presence, RestoreReport, RuleAtWork, Seen, TaskReport, all_seen
+from samovar.changelog.cursors import PartitionCursor
+from samovar.changelog.formats.heartbeat import (
+    HeartbeatRecord,
+    MemberMetadata,
+    RestoreReport,
+    RuleAtWork,
+    TaskReport,
+    all_seen,
+)
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
@@ -27,7 +34,7 @@ from samovar.service.topology.growth import GrownInput, grown_inputs
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import counted_topics, partitions_of
-from samovar.tasks.model.plan import RuleText
+from samovar.tasks.model.plan import PublishedRule
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
 FIRST_S = 2.0  # to find the first records that are not processed
@@ -55,7 +62,7 @@ def _text(rule: RuleAtWork) -> str:
     return f"{rule.rule}{number}, version {rule.version}: {rule.status}{storm}"
 
 
-def rules_of_service(settings: ServiceFile, log: Log, told: Iterable[Presence]) -> RulesStatus:
+def rules_of_service(settings: ServiceFile, log: Log, told: Iterable[MemberMetadata]) -> RulesStatus:
     told = list(told)
     refused = next((each.rules_refused for each in told if each.rules_refused), None)
     found = tuple(_together(rule for each in told for rule in each.at_work))
@@ -72,7 +79,7 @@ def _together(rules: Iterable[RuleAtWork]) -> Iterator[RuleAtWork]:
     yield from (found[place] for place in sorted(found))
 
 
-def _status(rule: RuleText) -> str:
+def _status(rule: PublishedRule) -> str:
     if rule.quarantined is not None:
         return "quarantined"
     return "shadow" if rule.shadow else "live"
@@ -92,10 +99,10 @@ class ContainerStatus:
 
     slot: int
     state: str
-    seen: Seen | None = None
+    seen: HeartbeatRecord | None = None
 
     @property
-    def presence(self) -> Presence | None:
+    def presence(self) -> MemberMetadata | None:
         return None if self.seen is None else self.seen.presence
 
     def data(self) -> dict[str, Any]:
@@ -252,7 +259,7 @@ def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
 
 
 def containers_of(
-    seen: Mapping[int, Seen], members: Collection[str], service: str, now_ms: int
+    seen: Mapping[int, HeartbeatRecord], members: Collection[str], service: str, now_ms: int
 ) -> list[ContainerStatus]:
     """Those in the group, and those that left a record behind."""
     live = {slot for slot in (slot_of(name, service) for name in members) if slot is not None}
@@ -406,7 +413,7 @@ def committed_position(log: Log, changelog: TopicPartition) -> Position | None:
 
 def _last_position(log: Log, changelog: TopicPartition, start: int, end: int) -> bytes | None:
     found = None
-    cursor = Cursor(log, changelog, start, end)
+    cursor = PartitionCursor(log, changelog, start, end)
     try:
         while (records := cursor.take(end)) is not None:
             found = next((value for key, value in reversed(records.pairs()) if key == POSITION), found)

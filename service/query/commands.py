@@ -9,7 +9,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, ROW, USER, Position, key_prefix, row_parts, unpack_position
 from samovar.changelog.log import Records, TopicPartition
 from samovar.common.errors import Refused
@@ -24,7 +24,7 @@ from samovar.service.query.task_state import held_of, history_of, named, scanned
 from samovar.service.query.verify import canonical, differences, rule_name
 from samovar.service.topology.stores import (
     ROWS_END,
-    Site,
+    StateLocation,
     digest_of,
     is_store,
     plan_for,
@@ -41,21 +41,23 @@ EVENTS_READ = 5  # of what a rule has bound of a key, the newest; of the others 
 
 
 @dataclass(frozen=True)
-class Found:
+class QueryResult:
     """What a command found: `data` is JSON, empty where there was nothing."""
 
     data: Any
     lines: Sequence[str]
 
 
-def refuse_unknown_rule(site: Site, rule: str | None) -> None:
+def refuse_unknown_rule(site: StateLocation, rule: str | None) -> None:
     known = [each.rule.id for plan in site.plans for each in plan.program.rules]
     if rule is not None and rule not in known:
         hint = did_you_mean(rule, known) or f"The rules are: {', '.join(known)}."
         raise Refused("unknown-rule", f"there is no rule `{rule}`", hint)
 
 
-def refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None, asked: str | None = None) -> None:
+def refuse_no_key(
+    site: StateLocation, text: str, rule: str | None, stage: str | None, asked: str | None = None
+) -> None:
     """Refuse a text that is no key of any rule, in any stage. It is quoted as it was `asked` for."""
     plans = [each.plan for each in site.stages(stage)]
     if any(plan.task is not None or keys_meant(plan, text, rule) for plan in plans):
@@ -69,7 +71,7 @@ def refuse_no_key(site: Site, text: str, rule: str | None, stage: str | None, as
 # ---------------------------------------------------------------- get
 
 
-def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Found:
+def get(site: StateLocation, text: str, rule: str | None, stage: str | None = None) -> QueryResult:
     """All that is held of a key, over all stages and partitions on this machine."""
     found: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -89,7 +91,7 @@ def get(site: Site, text: str, rule: str | None, stage: str | None = None) -> Fo
                     state = replace(state, rules=with_events(events, here, position, state.rules))
                     found.append({**here.placed(partition), "watermark": _moment(position), **state.data()})
                     lines += [_heading(state.key, here, partition, position), *text_of(state)]
-    return Found(found, lines or [f"nothing is held of {text}"])
+    return QueryResult(found, lines or [f"nothing is held of {text}"])
 
 
 def _moment(position: Position | None) -> int | None:
@@ -97,7 +99,7 @@ def _moment(position: Position | None) -> int | None:
 
 
 def with_events(
-    events: Events, site: Site, position: Position | None, rules: Sequence[Mapping[str, Any]]
+    events: Events, site: StateLocation, position: Position | None, rules: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """States of rules with the newest events that their partial matches have bound, as the input has them."""
     if position is None:
@@ -130,7 +132,7 @@ def _with_bound(rule: Mapping[str, Any], shown: Callable[[Mapping[str, Any]], di
     return {**rule, "partials": partials}
 
 
-def _heading(key: Sequence[Scalar], site: Site, partition: int, position: Position | None) -> str:
+def _heading(key: Sequence[Scalar], site: StateLocation, partition: int, position: Position | None) -> str:
     return f"{key_text(key)}  ({name_of(site.stage, partition)}, {_event_time(position)})"
 
 
@@ -142,7 +144,9 @@ def _event_time(position: Position | None) -> str:
 # ---------------------------------------------------------------- scan
 
 
-def scan(site: Site, rule: str | None, partitions: Sequence[int], limit: int, stage: str | None = None) -> Found:
+def scan(
+    site: StateLocation, rule: str | None, partitions: Sequence[int], limit: int, stage: str | None = None
+) -> QueryResult:
     """Keys that have state, in the order of their bytes."""
     refuse_unknown_rule(site, rule)
     found: list[dict[str, Any]] = []
@@ -155,7 +159,7 @@ def scan(site: Site, rule: str | None, partitions: Sequence[int], limit: int, st
             found += islice(keys, limit + 1 - len(found))
     more = ["(more: raise --limit)"] if len(found) > limit else []
     found = found[:limit]
-    return Found(found, [_scan_line(each) for each in found] + more or ["no key has state"])
+    return QueryResult(found, [_scan_line(each) for each in found] + more or ["no key has state"])
 
 
 def _scanned(plan: Plan, store: Readable) -> Iterator[dict[str, Any]]:
@@ -195,7 +199,9 @@ def _place(entry: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- history
 
 
-def history(site: Site, text: str, rule: str | None, partitions: Sequence[int], stage: str | None = None) -> Found:
+def history(
+    site: StateLocation, text: str, rule: str | None, partitions: Sequence[int], stage: str | None = None
+) -> QueryResult:
     """Every change of a key that the changelogs have, commit by commit."""
     refuse_unknown_rule(site, rule)
     refuse_no_key(site, text, rule, stage)
@@ -216,14 +222,14 @@ def history(site: Site, text: str, rule: str | None, partitions: Sequence[int], 
         if changelog.bounds.begin > 0 and len(data) > before:
             name = name_of(here.stage, partition)
             lines.append(f"(the changelog of {name} begins at offset {changelog.bounds.begin:,})")
-    return Found(data, lines or [f"the changelog has no change of {text}"])
+    return QueryResult(data, lines or [f"the changelog has no change of {text}"])
 
 
 @dataclass(frozen=True)
-class Changed:
+class KeyChange:
     """A key after one commit."""
 
-    site: Site
+    site: StateLocation
     at: TopicPartition
     offset: int
     time_ms: int
@@ -240,8 +246,8 @@ class Changed:
 
 
 def _changes(
-    site: Site, at: TopicPartition, bounds: tuple[int, int], key: bytes, rule: str | None
-) -> Iterator[Changed]:
+    site: StateLocation, at: TopicPartition, bounds: tuple[int, int], key: bytes, rule: str | None
+) -> Iterator[KeyChange]:
     prefix = key_prefix(key)
     rows: dict[bytes, bytes] = {}
     plan, touched, rules = site.plan, None, dict(site.plan.versions)
@@ -256,14 +262,16 @@ def _changes(
             position = None if value is None else unpack_position(value)
             if position is not None and position.rules != rules:
                 plan, rules = plan_for(site, at.partition, position), dict(position.rules)
-            yield Changed(site, at, *touched, described(plan, key, rows, rule))
+            yield KeyChange(site, at, *touched, described(plan, key, rows, rule))
             touched = None
     if touched:
-        yield Changed(site, at, *touched, described(plan, key, rows, rule))
+        yield KeyChange(site, at, *touched, described(plan, key, rows, rule))
 
 
-def _records(site: Site, at: TopicPartition, bounds: tuple[int, int]) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    cursor = Cursor(site.log, at, bounds[0])
+def _records(
+    site: StateLocation, at: TopicPartition, bounds: tuple[int, int]
+) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+    cursor = PartitionCursor(site.log, at, bounds[0])
     try:
         while (records := cursor.take(bounds[1])) is not None:
             yield from _rows(records)
@@ -279,7 +287,7 @@ def _rows(records: Records) -> Iterator[tuple[int, int, bytes, bytes | None]]:
 # ---------------------------------------------------------------- digest, diff
 
 
-def digests(site: Site, partitions: Sequence[int], stage: str | None = None) -> Found:
+def digests(site: StateLocation, partitions: Sequence[int], stage: str | None = None) -> QueryResult:
     """The digest of each task's state here, at the store's own event time."""
     found: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -292,10 +300,10 @@ def digests(site: Site, partitions: Sequence[int], stage: str | None = None) -> 
         found.append({**here.placed(partition), **told})
         places = ", ".join(f"{name} up to {offset:,}" for name, offset in inputs.items())
         lines.append(f"{here.short(partition)}  {digest}  {_event_time(position)}{', ' + places if places else ''}")
-    return Found(found, lines)
+    return QueryResult(found, lines)
 
 
-def diff(site: Site, left: Path, right: Path, limit: int) -> Found:
+def diff(site: StateLocation, left: Path, right: Path, limit: int) -> QueryResult:
     """Keys whose state is not the same in two folders, each at its own event time."""
     sides = [replace(site, state=left), replace(site, state=right)]
     found: list[dict[str, Any]] = []
@@ -303,10 +311,10 @@ def diff(site: Site, left: Path, right: Path, limit: int) -> Found:
         found += _differing(sides[0].at(stage), sides[1].at(stage), partition)
     lines = [f"{_place(each)}  {key_text(each['key'])}  {each['rule']}  {each['how']}" for each in found[:limit]]
     more = [f"({len(found) - limit:,} more)"] if len(found) > limit else []
-    return Found(found, [*lines, *more] or ["equal"])
+    return QueryResult(found, [*lines, *more] or ["equal"])
 
 
-def _differing(left: Site, right: Site, partition: int) -> Iterator[dict[str, Any]]:
+def _differing(left: StateLocation, right: StateLocation, partition: int) -> Iterator[dict[str, Any]]:
     plans, rows = [], []
     for side in (left, right):
         plan, states = _states(side, partition)
@@ -322,7 +330,7 @@ def _differing(left: Site, right: Site, partition: int) -> Iterator[dict[str, An
         yield {**left.placed(partition), "key": list(decode_key(key)), "rule": rule_name(plans[0], name), "how": how}
 
 
-def _states(side: Site, partition: int) -> tuple[Plan, list[tuple[bytes, bytes]]]:
+def _states(side: StateLocation, partition: int) -> tuple[Plan, list[tuple[bytes, bytes]]]:
     if not is_store(side.store(partition)):
         return side.plan, []
     with reading(side.store(partition)) as store:

@@ -12,9 +12,9 @@ from samovar.service.alerts.index import AlertsIndex
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Lineage, Masks
 from samovar.service.query.events import Events
-from samovar.service.query.rule_cache import RuleShelf
+from samovar.service.query.rule_cache import RuleCache
 from samovar.service.query.store_pool import StorePool
-from samovar.service.query.tailing_reader import Tail
+from samovar.service.query.tailing_reader import TailingReader
 
 
 class QueryContext:
@@ -22,8 +22,8 @@ class QueryContext:
 
     def __init__(self, settings: ServiceFile, log: Log, index: Path) -> None:
         self.settings, self.log = settings, log
-        self.events = Events(settings, log, Tail(log, {stream.topic for stream in settings.streams.values()}))
-        self.shelf = RuleShelf(settings, log)
+        self.events = Events(settings, log, TailingReader(log, {stream.topic for stream in settings.streams.values()}))
+        self.shelf = RuleCache(settings, log)
         self.stores = StorePool()
         self.index = AlertsIndex(index, settings.alerts.topic)
         self.lineage = Lineage(settings)

@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from samovar.changelog.cursors import Part
+from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.engine.decode import RefusedError, time_of
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.query.read import unpacked
 from samovar.service.query.row_filters import NEAR, parts_of, rounds, rows_at
-from samovar.service.query.tailing_reader import Tail
+from samovar.service.query.tailing_reader import TailingReader
 from samovar.service.topology.encoding import avro_of
 
 Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
@@ -39,7 +39,7 @@ FRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """A record of a stream. `time` is None, and `event` no object, where it is no event."""
 
     stream: str
@@ -67,9 +67,9 @@ class Events:
 
     settings: ServiceFile
     log: Log
-    tail: Tail | None = None  # what is in memory is not read again
+    tail: TailingReader | None = None  # what is in memory is not read again
     _decoders: dict[str, Any] = field(default_factory=dict)
-    _known: OrderedDict[Place, Event] = field(default_factory=OrderedDict)
+    _known: OrderedDict[Place, StreamEvent] = field(default_factory=OrderedDict)
     _seen: dict[str, tuple[float, Mapping[TopicPartition, Bounds]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2 * READERS, "events"))
@@ -81,7 +81,7 @@ class Events:
 
     # ------------------------------------------------------------ by place
 
-    def at(self, places: Iterable[Place]) -> dict[Place, Event]:
+    def at(self, places: Iterable[Place]) -> dict[Place, StreamEvent]:
         """The events at these places (topic, partition, offset), as far as the log still has them."""
         topics = {stream.topic for stream in self.settings.streams.values()}
         asked = [place for place in dict.fromkeys(places) if place[0] in topics]
@@ -99,9 +99,9 @@ class Events:
             found |= self._read(present)
         return found
 
-    def _in_memory(self, tail: Tail, wanted: dict[TopicPartition, list[int]]) -> dict[Place, Event]:
+    def _in_memory(self, tail: TailingReader, wanted: dict[TopicPartition, list[int]]) -> dict[Place, StreamEvent]:
         """Those that need not be read; they are wanted no longer."""
-        found: dict[Place, Event] = {}
+        found: dict[Place, StreamEvent] = {}
         for at, offsets in list(wanted.items()):
             kept = tail.kept(at)
             here = sorted(each for each in offsets if kept.has(each, each + 1))
@@ -113,7 +113,7 @@ class Events:
             del wanted[at]
         return found
 
-    def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
+    def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, StreamEvent]:
         """Places far from each other are a fetch each: a few readers share them."""
         first, *others = parts_of(wanted, READERS)
         waiting = [self._pool.submit(self._read_part, part) for part in others]
@@ -126,8 +126,8 @@ class Events:
                 self._known.popitem(last=False)
         return found
 
-    def _read_part(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, Event]:
-        found: dict[Place, Event] = {}
+    def _read_part(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, StreamEvent]:
+        found: dict[Place, StreamEvent] = {}
         with closing(self.log.glance({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
             deadline = time.monotonic() + PATIENCE_S
             for ranges in rounds(wanted):
@@ -161,10 +161,10 @@ class Events:
 
     # ------------------------------------------------------------ the newest
 
-    def newest(self, stream: str, limit: int) -> list[Event]:
+    def newest(self, stream: str, limit: int) -> list[StreamEvent]:
         """The newest events of a stream, newest first by log time."""
         places = self.places(stream)
-        found: list[Event] = []
+        found: list[StreamEvent] = []
         for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
             found += self.read(records, range(len(records)))
         return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
@@ -192,7 +192,7 @@ class Events:
         with closing(reader):
             yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
 
-    def read(self, records: Records, rows: Iterable[int]) -> Iterator[Event]:
+    def read(self, records: Records, rows: Iterable[int]) -> Iterator[StreamEvent]:
         name = self._stream_of(records.topic)
         stream = self.settings.streams[name]
         offsets, times = records.offsets, records.times
@@ -201,13 +201,13 @@ class Events:
             data = self._data(name, stream, value)
             time_ms, type = moment_of(data, stream), type_of(data, stream, name)
             place = name, records.partition, int(offsets[row])
-            yield Event(*place, int(times[row]), records.key(row), value, time_ms, type, data)
+            yield StreamEvent(*place, int(times[row]), records.key(row), value, time_ms, type, data)
 
-    def readable(self, name: str, value: bytes | None) -> Event:
+    def readable(self, name: str, value: bytes | None) -> StreamEvent:
         """An event by its value alone."""
         stream = self.settings.streams[name]
         data = self._data(name, stream, value)
-        return Event(name, 0, 0, 0, None, value, moment_of(data, stream), type_of(data, stream, name), data)
+        return StreamEvent(name, 0, 0, 0, None, value, moment_of(data, stream), type_of(data, stream, name), data)
 
     def _stream_of(self, topic: str) -> str:
         return next(name for name, stream in self.settings.streams.items() if stream.topic == topic)
@@ -232,7 +232,7 @@ def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], dea
             at = TopicPartition(records.topic, records.partition)
             if at in open_:
                 rows = int(np.searchsorted(records.offsets, open_[at]))
-                yield records if rows == len(records) else Part(records, 0, rows, open_[at])
+                yield records if rows == len(records) else RecordSlice(records, 0, rows, open_[at])
         open_ = {at: stop for at, stop in open_.items() if reader.position(at) < stop}
 
 
@@ -267,7 +267,7 @@ def may_have(stream: Stream, path: str) -> bool:
     return stream.fields is None or path in json.dumps(stream.fields)
 
 
-def is_of(event: Event, key: str, fields: Sequence[str], *, by_key: bool = True) -> bool:
+def is_of(event: StreamEvent, key: str, fields: Sequence[str], *, by_key: bool = True) -> bool:
     """Whether a key is an event's record key, or stands in one of these fields."""
     if by_key and event.key == key.encode("utf-8", "surrogatepass"):
         return True

@@ -19,7 +19,7 @@ from typing import Any
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.partitioner import partition_of
 from samovar.common.errors import Refused
-from samovar.service.query.events import READ_RECORDS, Event, Events, is_of, may_have
+from samovar.service.query.events import READ_RECORDS, Events, StreamEvent, is_of, may_have
 from samovar.service.query.row_filters import rows_of
 from samovar.service.topology.topics import counted_topics, partitions_of
 
@@ -29,7 +29,7 @@ Marks = Mapping[tuple[str, int], int]  # by stream and partition, the offset bef
 
 
 @dataclass
-class Scanned:
+class ScanProgress:
     """What was looked through. `older` are the marks where records are left; none: the first kept record was seen."""
 
     records: int = 0
@@ -63,11 +63,11 @@ def events_of_key(
     limit: int,
     before: Marks | None = None,
     hides: Callable[[str, str], bool] | None = None,
-) -> tuple[list[Event], Scanned]:
+) -> tuple[list[StreamEvent], ScanProgress]:
     """Events of a key, newest first: those whose record key it is, or that have it in one of these fields. It is not
     compared with what `hides` says of a stream and field.
     """
-    scanned, found = Scanned(), dict[tuple[str, int], list[Event]]()
+    scanned, found = ScanProgress(), dict[tuple[str, int], list[StreamEvent]]()
     deadline = time.monotonic() + SCAN_S
     for name, stream in events.settings.streams.items():
         others = [path for path in fields if path != stream.key and may_have(stream, path)]
@@ -81,12 +81,12 @@ def events_of_key(
 
 
 def _scan(
-    events: Events, stream: str, wanted: _Wanted, before: Marks | None, scanned: Scanned
-) -> dict[tuple[str, int], list[Event]]:
+    events: Events, stream: str, wanted: _Wanted, before: Marks | None, scanned: ScanProgress
+) -> dict[tuple[str, int], list[StreamEvent]]:
     """By place, the key's events from its newest record, or from its mark, back as far as it is looked through."""
     places = _places(events, stream, wanted, before)
     own = events.settings.streams[stream].key
-    found: dict[tuple[str, int], list[Event]] = {(stream, at.partition): [] for at in places}
+    found: dict[tuple[str, int], list[StreamEvent]] = {(stream, at.partition): [] for at in places}
     ends = {at: end for at, (_, end) in places.items()}
     back, most = READ_RECORDS, SCAN_RECORDS // max(len(places), 1)
     while ends and sum(map(len, found.values())) < wanted.limit:
@@ -125,10 +125,10 @@ def _places(
     return {at: (begin, end) for at, (begin, end) in marked.items() if begin < end}
 
 
-def _newest(found: Mapping[tuple[str, int], list[Event]], limit: int, scanned: Scanned) -> list[Event]:
+def _newest(found: Mapping[tuple[str, int], list[StreamEvent]], limit: int, scanned: ScanProgress) -> list[StreamEvent]:
     """The newest of all places, from each its newest records; where some are left over, its mark is the last taken."""
     left = {place: sorted(events, key=lambda event: event.offset) for place, events in found.items()}
-    page: list[Event] = []
+    page: list[StreamEvent] = []
     while len(page) < limit and any(left.values()):
         place = max((each for each in left if left[each]), key=lambda each: _age(left[each][-1]))
         page.append(left[place].pop())
@@ -139,7 +139,7 @@ def _newest(found: Mapping[tuple[str, int], list[Event]], limit: int, scanned: S
     return page
 
 
-def _age(event: Event) -> tuple[int, int, int]:
+def _age(event: StreamEvent) -> tuple[int, int, int]:
     return event.time or 0, event.logged, event.offset
 
 

@@ -21,7 +21,7 @@ from samovar.service.query.local_state import keys_here
 
 if TYPE_CHECKING:
     from samovar.patterns.syntax.tree import Rule
-    from samovar.service.query.rule_cache import Loaded
+    from samovar.service.query.rule_cache import LoadedRules
 
 LOOKED_THROUGH = 20_000  # keys that have state
 
@@ -91,7 +91,7 @@ def key_fields(context: QueryContext, rules: Iterable[Rule]) -> list[str]:
     return sorted({name for key in keys for name, flow in key.items() if flow is not Flow.CLEAR})
 
 
-def clear_versions(context: QueryContext, loaded: Loaded) -> tuple[str, ...]:
+def clear_versions(context: QueryContext, loaded: LoadedRules) -> tuple[str, ...]:
     """All versions of rules that are known, and whose keys hold nothing marked."""
     found = [loaded.version(name) for name, rule in loaded.rules.items() if context.lineage.has_clear_key(rule)]
     book = loaded.book

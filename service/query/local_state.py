@@ -23,7 +23,7 @@ from samovar.service.query.context import QueryContext
 from samovar.service.query.state_view import FOREVER, keys_meant, look_up
 from samovar.service.query.task_state import held_of, scanned
 from samovar.service.query.verify import rule_name
-from samovar.service.topology.stores import ROWS_END, Site, is_store, plan_for, position_of
+from samovar.service.topology.stores import ROWS_END, StateLocation, is_store, plan_for, position_of
 from samovar.state.errors import StoreError
 from samovar.tasks.model.plan import Plan
 
@@ -45,7 +45,7 @@ def tasks_of_key(context: QueryContext, text: str, rule: str | None, asked: str)
     return list(found)
 
 
-def partitions_for(site: Site, text: str, rule: str | None) -> Collection[int]:
+def partitions_for(site: StateLocation, text: str, rule: str | None) -> Collection[int]:
     """Where a key's state is in a stage: one partition where that can be told, else all."""
     if site.plan.task is not None:
         return [partition_of(text.encode(), site.partitions)] if rule is None else []
@@ -84,7 +84,9 @@ def held_here(context: QueryContext, tasks: Sequence[Task], text: str, rule: str
     return found
 
 
-def _held(context: QueryContext, here: Site, partition: int, text: str, rule: str | None) -> Iterator[dict[str, Any]]:
+def _held(
+    context: QueryContext, here: StateLocation, partition: int, text: str, rule: str | None
+) -> Iterator[dict[str, Any]]:
     with context.stores.reading(here.store(partition)) as store:
         position = position_of(store)
         plan = plan_for(here, partition, position)

@@ -15,7 +15,7 @@ from samovar.changelog.log import Records, TopicPartition
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.patterns.syntax.tree import Rule, Scalar
 from samovar.service.config.models import Stream
-from samovar.service.query.events import Event, Events, Place
+from samovar.service.query.events import Events, Place, StreamEvent
 from samovar.service.query.row_filters import containing, equal
 from samovar.service.topology.stages import key_paths, streams_of
 
@@ -31,7 +31,7 @@ SAMPLED = 50  # records of which one tells how old a stretch is
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRecord:
     """A record that may be of the key."""
 
     stream: str
@@ -46,10 +46,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Look:
+class LookbackResult:
     """What was found so far. `is_deep`: all that the rule usually reads is here. `is_whole`: the log has no more."""
 
-    rows: Sequence[Row]
+    rows: Sequence[KeyRecord]
     records: int
     since_ms: int | None  # the event time from which on all is here, as far as it is known
     is_deep: bool
@@ -58,12 +58,12 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LookbackRequest:
     """Whose events, for which rule, up to where: `matched` are events of the alert, `logged_ms` its time in the log."""
 
     rule: Rule
     key: Sequence[Scalar]
-    matched: Sequence[Event]
+    matched: Sequence[StreamEvent]
     logged_ms: int
     since_ms: int  # event time from which on the rule needs all
 
@@ -91,8 +91,8 @@ class _Place:
 @dataclass
 class _Reading:
     events: Events
-    wanted: Wanted
-    rows: list[Row] = field(default_factory=list)
+    wanted: LookbackRequest
+    rows: list[KeyRecord] = field(default_factory=list)
     records: int = 0
 
     def read(self, places: Mapping[TopicPartition, _Place], patience_s: float) -> bool:
@@ -129,10 +129,10 @@ class _Reading:
             value = records.value(row)
             if value is not None:
                 where = stream, records.partition, int(records.offsets[row])
-                self.rows.append(Row(*where, int(records.times[row]), value))
+                self.rows.append(KeyRecord(*where, int(records.times[row]), value))
 
 
-def look_back(events: Events, wanted: Wanted) -> Iterator[Look]:
+def look_back(events: Events, wanted: LookbackRequest) -> Iterator[LookbackResult]:
     """Look after look, each with all that those before it found."""
     reading, deadline = _Reading(events, wanted), time.monotonic() + LOOK_S
     places = _places(events, wanted)
@@ -149,9 +149,9 @@ def look_back(events: Events, wanted: Wanted) -> Iterator[Look]:
             return
 
 
-def _look(reading: _Reading, places: Iterable[_Place]) -> Look:
+def _look(reading: _Reading, places: Iterable[_Place]) -> LookbackResult:
     known = [place.oldest_ms for place in places if not place.is_whole and place.oldest_ms is not None]
-    return Look(
+    return LookbackResult(
         reading.rows,
         reading.records,
         max(known, default=None),
@@ -161,7 +161,7 @@ def _look(reading: _Reading, places: Iterable[_Place]) -> Look:
     )
 
 
-def _places(events: Events, wanted: Wanted) -> dict[TopicPartition, _Place]:
+def _places(events: Events, wanted: LookbackRequest) -> dict[TopicPartition, _Place]:
     """Where the key's records can be, and up to where they are looked for."""
     streams = events.settings.streams
     found: dict[TopicPartition, _Place] = {}

@@ -40,7 +40,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     start: str = "begin"
     stop: str | None = None
     partition: int | None = None
@@ -50,7 +50,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TopicRecord:
     """One record of a topic."""
 
     at: TopicPartition
@@ -65,7 +65,7 @@ class Record:
         return self.time_ms, self.at.partition, self.offset
 
 
-def read(log: Log, settings: ServiceFile, name: str, options: Options, out: IO[str]) -> None:
+def read(log: Log, settings: ServiceFile, name: str, options: ReadOptions, out: IO[str]) -> None:
     """Writes records until the end that the topic had at the beginning; with `follow`, for ever."""
     topic = topic_of(log, settings, name)
     line = as_json if options.json else as_text
@@ -96,7 +96,7 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
 # ---------------------------------------------------------------- which offsets
 
 
-def partitions_of(log: Log, topic: str, options: Options) -> dict[TopicPartition, Bounds]:
+def partitions_of(log: Log, topic: str, options: ReadOptions) -> dict[TopicPartition, Bounds]:
     found = log.topics([topic]).get(topic)
     if found is None:
         hint = "`samovar run` and `samovar produce` make it"
@@ -127,7 +127,7 @@ def offset_of(log: Log, at: TopicPartition, bounds: Bounds, text: str) -> int:
 # ---------------------------------------------------------------- records
 
 
-def bounded(log: Log, topic: str, options: Options) -> Iterator[Record]:
+def bounded(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]:
     """Records of all partitions, merged by time; `stop` itself is not part of it."""
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -144,8 +144,8 @@ def bounded(log: Log, topic: str, options: Options) -> Iterator[Record]:
             reader.close()
 
 
-def merged(reader: Reader, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
-    waiting: dict[TopicPartition, deque[Record]] = {at: deque() for at in ends}
+def merged(reader: Reader, ends: Mapping[TopicPartition, int]) -> Iterator[TopicRecord]:
+    waiting: dict[TopicPartition, deque[TopicRecord]] = {at: deque() for at in ends}
     unread = set(ends)
     patience = time.monotonic() + PATIENCE_S
     while unread:
@@ -166,7 +166,7 @@ def merged(reader: Reader, ends: Mapping[TopicPartition, int]) -> Iterator[Recor
             yield min(heads, key=lambda queue: queue[0].order).popleft()
 
 
-def follow(log: Log, topic: str, options: Options) -> Iterator[Record]:
+def follow(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]:
     """Records as they come."""
     found = partitions_of(log, topic, options)
     reader = log.reader({at: offset_of(log, at, bounds, options.start) for at, bounds in found.items()})
@@ -178,22 +178,22 @@ def follow(log: Log, topic: str, options: Options) -> Iterator[Record]:
         reader.close()
 
 
-def rows(records: Records) -> Iterator[Record]:
+def rows(records: Records) -> Iterator[TopicRecord]:
     at = TopicPartition(records.topic, records.partition)
     places = zip(records.offsets.tolist(), records.times.tolist(), strict=True)
     for row, (offset, time_ms) in enumerate(places):
-        yield Record(at, offset, time_ms, records.key(row), records.value(row), records.headers(row))
+        yield TopicRecord(at, offset, time_ms, records.key(row), records.value(row), records.headers(row))
 
 
 # ---------------------------------------------------------------- showing one
 
 
-def readable_by(settings: ServiceFile) -> Callable[[Record], Record]:
+def readable_by(settings: ServiceFile) -> Callable[[TopicRecord], TopicRecord]:
     """What makes a record readable, by the stream that it is of or, as a letter, that it came from."""
     streams = [stream for stream in settings.streams.values() if stream.format == "avro"]
     decoders = {stream.topic: avro_of(stream).decoder((), stream.time, stream.type) for stream in streams}
 
-    def readable(record: Record) -> Record:
+    def readable(record: TopicRecord) -> TopicRecord:
         origin = dict(record.headers).get(PREFIX + "topic", record.at.topic.encode())
         decoder = decoders.get(origin.decode("utf-8", "replace"))
         text = None if decoder is None or record.value is None else decoder.json(record.value)
@@ -202,7 +202,7 @@ def readable_by(settings: ServiceFile) -> Callable[[Record], Record]:
     return readable
 
 
-def as_text(record: Record) -> str:
+def as_text(record: TopicRecord) -> str:
     parts = [f"{record.at.partition}/{record.offset}", instant_text(record.time_ms)]
     parts += ["-" if record.key is None else shown(record.key)]
     parts += ["(deleted)" if record.value is None else shown(record.value)]
@@ -211,7 +211,7 @@ def as_text(record: Record) -> str:
     return "  ".join(parts)
 
 
-def as_json(record: Record) -> str:
+def as_json(record: TopicRecord) -> str:
     head: dict[str, Any] = {"topic": record.at.topic, "partition": record.at.partition}
     head |= {"offset": record.offset, "time": record.time_ms}
     head |= field("key", record.key, unpack=False) | field("value", record.value, unpack=True)

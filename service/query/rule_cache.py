@@ -22,23 +22,23 @@ from samovar.patterns.semantics.versioning import version_of
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.version_start import rule_that_ran
-from samovar.service.topology.rule_registry import Rulebook, RuleEntry, book_of
-from samovar.service.topology.stores import Site, site_of
-from samovar.tasks.model.plan import RuleText
+from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, book_of
+from samovar.service.topology.stores import StateLocation, site_of
+from samovar.tasks.model.plan import PublishedRule
 
 LOOK_EVERY_S = 1.0
 OLD_S = 5.0  # a look that is older is waited for
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRules:
     """Rules, their versions and stages, and what kept newer ones from loading."""
 
-    site: Site | None
+    site: StateLocation | None
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    texts: Mapping[str, RuleText] = field(default_factory=dict)
+    texts: Mapping[str, PublishedRule] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
-    book: Rulebook | None = None
+    book: RuleRegistry | None = None
     problem: str | None = None
     _parsed: dict[str, Rule | None] = field(default_factory=dict, compare=False)  # earlier versions
 
@@ -68,18 +68,18 @@ class Loaded:
         return None if self.book is None else self.book.entry(rule)
 
 
-class RuleShelf:
+class RuleCache:
     """Gives the rules as they are now."""
 
     def __init__(self, settings: ServiceFile, log: Log) -> None:
         self._settings, self._log = settings, log
         self._lock = threading.Lock()
-        self._loaded = Loaded(None)
+        self._loaded = LoadedRules(None)
         self._print: object = None
         self._looked_s = -math.inf
         self._change = self._known_change = object()  # what was published here last, and what the last look knew of
 
-    def get(self) -> Loaded:
+    def get(self) -> LoadedRules:
         """Where the last look is not long ago, the next one is taken in a thread, and nobody waits for it. What was
         published here is waited for, also where a look is under way that began before it.
         """
@@ -123,7 +123,7 @@ class RuleShelf:
             self._looked_s = before
             raise
 
-    def site(self) -> Site:
+    def site(self) -> StateLocation:
         found = self.get()
         if found.site is None:
             marked = any(stream.pii for stream in self._settings.streams.values())  # a problem quotes lines of rules
@@ -138,7 +138,7 @@ class RuleShelf:
             raise Refused("unknown-rule", f"there is no rule `{name[:80]}`", hint)
         return rules[name]
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LoadedRules:
         try:
             site = site_of(self._settings, self._log)
         except Refused as refused:
@@ -147,7 +147,7 @@ class RuleShelf:
         for plan in site.plans:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
-        return Loaded(site, rules, texts, stages, book_of(site.settings))
+        return LoadedRules(site, rules, texts, stages, book_of(site.settings))
 
     def _fingerprint(self) -> object:
         """What the rules depend on: the files, and what was published since."""

@@ -22,7 +22,7 @@ COUNTED_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
-class Counted:
+class StateCounts:
     """Keys that have a state, by the store's name. Where it is not whole, there are more."""
 
     states: Mapping[str, int]
@@ -31,7 +31,7 @@ class Counted:
 
 def states_here(
     settings: ServiceFile, stages: Sequence[str], partitions: int, look_s: float = LOOK_S
-) -> Counted | None:
+) -> StateCounts | None:
     """How many keys have a state in the stores of this machine, as far as that can be counted in a moment; None where
     it has no store.
     """
@@ -44,11 +44,11 @@ def states_here(
         if not (folder / "CURRENT").exists():
             continue
         if looked and time.monotonic() > deadline:
-            return Counted(dict(found), False)
+            return StateCounts(dict(found), False)
         with suppress(StoreError), reading(folder) as store:
             looked = True
             is_whole = _count_rows(rows_of(store), found, deadline) and is_whole
-    return Counted(dict(found), is_whole) if looked else None
+    return StateCounts(dict(found), is_whole) if looked else None
 
 
 def _count_rows(rows: Iterator[tuple[bytes, bytes]], found: Counter[str], deadline: float) -> bool:

@@ -21,7 +21,7 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StateHeader:
     """A state's header, up to what its form packs. `rest` is that."""
 
     due_ms: int | None
@@ -30,7 +30,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RememberedEvent:
     """One event that a history function remembers."""
 
     time_ms: int
@@ -74,7 +74,7 @@ class Bytes:
         return None if tag == 0 else self.take(self.raw()).decode("utf-8", "replace")
 
 
-def head_of(rows: Mapping[bytes, bytes]) -> Head:
+def head_of(rows: Mapping[bytes, bytes]) -> StateHeader:
     """The header of one state; `rows` are all its rows, by their keys in the store."""
     parts = sorted((number, value) for (_, _, kind, number), value in _by_parts(rows) if kind == HEADER)
     if not parts:
@@ -90,16 +90,16 @@ def head_of(rows: Mapping[bytes, bytes]) -> Head:
         packed.append(value[part.at :])
     rest = Bytes(b"".join(packed))
     alerted, is_quiet = rest.num(), rest.num()
-    return Head(None if due == NO_DEADLINE else due - SIGN, None if is_quiet else alerted, rest)
+    return StateHeader(None if due == NO_DEADLINE else due - SIGN, None if is_quiet else alerted, rest)
 
 
-def history_of(rows: Mapping[bytes, bytes]) -> list[Kept]:
+def history_of(rows: Mapping[bytes, bytes]) -> list[RememberedEvent]:
     """The events that a history function remembers of a key, oldest first."""
     rest = head_of(rows).rest
     begin, end, in_header = rest.num(), rest.num(), rest.raw()
     if in_header:
         return _events(rest)
-    kept: list[Kept] = []
+    kept: list[RememberedEvent] = []
     for (_, _, _, _), value in sorted(each for each in _by_parts(rows) if each[0][2] != HEADER):
         chunk = Bytes(value)
         _refuse_newer(chunk)
@@ -108,12 +108,12 @@ def history_of(rows: Mapping[bytes, bytes]) -> list[Kept]:
     return kept
 
 
-def _events(data: Bytes) -> list[Kept]:
+def _events(data: Bytes) -> list[RememberedEvent]:
     found = []
     for _ in range(data.raw()):
         time_ms, _source, offset = data.num(), data.num(), data.num()
         data.num(), data.raw()
-        found.append(Kept(time_ms, offset, data.value()))
+        found.append(RememberedEvent(time_ms, offset, data.value()))
     return found
 
 

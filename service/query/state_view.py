@@ -30,7 +30,7 @@ from samovar.patterns.syntax.tree import Scalar, StepKind
 from samovar.patterns.syntax.tree import Sequence as SequenceForm
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.state_rows import UnreadableError, head_of, history_of
-from samovar.state.store import Scanning
+from samovar.state.store import PrefixScanStore
 from samovar.tasks.model.plan import Plan
 
 SHOWN_EVENTS = 5
@@ -106,7 +106,7 @@ def key_text(key: Sequence[Scalar]) -> str:
 # ---------------------------------------------------------------- what is held
 
 
-def look_up(plan: Plan, store: Scanning, key: bytes, rule: str | None = None) -> KeyState:
+def look_up(plan: Plan, store: PrefixScanStore, key: bytes, rule: str | None = None) -> KeyState:
     """What a store holds of a key; of one rule, where one is named."""
     (rows,) = store.prefixes([key_prefix(key)])
     return described(plan, key, dict(rows), rule)

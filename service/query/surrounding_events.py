@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from samovar.changelog.log import Bounds, Records, TopicPartition
 from samovar.changelog.partitioner import partition_of
 from samovar.service.config.models import Stream
-from samovar.service.query.events import Event, Events, is_of, may_have
+from samovar.service.query.events import Events, StreamEvent, is_of, may_have
 from samovar.service.query.row_filters import rows_of
 
 NEAR_MS = 60_000  # in the log, before and after
@@ -15,9 +15,11 @@ NEAR_RECORDS = 5_000  # about a place, at most
 Spans = Mapping[int, tuple[int, int]]  # by partition
 
 
-def events_near(events: Events, text: bytes, fields: Collection[str], matched: Sequence[Event]) -> list[Event]:
+def events_near(
+    events: Events, text: bytes, fields: Collection[str], matched: Sequence[StreamEvent]
+) -> list[StreamEvent]:
     """Events of a key that lie in the log about where these lie, in all streams."""
-    key, found = text.decode("utf-8", "replace"), list[Event]()
+    key, found = text.decode("utf-8", "replace"), list[StreamEvent]()
     for name, stream in events.settings.streams.items():
         others = [path for path in fields if path != stream.key and may_have(stream, path)]
         known = _spans((event.partition, event.offset) for event in matched if event.stream == name)
@@ -41,7 +43,7 @@ def _in_memory(events: Events, topic: str, text: bytes, known: Spans) -> Iterabl
 
 
 def _in_log(
-    events: Events, stream: Stream, text: bytes, known: Spans, matched: Sequence[Event], *, is_home: bool
+    events: Events, stream: Stream, text: bytes, known: Spans, matched: Sequence[StreamEvent], *, is_home: bool
 ) -> Iterable[Records]:
     places = events.bounds(stream.topic, {TopicPartition(stream.topic, each): known[each][1] for each in known})
     if is_home and places:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from samovar.changelog.cursors import Part
+from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 
@@ -41,7 +41,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecentRecords:
     """What was there of a partition when somebody asked: every record from `first` up to `next`."""
 
     first: int = 0
@@ -56,10 +56,10 @@ class Kept:
         for records in self.pieces:
             first, after = np.searchsorted(records.offsets, (start, stop)).tolist()
             if first < after:
-                yield Part(records, first, after, min(records.next, stop))
+                yield RecordSlice(records, first, after, min(records.next, stop))
 
 
-class Tail:
+class TailingReader:
     """The source of truth for which records are in memory. Threads may share it."""
 
     def __init__(self, log: Log, topics: Collection[str]) -> None:
@@ -98,10 +98,14 @@ class Tail:
         with self._lock:
             return sum(at.topic == topic for at in self._held)
 
-    def kept(self, at: TopicPartition) -> Kept:
+    def kept(self, at: TopicPartition) -> RecentRecords:
         with self._lock:
             held = self._held.get(at)
-            return Kept() if held is None else Kept(held.first, held.next, [records for _, records in held.pieces])
+            return (
+                RecentRecords()
+                if held is None
+                else RecentRecords(held.first, held.next, [records for _, records in held.pieces])
+            )
 
     # ------------------------------------------------------------ the thread
 

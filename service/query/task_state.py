@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import POSITION
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.state.memory import MemoryStore
@@ -31,7 +31,7 @@ SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Held:
+class TaskKeyState:
     """What a task's stores have under one key, and the timer of that name."""
 
     key: str
@@ -51,7 +51,7 @@ class Held:
         return [*(f"  {line_of(row)}" for row in self.rows), *timer]
 
 
-def held_of(plan: Plan, store: Readable, key: str) -> Held:
+def held_of(plan: Plan, store: Readable, key: str) -> TaskKeyState:
     """What there is under a key, in all stores that the service file names."""
     assert plan.task is not None
     rows = []
@@ -61,12 +61,12 @@ def held_of(plan: Plan, store: Readable, key: str) -> Held:
         if packed is not None:
             rows.append(user_row(row, packed))
     timer = store.get(namespace(ROWS, OWN) + TIMER + key_bytes(key))
-    return Held(key, rows, None if timer is None else time_of(timer))
+    return TaskKeyState(key, rows, None if timer is None else time_of(timer))
 
 
 def history_of(
     plan: Plan, records: Iterable[tuple[int, int, bytes, bytes | None]], key: str
-) -> Iterator[tuple[int, int, Held]]:
+) -> Iterator[tuple[int, int, TaskKeyState]]:
     """What was held of a key after each commit of a changelog that changed it: offset, log time, and what."""
     assert plan.task is not None
     wanted = {namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores}
@@ -97,7 +97,7 @@ def line_of(row: UserRow) -> str:
     return f"{row.store}: {shown}{expires}"
 
 
-def versions_of(entries: Iterable[Entry], today: str) -> int:
+def versions_of(entries: Iterable[JournalEntry], today: str) -> int:
     """How many versions of a task's code had a part in its state."""
     noted = {entry.facts["task"]["version"] for entry in entries if "task" in entry.facts}
     return len(noted | {today})

@@ -25,7 +25,7 @@ from samovar.service.query.state_view import described, key_text, text_of
 from samovar.service.query.task_state import named, shown, versions_of
 from samovar.service.topology.stores import (
     ROWS_END,
-    Site,
+    StateLocation,
     digest_of,
     limits_of,
     plan_for,
@@ -52,7 +52,7 @@ Differing: TypeAlias = tuple[str, tuple[Scalar, ...]]  # rule and key
 
 
 @dataclass(frozen=True)
-class Difference:
+class StateDifference:
     """The first thing that two sides do not agree on, and in how many rows they do not."""
 
     sides: tuple[str, str]
@@ -93,7 +93,7 @@ class Verdict:
     offset: int = 0  # of the changelog
     events: int = 0  # folded again
     digests: dict[str, str] = field(default_factory=dict)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[StateDifference] = field(default_factory=list)
     overdue: Overdue | None = None
     unverifiable: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Verdict:
 
 
 def verify(
-    site: Site,
+    site: StateLocation,
     partition: int,
     now_ms: int,
     on_progress: OnProgress = lambda *_: None,
@@ -201,11 +201,11 @@ def _compare_rows(plan: Plan, store: Readable, image: Readable, verdict: Verdict
         held = (_held(plan, store, key), _held(plan, image, key))
         keys = _keys_of(plan, differing, verdict.listed)
         verdict.differences.append(
-            Difference(sides, rule_name(plan, name), decode_key(key), held, len(differing), keys)
+            StateDifference(sides, rule_name(plan, name), decode_key(key), held, len(differing), keys)
         )
     else:
         held = (_shown(store.get(row)), _shown(image.get(row)))
-        verdict.differences.append(Difference(sides, "position", (), held, len(differing)))
+        verdict.differences.append(StateDifference(sides, "position", (), held, len(differing)))
 
 
 def _keys_of(plan: Plan, differing: Iterable[bytes], most: int) -> tuple[Differing, ...]:
@@ -222,13 +222,13 @@ def _keys_of(plan: Plan, differing: Iterable[bytes], most: int) -> tuple[Differi
 
 def _of_task(
     sides: tuple[str, str], left: Readable, right: Readable, differing: Sequence[bytes], listed: int
-) -> Difference:
+) -> StateDifference:
     """The first difference in the rows of a user's task."""
     row = next(row for row in differing if row[:1] == USER)
     what, key = named(row)
     held = (shown(row, left.get(row)), shown(row, right.get(row)))
     keys = dict.fromkeys(_of_user(row) for row in differing if row[:1] == USER)
-    return Difference(sides, what, (key,) if key else (), held, len(differing), tuple(keys)[:listed])
+    return StateDifference(sides, what, (key,) if key else (), held, len(differing), tuple(keys)[:listed])
 
 
 def _of_user(row: bytes) -> Differing:
@@ -280,7 +280,7 @@ def differences(
 
 
 def _compare_source(
-    site: Site,
+    site: StateLocation,
     plan: Plan,
     store: Readable,
     position: Position,
@@ -300,7 +300,7 @@ def _compare_source(
     verdict.digests["source"] = digest_of(rebuilt.plan, folded)
     if rebuilt.position.watermark != position.watermark:
         held = ([_moment(position)], [_moment(rebuilt.position)])
-        verdict.differences.append(Difference(("store", "source"), "event time", (), held, 1))
+        verdict.differences.append(StateDifference(("store", "source"), "event time", (), held, 1))
     if verdict.digests["source"] == verdict.digests["store"]:
         return
     if plan.task is None:
@@ -318,7 +318,9 @@ def _moment(position: Position) -> str:
     return "none yet" if position.watermark is None else iso_time(position.watermark)
 
 
-def _rebuilt(site: Site, verdict: Verdict, folded: TaskStore, until: Until, on_progress: OnProgress) -> Rebuilt:
+def _rebuilt(
+    site: StateLocation, verdict: Verdict, folded: TaskStore, until: Until, on_progress: OnProgress
+) -> Rebuilt:
     def told(events: int) -> None:
         on_progress("source", events)
 
@@ -331,7 +333,7 @@ def _rebuilt(site: Site, verdict: Verdict, folded: TaskStore, until: Until, on_p
     return rebuild(site.log, site.plan, verdict.partition, folded, until, on_progress=told, start=start)
 
 
-def _oldest_snapshot(site: Site, verdict: Verdict, folded: TaskStore, until: Until) -> Position | None:
+def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, until: Until) -> Position | None:
     """Fill a store from the oldest snapshot whose input is still there, and say where it stands."""
     for snapshot in snapshots.listed(site.folder(verdict.partition) / "snapshots"):
         if (snapshot.manifest.journal or 0) > (until.journal or 0):
@@ -357,7 +359,7 @@ def _oldest_snapshot(site: Site, verdict: Verdict, folded: TaskStore, until: Unt
     return None
 
 
-def _before_when(site: Site, partition: int, position: Position) -> str:
+def _before_when(site: StateLocation, partition: int, position: Position) -> str:
     """From when on the input is there, in words."""
     places = [TopicPartition(each.topic, partition) for each in position.inputs.values()]
     times = [first_time(site.log, at, *bounds) for at, bounds in site.log.bounds(places).items()]
@@ -365,18 +367,20 @@ def _before_when(site: Site, partition: int, position: Position) -> str:
     return f"before {iso_time(max(known))} (log time), and no snapshot helps: " if known else "no snapshot helps: "
 
 
-def _inputs_hold(site: Site, partition: int, position: Position) -> bool:
+def _inputs_hold(site: StateLocation, partition: int, position: Position) -> bool:
     places = {TopicPartition(each.topic, partition): each.safe for each in position.inputs.values()}
     return all(bounds.begin <= places[at] for at, bounds in site.log.bounds(list(places)).items())
 
 
-def _first_in_source(plan: Plan, store: Readable, folded: Readable, position: Position, verdict: Verdict) -> Difference:
+def _first_in_source(
+    plan: Plan, store: Readable, folded: Readable, position: Position, verdict: Verdict
+) -> StateDifference:
     left, right = (canonical(plan, each, watermark_of(position)) for each in (store, folded))
     differing = [row for row, _, _ in differences(left, right)]
     key, name, _, _ = row_parts(ROW + differing[0])
     held = (_held(plan, store, key), _held(plan, folded, key))
     keys = _keys_of(plan, (ROW + row for row in differing), verdict.listed)
-    return Difference(("store", "source"), rule_name(plan, name), decode_key(key), held, len(differing), keys)
+    return StateDifference(("store", "source"), rule_name(plan, name), decode_key(key), held, len(differing), keys)
 
 
 def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, bytes]]:

@@ -16,8 +16,8 @@ from samovar.common.times import duration_text
 from samovar.native.kernel import Batch, Int64s, Other, joined
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.matcher import Matches, States, step
-from samovar.patterns.engine.replay import Replay, gathered
-from samovar.patterns.explain.key_trace import Names, Story, follow, follow_from, iso_time, listed
+from samovar.patterns.engine.replay import EventReplay, gathered
+from samovar.patterns.explain.key_trace import KeyTrace, Names, follow, follow_from, iso_time, listed
 from samovar.patterns.explain.why import explain
 from samovar.patterns.semantics.versioning import reach_ms
 from samovar.patterns.syntax.tree import Rule, Scalar
@@ -25,8 +25,8 @@ from samovar.service.alerts.index import Alert
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
-from samovar.service.query.events import Event, Place
-from samovar.service.query.lookback import Look, Row, Wanted, look_back, set_aside
+from samovar.service.query.events import Place, StreamEvent
+from samovar.service.query.lookback import KeyRecord, LookbackRequest, LookbackResult, look_back, set_aside
 from samovar.service.query.version_start import start_of_version
 from samovar.service.topology.stages import stage_of
 
@@ -36,11 +36,11 @@ Decoders: TypeAlias = Callable[[str, tuple[str, ...]], Any]  # of a stream and f
 
 
 def story_of(
-    program: Program, key: Sequence[Scalar], events: Sequence[Event], decoders: Decoders, **options: int
-) -> Story:
+    program: Program, key: Sequence[Scalar], events: Sequence[StreamEvent], decoders: Decoders, **options: int
+) -> KeyTrace:
     """One rule over these events, in the order of their times. An event's number is its place in the list."""
 
-    def feed(replay: Replay) -> Iterator[Matches]:
+    def feed(replay: EventReplay) -> Iterator[Matches]:
         for number, event in enumerate(events):
             if event.value is None or event.time is None:
                 continue
@@ -74,13 +74,13 @@ def limits_of(settings: ServiceFile) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in limits}
 
 
-def in_order(settings: ServiceFile, events: Iterable[Event]) -> list[Event]:
+def in_order(settings: ServiceFile, events: Iterable[StreamEvent]) -> list[StreamEvent]:
     """As rules take them: by time, and then stream as the service file lists them, partition and offset."""
     streams = {name: number for number, name in enumerate(settings.streams)}
     return sorted(events, key=lambda each: (each.time or 0, streams[each.stream], each.partition, each.offset))
 
 
-def events_taken(context: QueryContext, rule: Rule, events: Sequence[Event]) -> list[Event]:
+def events_taken(context: QueryContext, rule: Rule, events: Sequence[StreamEvent]) -> list[StreamEvent]:
     """Without those that came too late for the rule, or are dead letters."""
     aside = places_aside(context, rule, min((each.logged for each in events), default=0)) if events else set()
     return [each for each in events if each.place not in aside]
@@ -102,21 +102,21 @@ def span_text(rule: Rule) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class KeyReplay:
     """Rows in the order in which rules take them, with their times; and what they gave, event time at the alert's."""
 
-    rows: Sequence[Row]
+    rows: Sequence[KeyRecord]
     times: Int64s
     ids: frozenset[str]
 
 
 def why_alert(
-    context: QueryContext, masks: Masks, alert: Alert, rule: Rule, matched: Sequence[Event]
+    context: QueryContext, masks: Masks, alert: Alert, rule: Rule, matched: Sequence[StreamEvent]
 ) -> dict[str, Any]:
     """Why an alert was raised, as data. `matched` are those of its events that the log still has."""
     program, match = compile_rules([rule]), alert.match
     key, until_ms = list(match["key"].values()), int(match["at"]) + 1  # a timer fires behind its deadline
-    wanted = Wanted(rule, key, matched, alert.logged, int(match["start"]) - reach_ms(rule))
+    wanted = LookbackRequest(rule, key, matched, alert.logged, int(match["start"]) - reach_ms(rule))
     again = _Again(context, program, until_ms)
     run, look = again.find(alert.id, wanted)
     is_same = alert.id in run.ids
@@ -139,7 +139,7 @@ class _Again:
     program: Program
     until_ms: int
 
-    def find(self, wanted_id: str, wanted: Wanted) -> tuple[Run, Look]:
+    def find(self, wanted_id: str, wanted: LookbackRequest) -> tuple[KeyReplay, LookbackResult]:
         """Further back until the alert is found and nothing that the rule reads is missing, or there is no more."""
         for look in look_back(self.context.events, wanted):
             if not look.is_deep and not look.is_whole:
@@ -149,16 +149,16 @@ class _Again:
                 return run, look
         return self.run(self._taken(look.rows)), look
 
-    def _taken(self, rows: Sequence[Row]) -> list[Row]:
+    def _taken(self, rows: Sequence[KeyRecord]) -> list[KeyRecord]:
         """Without those that the rule never saw."""
         (plan,) = self.program.rules
         aside = places_aside(self.context, plan.rule, min(row.logged_ms for row in rows)) if rows else set()
         return [row for row in rows if row.place not in aside]
 
-    def run(self, rows: Sequence[Row]) -> Run:
+    def run(self, rows: Sequence[KeyRecord]) -> KeyReplay:
         """In order, up to the alert; only then it is known which of them are events."""
         streams = list(self.context.settings.streams)
-        batches, kept, starts = list[Batch](), list[Row](), [0]
+        batches, kept, starts = list[Batch](), list[KeyRecord](), [0]
         for number, stream in enumerate(streams):
             own = [row for row in rows if row.stream == stream]
             batch, good = self._decoded(own, number)
@@ -166,7 +166,7 @@ class _Again:
             kept += [own[place] for place in good]
             starts.append(len(kept))
         if not kept:
-            return Run((), np.empty(0, np.int64), frozenset())
+            return KeyReplay((), np.empty(0, np.int64), frozenset())
         times = np.concatenate([batch.time for batch in batches])
         numbers = [np.concatenate([getattr(batch, part) for batch in batches]) for part in _ORDER]
         places = np.lexsort((*numbers, times))
@@ -176,9 +176,11 @@ class _Again:
         states = States(self.program, topics=topics, **limits_of(self.context.settings))
         found = step(states, merged, self.until_ms)
         ids = frozenset(str(match["id"]) for match in found)
-        return Run([kept[place] for place in places.tolist()], times[places], ids)
+        return KeyReplay([kept[place] for place in places.tolist()], times[places], ids)
 
-    def _decoded(self, rows: Sequence[Row], stream: int, numbers: Int64s | None = None) -> tuple[Batch, list[int]]:
+    def _decoded(
+        self, rows: Sequence[KeyRecord], stream: int, numbers: Int64s | None = None
+    ) -> tuple[Batch, list[int]]:
         """The events among rows of one stream, and which rows those are."""
         name = list(self.context.settings.streams)[stream]
         decoder = self._decoders(name, self.program.fields)
@@ -195,10 +197,10 @@ class _Again:
     def _decoders(self) -> Decoders:
         return decoders_of(self.context.settings)
 
-    def since(self, run: Run, begun_ms: int) -> list[tuple[Row, int]]:
+    def since(self, run: KeyReplay, begun_ms: int) -> list[tuple[KeyRecord, int]]:
         return [(row, time) for row, time in zip(run.rows, run.times.tolist(), strict=True) if time >= begun_ms]
 
-    def story(self, run: Run, key: Sequence[Scalar], from_ms: int) -> Story:
+    def story(self, run: KeyReplay, key: Sequence[Scalar], from_ms: int) -> KeyTrace:
         """The same run, with notes from a time on. An event's number is its place among the rows."""
         batches, starts, order = list[Batch](), [0], list[int]()
         for number, stream in enumerate(self.context.settings.streams):
@@ -215,12 +217,12 @@ class _Again:
         )
         return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.context.settings))
 
-    def event(self, row: Row) -> Event:
+    def event(self, row: KeyRecord) -> StreamEvent:
         read = self.context.events.readable(row.stream, row.value)
-        return Event(*row.place, row.logged_ms, None, row.value, read.time, read.type, read.event)
+        return StreamEvent(*row.place, row.logged_ms, None, row.value, read.time, read.type, read.event)
 
 
-def not_repeated(rule: Rule, look: Look) -> list[str]:
+def not_repeated(rule: Rule, look: LookbackResult) -> list[str]:
     """An alert that a run did not find again was raised all the same: what was missing, as far as it is known."""
     told = ["This alert cannot be shown event by event: a run over the key's events does not find it again."]
     reads = f"the rule reads {span_text(rule)} back"
@@ -235,7 +237,7 @@ def not_repeated(rule: Rule, look: Look) -> list[str]:
 # ---------------------------------------------------------------- as data
 
 
-def story_data(masks: Masks, story: Story, event_at: Callable[[int], Event]) -> dict[str, Any]:
+def story_data(masks: Masks, story: KeyTrace, event_at: Callable[[int], StreamEvent]) -> dict[str, Any]:
     """A story without what may not be seen. `event_at` gives an event by its number."""
     told = explain(story, names_of(event_at), masks.shows)
     events = {seen.offset: event_at(seen.offset) for seen in story.events}
@@ -256,7 +258,7 @@ def story_data(masks: Masks, story: Story, event_at: Callable[[int], Event]) -> 
     return {"matches": story.matches, "events": shown, "conclusion": list(told.conclusion)}
 
 
-def names_of(event_at: Callable[[int], Event]) -> Names:
+def names_of(event_at: Callable[[int], StreamEvent]) -> Names:
     """Events by their type and time."""
 
     def event(number: int) -> str:

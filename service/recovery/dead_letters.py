@@ -15,40 +15,40 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.formats.redrives import ATTEMPT, Place, marked
+from samovar.changelog.formats.redrives import ATTEMPT, LetterPlace, marked
 from samovar.changelog.log import Log, Topic
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.read import Options, Record, bounded, field, instant_text, shown
+from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, instant_text, shown
 
 SHOWN_BYTES = 400  # of a message, for people
 HIDDEN = b"(hidden: it may hold values that are marked pii; --pii shows them)"
 
 
 @dataclass(frozen=True)
-class Origin:
+class LetterOrigin:
     topic: str
     partition: int
     offset: int
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetter:
     """One dead letter. `attempts` is how often it had been put back when it died."""
 
-    record: Record
+    record: TopicRecord
     reason: str
     message: str
     stream: str
-    origin: Origin | None
+    origin: LetterOrigin | None
     attempts: int
     cut_bytes: int | None
     redriven: bool
     stage: str = ""  # that put it aside, where others took it
 
     @property
-    def place(self) -> Place:
-        return Place(self.record.at.partition, self.record.offset)
+    def place(self) -> LetterPlace:
+        return LetterPlace(self.record.at.partition, self.record.offset)
 
     def data(self) -> dict[str, Any]:
         origin = self.origin
@@ -69,14 +69,14 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LetterFilter:
     """Which letters: of these reasons, at these places, from a place of the topic on. Nothing given is all."""
 
     reasons: Collection[str] = ()
-    places: Collection[Place] = ()
+    places: Collection[LetterPlace] = ()
     start: str = "begin"
 
-    def has(self, letter: Letter) -> bool:
+    def has(self, letter: DeadLetter) -> bool:
         return (not self.reasons or letter.reason in self.reasons) and (not self.places or letter.place in self.places)
 
 
@@ -92,26 +92,26 @@ def topic_of_letters(settings: ServiceFile, log: Log) -> Topic:
     return found
 
 
-def letters_of(settings: ServiceFile, log: Log, wanted: Wanted) -> Iterator[Letter]:
+def letters_of(settings: ServiceFile, log: Log, wanted: LetterFilter) -> Iterator[DeadLetter]:
     """The letters that are asked for, in order of their times."""
     topic = topic_of_letters(settings, log)
     done = marked(log, settings.service, topic)
     streams = {stream.topic: name for name, stream in settings.streams.items()}
-    for record in bounded(log, topic.name, Options(start=wanted.start)):
+    for record in bounded(log, topic.name, ReadOptions(start=wanted.start)):
         letter = _letter(record, streams, done)
         if wanted.has(letter):
             yield letter
 
 
-def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place]) -> Letter:
+def _letter(record: TopicRecord, streams: Mapping[str, str], done: Collection[LetterPlace]) -> DeadLetter:
     told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
     topic, partition, offset = (told.get(PREFIX + name) for name in ("topic", "partition", "offset"))
     origin = None
     if topic is not None and partition is not None and offset is not None:
-        origin = Origin(topic, int(partition), int(offset))
+        origin = LetterOrigin(topic, int(partition), int(offset))
     cut = told.get("samovar.cut.bytes")
     stream = streams.get(topic or "", topic or told.get("samovar.task", "-"))
-    return Letter(
+    return DeadLetter(
         record,
         told.get(PREFIX + "exception", "UNKNOWN"),
         told.get(PREFIX + "message", ""),
@@ -119,7 +119,7 @@ def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place])
         origin,
         int(told.get(ATTEMPT, "0")),
         None if cut is None else int(cut),
-        Place(record.at.partition, record.offset) in done,
+        LetterPlace(record.at.partition, record.offset) in done,
         told.get("samovar.stage", ""),
     )
 
@@ -127,7 +127,7 @@ def _letter(record: Record, streams: Mapping[str, str], done: Collection[Place])
 # ---------------------------------------------------------------- showing
 
 
-def hidden(letter: Letter, settings: ServiceFile) -> Letter:
+def hidden(letter: DeadLetter, settings: ServiceFile) -> DeadLetter:
     """A letter that may hold what is marked `pii`, without what it says: who may see it asks for it. Where anything is
     marked, only one of a stream that marks nothing is known to hold nothing.
     """
@@ -149,7 +149,7 @@ class Summary:
     def empty(cls) -> Summary:
         return cls(Counter(), Counter())
 
-    def add(self, letter: Letter) -> None:
+    def add(self, letter: DeadLetter) -> None:
         self.letters[letter.reason, letter.stream] += 1
         self.redriven[letter.reason, letter.stream] += letter.redriven
 
@@ -174,7 +174,7 @@ class Summary:
         return found
 
 
-def letter_lines(letter: Letter) -> Sequence[str]:
+def letter_lines(letter: DeadLetter) -> Sequence[str]:
     """One letter for people: what and where, why, and the message itself."""
     origin = letter.origin
     where = "" if origin is None else f"  {origin.topic}/{origin.partition}/{origin.offset}"

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samovar.changelog.formats import redrives as redriven
-from samovar.changelog.formats.redrives import Place
-from samovar.changelog.log import Append, Delivery, Headers, Joining, Log, Member, Pair, Topic, TopicPartition
+from samovar.changelog.formats.redrives import LetterPlace
+from samovar.changelog.log import Append, Delivery, GroupConfig, Headers, Log, Member, Pair, Topic, TopicPartition
 from samovar.changelog.partitioner import key_texts, partition_of
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
 from samovar.native.kernel import joined
 from samovar.service.config.models import ServiceFile
-from samovar.service.recovery.dead_letters import Letter, Wanted, letters_of, topic_of_letters
+from samovar.service.recovery.dead_letters import DeadLetter, LetterFilter, letters_of, topic_of_letters
 from samovar.service.topology.plans import input_of
-from samovar.service.topology.topics import Role, counted_topics, ensure_topic, partitions_of, redrive_group
+from samovar.service.topology.topics import TopicRole, counted_topics, ensure_topic, partitions_of, redrive_group
 from samovar.tasks.input.placement import MISPLACED, MOVED
 from samovar.tasks.user.processor import TASK_FAILED
 
@@ -34,10 +34,10 @@ AT_ONCE_BYTES = 4_000_000  # so many bytes, or one that is larger
 
 
 @dataclass
-class Plan:
+class RedriveBatch:
     """What a redrive will do. `left_out` counts letters by the reason why they stay."""
 
-    places: set[Place] = field(default_factory=set)
+    places: set[LetterPlace] = field(default_factory=set)
     left_out: Counter[str] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)  # by topic
     died_again: int = 0
@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Target:
+class RedriveTarget:
     """Where a letter goes. Without a partition, murmur2 of its key says which."""
 
     topic: str
@@ -69,13 +69,13 @@ class Target:
 # ---------------------------------------------------------------- what it will do
 
 
-def plan_redrive(settings: ServiceFile, log: Log, wanted: Wanted, to: str | None) -> Plan:
+def plan_redrive(settings: ServiceFile, log: Log, wanted: LetterFilter, to: str | None) -> RedriveBatch:
     """Nothing is changed."""
     if to is not None and to not in settings.streams:
         known = ", ".join(settings.streams)
         raise Refused("unknown-stream", f"there is no stream `{to}`", did_you_mean(to, settings.streams) or known)
     topics = log.topics(counted_topics(settings))
-    found = Plan()
+    found = RedriveBatch()
     for letter in letters_of(settings, log, wanted):
         reason = why_not(letter, settings, topics, to)
         if reason is not None:
@@ -87,7 +87,7 @@ def plan_redrive(settings: ServiceFile, log: Log, wanted: Wanted, to: str | None
     return found
 
 
-def why_not(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> str | None:
+def why_not(letter: DeadLetter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> str | None:
     """Why a letter stays where it is; None where it goes."""
     if letter.redriven:
         return "redriven before"
@@ -107,17 +107,17 @@ def why_not(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], 
     return None
 
 
-def target_of(letter: Letter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> Target:
+def target_of(letter: DeadLetter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> RedriveTarget:
     """The place it came from; in another stream, that of its key; that of its key field where it was in another."""
     topic = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
     origin = letter.origin
     if to is None and letter.reason in (MISPLACED, MOVED):
-        return Target(topic, _home_of(letter, settings, partitions_of(settings, topics)))
+        return RedriveTarget(topic, _home_of(letter, settings, partitions_of(settings, topics)))
     is_there = origin is not None and origin.topic == topic and origin.partition < topics[topic].partitions
-    return Target(topic, origin.partition if origin is not None and is_there else None)
+    return RedriveTarget(topic, origin.partition if origin is not None and is_there else None)
 
 
-def _home_of(letter: Letter, settings: ServiceFile, partitions: int) -> int | None:
+def _home_of(letter: DeadLetter, settings: ServiceFile, partitions: int) -> int | None:
     """The partition where the state of its key lives."""
     topic = letter.origin.topic if letter.origin else ""
     spec = next(input_of(name, stream) for name, stream in settings.streams.items() if stream.topic == topic)
@@ -134,12 +134,12 @@ def _home_of(letter: Letter, settings: ServiceFile, partitions: int) -> int | No
 @contextmanager
 def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
     """The only one who redrives letters of this service, from now on."""
-    ensure_topic(settings, log, Role.REDRIVEN)  # the marks
+    ensure_topic(settings, log, TopicRole.REDRIVEN)  # the marks
     topic = topic_of_letters(settings, log).name
     group = redrive_group(settings.service)
     owned: set[TopicPartition] = set()
     went = owned.difference_update
-    member = log.join(Joining(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
+    member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
     try:
         _wait_for(member, owned)
         yield member
@@ -157,13 +157,18 @@ def _wait_for(member: Member, owned: set[TopicPartition]) -> None:
 
 
 def redrive(
-    settings: ServiceFile, log: Log, member: Member, plan: Plan, to: str | None, on_progress: Callable[[int], None]
+    settings: ServiceFile,
+    log: Log,
+    member: Member,
+    plan: RedriveBatch,
+    to: str | None,
+    on_progress: Callable[[int], None],
 ) -> int:
     """Put letters back; how many. The plan must have been made since `member` is the only one."""
     letters = topic_of_letters(settings, log)
     topics = log.topics(counted_topics(settings))
     done = 0
-    for part in parts_of(letters_of(settings, log, Wanted(places=plan.places))):
+    for part in parts_of(letters_of(settings, log, LetterFilter(places=plan.places))):
         appends = [*_appends(part, letters, settings, topics, to)]
         marks = [_mark(letter, letters, target_of(letter, settings, topics, to).topic) for letter in part]
         _transact(member, [*appends, Append(redriven.topic_of(settings.service), marks, 0)], done)
@@ -172,9 +177,9 @@ def redrive(
     return done
 
 
-def parts_of(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
+def parts_of(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     """Letters in transactions that are not too large."""
-    part: list[Letter] = []
+    part: list[DeadLetter] = []
     size = 0
     for letter in letters:
         own = len(letter.record.key or b"") + len(letter.record.value or b"")
@@ -188,9 +193,9 @@ def parts_of(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
 
 
 def _appends(
-    part: Sequence[Letter], letters: Topic, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None
+    part: Sequence[DeadLetter], letters: Topic, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None
 ) -> Iterator[Append]:
-    grouped: dict[Target, tuple[list[Pair], list[Headers]]] = defaultdict(lambda: ([], []))
+    grouped: dict[RedriveTarget, tuple[list[Pair], list[Headers]]] = defaultdict(lambda: ([], []))
     for letter in part:
         pairs, headers = grouped[target_of(letter, settings, topics, to)]
         pairs.append((letter.record.key, letter.record.value))
@@ -199,7 +204,7 @@ def _appends(
         yield Append(target.topic, pairs, target.partition, headers)
 
 
-def _mark(letter: Letter, letters: Topic, to: str) -> Pair:
+def _mark(letter: DeadLetter, letters: Topic, to: str) -> Pair:
     return redriven.mark(letters, letter.place, to, letter.attempts + 1, int(time.time() * 1000))
 
 

@@ -27,9 +27,9 @@ from samovar.changelog.formats.record import (
     POSITION,
     ROW,
     UNKNOWN_SINCE,
-    Following,
+    ChangelogCheckpoint,
+    EmittedWatermark,
     Position,
-    Told,
     pack_following,
     pack_position,
     row_parts,
@@ -40,10 +40,10 @@ from samovar.changelog.restore.restore import Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private, remove, reveal
 from samovar.service.query.verify import canonical, differences
-from samovar.service.recovery.restore_plan import SOURCES, STAGING, Asked, Planned, inputs_of
-from samovar.service.topology.stores import ROWS_END, Site, digest_of, plan_for, position_of, watermark_of
+from samovar.service.recovery.restore_plan import SOURCES, STAGING, RestorePlan, RestoreRequest, inputs_of
+from samovar.service.topology.stores import ROWS_END, StateLocation, digest_of, plan_for, position_of, watermark_of
 from samovar.state import snapshots
-from samovar.state.errors import StoreError, StoreHeld
+from samovar.state.errors import StoreError, StoreLocked
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
@@ -52,7 +52,14 @@ from samovar.tasks.input.startup_checks import check_against_changelog, check_ag
 from samovar.tasks.model.plan import MAIN
 from samovar.tasks.replay.point_in_time import rebuild_at
 from samovar.tasks.replay.rebuild import rebuild
-from samovar.tasks.replay.repair import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
+from samovar.tasks.replay.repair import (
+    ChangelogRepair,
+    RepairPlan,
+    changes_between,
+    mended_offsets,
+    shared_out,
+    stands_alike,
+)
 from samovar.tasks.rules.replay_dedup import skips_of
 from samovar.tasks.rules.timer_index import overdue_rows
 
@@ -60,7 +67,7 @@ OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoreResult:
     """What a restore ended with."""
 
     partition: int
@@ -110,7 +117,7 @@ def alone(state: Path) -> Iterator[None]:
         held.release()
 
 
-def refuse_running(site: Site) -> None:
+def refuse_running(site: StateLocation) -> None:
     """The embedded log knows the containers of this machine, also those that are about to open their stores."""
     members = site.log.members(site.settings.service) if site.settings.log.embedded is not None else ()
     if members:
@@ -126,7 +133,7 @@ def refuse_running(site: Site) -> None:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """A store that was filled: how many records that took, and its digest where it is known already."""
 
     records: int
@@ -136,34 +143,34 @@ class Built:
 class Engine(Protocol):
     """Who fills stores: this process, Spark, or what was staged before. Locks are held while it does."""
 
-    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+    def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
         """What is done for all partitions at once."""
         ...
 
-    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+    def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
         """Fill a store in a folder that may hold what an earlier run left."""
         ...
 
 
-class HereAndNow:
+class LocalRestoreEngine:
     """The engine of one process: one partition after the other."""
 
-    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+    def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
         """Nothing: all is done in its turn."""
 
-    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
-        return Built(_build(site, planned, part, on_progress))
+    def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
+        return BuildResult(_build(site, planned, part, on_progress))
 
 
 def restore_all(
-    site: Site,
-    asked: Asked,
-    plans: Sequence[Planned],
-    on_progress: Callable[[Planned, int], None],
+    site: StateLocation,
+    asked: RestoreRequest,
+    plans: Sequence[RestorePlan],
+    on_progress: Callable[[RestorePlan, int], None],
     engine: Engine | None = None,
-) -> Iterator[Restored]:
+) -> Iterator[RestoreResult]:
     """Restore one partition after the other. Those that are done stay done, whatever becomes of the next."""
-    engine = engine or HereAndNow()
+    engine = engine or LocalRestoreEngine()
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
         mender = None
@@ -174,7 +181,7 @@ def restore_all(
         if asked.source == "source" and asked.out is None:
             settings = site.settings
             wanted = [planned.partition for planned in plans]
-            mender = Mender(site.log, site.plans, settings.service, settings.delivery, wanted)
+            mender = ChangelogRepair(site.log, site.plans, settings.service, settings.delivery, wanted)
             stack.callback(mender.close)
         engine.prepare(site, plans)
         for planned in plans:
@@ -184,8 +191,13 @@ def restore_all(
 
 
 def _restore(
-    site: Site, asked: Asked, planned: Planned, mender: Mender | None, engine: Engine, on_progress: OnProgress
-) -> Restored:
+    site: StateLocation,
+    asked: RestoreRequest,
+    planned: RestorePlan,
+    mender: ChangelogRepair | None,
+    engine: Engine,
+    on_progress: OnProgress,
+) -> RestoreResult:
     begun = time.monotonic()
     if asked.out is not None:
         part = asked.out / planned.stage / str(planned.partition) / f"store{PART}"
@@ -206,7 +218,7 @@ def _restore(
     return restored
 
 
-def _begun(site: Site, planned: Planned) -> Path:
+def _begun(site: StateLocation, planned: RestorePlan) -> Path:
     """The folder to build in. What another way of restoring left is removed; a fold of the source begins anew."""
     folder = site.folder(planned.partition)
     for source in (*SOURCES, STAGING):
@@ -217,7 +229,7 @@ def _begun(site: Site, planned: Planned) -> Path:
     return folder / f"restore-{planned.source}{PART}"
 
 
-def _goes_on(planned: Planned, part: Path) -> bool:
+def _goes_on(planned: RestorePlan, part: Path) -> bool:
     """Whether an unfinished build can be gone on with."""
     assert planned.changelog is not None
     if not (part / "CURRENT").exists():
@@ -241,13 +253,13 @@ def put_in_place(part: Path, target: Path) -> None:
         reveal(part, target)
     except OSError as error:
         hint = "Stop the service, and run this again: what was restored stands beside it."
-        raise StoreHeld("a container made a store here meanwhile", target, hint, str(error)) from error
+        raise StoreLocked("a container made a store here meanwhile", target, hint, str(error)) from error
 
 
 # ---------------------------------------------------------------- building
 
 
-def _build(site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> int:
+def _build(site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> int:
     """Fill a store; how many records that took."""
     if planned.snapshot is not None and not part.exists():
         snapshots.open_copy(planned.snapshot, part)
@@ -266,7 +278,7 @@ def _build(site: Site, planned: Planned, part: Path, on_progress: OnProgress) ->
         store.close()
 
 
-def replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProgress) -> int:
+def replay(site: StateLocation, planned: RestorePlan, store: RocksStore, on_progress: OnProgress) -> int:
     """Bring a store to the planned offset of its changelog, from where it is; how many records that took."""
     assert planned.changelog is not None
     following = following_of(store)
@@ -281,8 +293,14 @@ def replay(site: Site, planned: Planned, store: RocksStore, on_progress: OnProgr
 
 
 def _finish(
-    site: Site, asked: Asked, planned: Planned, store: RocksStore, mender: Mender | None, built: Built, begun: float
-) -> Restored:
+    site: StateLocation,
+    asked: RestoreRequest,
+    planned: RestorePlan,
+    store: RocksStore,
+    mender: ChangelogRepair | None,
+    built: BuildResult,
+    begun: float,
+) -> RestoreResult:
     """Check what was built, and let the changelog follow where the source was taken for right."""
     position = position_of(store)
     to_mend = states_differ = None
@@ -295,12 +313,12 @@ def _finish(
     digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
     offset = None if following is None else following.next
     seconds = time.monotonic() - begun
-    return Restored(
+    return RestoreResult(
         planned.partition, planned.source, digest, position, offset, built.records, seconds, to_mend, states_differ
     )
 
 
-def _check(site: Site, planned: Planned, position: Position | None) -> None:
+def _check(site: StateLocation, planned: RestorePlan, position: Position | None) -> None:
     """An empty changelog never takes the place of a state. Offsets move while containers elsewhere run."""
     settings = site.settings
     if planned.changelog is not None:
@@ -317,7 +335,7 @@ def _check(site: Site, planned: Planned, position: Position | None) -> None:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ChangelogComparison:
     """A rebuilt store against a changelog: rows to append to it, rows that the store takes over, states that differ."""
 
     mended: Sequence[Change]
@@ -325,7 +343,7 @@ class Compared:
     states_differ: int
 
 
-def compare(site: Site, partition: int, store: RocksStore, image: MemoryStore) -> Compared:
+def compare(site: StateLocation, partition: int, store: RocksStore, image: MemoryStore) -> ChangelogComparison:
     """States are compared as a digest sees them, at the event time of the rebuilt store."""
     position = position_of(store)
     plan, watermark = plan_for(site, partition, position), watermark_of(position)
@@ -335,10 +353,10 @@ def compare(site: Site, partition: int, store: RocksStore, image: MemoryStore) -
     overdue = {row_parts(row)[:2] for row, _ in overdue_rows(image.range(ROW, ROWS_END), watermark)}
     same_place = stands_alike(position, position_of(image))
     mended, adopted = shared_out(changes_between(store, image), image, differing | overdue, same_place)
-    return Compared(mended, adopted, len(differing))
+    return ChangelogComparison(mended, adopted, len(differing))
 
 
-def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Compared:
+def _mend(site: StateLocation, planned: RestorePlan, store: RocksStore, mender: ChangelogRepair) -> ChangelogComparison:
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
     image = image_at(site.log, changelog, end)
@@ -350,24 +368,24 @@ def _mend(site: Site, planned: Planned, store: RocksStore, mender: Mender) -> Co
     if found.mended:
         service, shared = site.settings.service, site.shared_topics()
         offsets = mended_offsets(site.log, service, position, planned.partition, shared)
-        end = mender.mend(Mending(changelog.at, found.mended, pack_position(position), offsets))
+        end = mender.mend(RepairPlan(changelog.at, found.mended, pack_position(position), offsets))
     topic, at = changelog.topic, changelog.at
-    following = Following(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
+    following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
     store.put(FOLLOWING, pack_following(following))
     return found
 
 
-def keep_told(site: Site, store: RocksStore, image: MemoryStore) -> None:
+def keep_told(site: StateLocation, store: RocksStore, image: MemoryStore) -> None:
     """What was told to repartition topics is not in the source: it is taken from the changelog, or is unknown."""
     position, before = position_of(store), position_of(image)
     if position is None or not site.plan.forwards:
         return
-    unknown = {each.topic: Told(UNKNOWN_SINCE, None, False) for each in site.plan.forwards}
+    unknown = {each.topic: EmittedWatermark(UNKNOWN_SINCE, None, False) for each in site.plan.forwards}
     told = {**unknown, **({} if before is None else before.forwards)}
     store.put(POSITION, pack_position(replace(position, forwards=told)))
 
 
-def compared(site: Site, planned: Planned, on_progress: OnProgress) -> Compared:
+def compared(site: StateLocation, planned: RestorePlan, on_progress: OnProgress) -> ChangelogComparison:
     """What `--from source` would do to the changelog. Touches nothing."""
     with tempfile.TemporaryDirectory(prefix="samovar-restore-") as folder:
         part = Path(folder) / "store"

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.formats.record import Following
-from samovar.changelog.formats.staged import Staged
+from samovar.changelog.formats.record import ChangelogCheckpoint
+from samovar.changelog.formats.staged import StagedTables
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import commit_before, image_at, last_position, refuse_compacted
-from samovar.changelog.restore.restore import Changelog, next_step
+from samovar.changelog.restore.restore import ChangelogPartition, next_step
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.topology.stores import Site, Standing, look_at
+from samovar.service.topology.stores import StateLocation, StoreStatus, look_at
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.plan import MAIN
@@ -30,7 +30,7 @@ STAGING = "staging"  # what another machine made
 
 
 @dataclass(frozen=True)
-class Asked:
+class RestoreRequest:
     """What a person wants restored. Without a stage, all of them."""
 
     partitions: Sequence[int] = ()
@@ -48,22 +48,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Planned:
+class RestorePlan:
     """One partition's restore. Of a changelog, offsets from `start` to `end`; of the source, inputs up to `until`."""
 
     partition: int
-    now: Standing
+    now: StoreStatus
     source: str
     start: int
     end: int
-    changelog: Changelog | None = None  # None: it is gone
+    changelog: ChangelogPartition | None = None  # None: it is gone
     snapshot: snapshots.Snapshot | None = None
     until: Until | None = None
     moment_ms: int | None = None
     notes: tuple[str, ...] = ()
     is_behind: bool = False  # event time has not reached the moment
     stage: str = MAIN
-    staged: Staged | None = None
+    staged: StagedTables | None = None
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class Planned:
         return found
 
 
-def refuse_odd(asked: Asked, partitions: int, stages: int) -> None:
+def refuse_odd(asked: RestoreRequest, partitions: int, stages: int) -> None:
     """Options that do not go together."""
     if asked.engine == "spark" and asked.source == "snapshot":
         raise Refused(
@@ -122,7 +122,7 @@ def refuse_odd(asked: Asked, partitions: int, stages: int) -> None:
 # ---------------------------------------------------------------- planning
 
 
-def plan_restore(site: Site, asked: Asked, now_ms: int) -> list[Planned]:
+def plan_restore(site: StateLocation, asked: RestoreRequest, now_ms: int) -> list[RestorePlan]:
     """Nothing is changed. Refused where a partition cannot be restored this way (P4)."""
     sites = site.stages(asked.stage)
     refuse_odd(asked, site.partitions, len(sites))
@@ -143,13 +143,13 @@ def plan_restore(site: Site, asked: Asked, now_ms: int) -> list[Planned]:
     return plans
 
 
-def _ever_ran(site: Site, partition: int) -> bool:
+def _ever_ran(site: StateLocation, partition: int) -> bool:
     """Whether a further stage has anything to restore: it may be new in the service file."""
     at = TopicPartition(site.plan.topics.journal, partition)
     return bool(site.log.topics([at.topic])) and site.log.bounds([at])[at].end > 0
 
 
-def _planned(site: Site, asked: Asked, partition: int, now_ms: int) -> Planned:
+def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms: int) -> RestorePlan:
     now = look_at(site.store(partition))
     if asked.source == "source":
         return _from_source(site, asked, partition, now)
@@ -158,13 +158,13 @@ def _planned(site: Site, asked: Asked, partition: int, now_ms: int) -> Planned:
     end = _end(site, asked, changelog, now_ms)
     snapshot = _snapshot(site, asked, partition, changelog, end, now_ms, notes)
     if snapshot is not None:
-        return Planned(
+        return RestorePlan(
             partition, now, "snapshot", snapshot.manifest.changelog.offset, end, changelog, snapshot, notes=tuple(notes)
         )
-    return Planned(partition, now, "changelog", changelog.bounds.begin, end, changelog, notes=tuple(notes))
+    return RestorePlan(partition, now, "changelog", changelog.bounds.begin, end, changelog, notes=tuple(notes))
 
 
-def _conflict(asked: Asked, now: Standing, changelog: Changelog, now_ms: int) -> list[str]:
+def _conflict(asked: RestoreRequest, now: StoreStatus, changelog: ChangelogPartition, now_ms: int) -> list[str]:
     """What the store that is there has against this changelog. Only one thing may be overruled: by `--from`."""
     try:
         if now.following is not None and next_step(now.following, changelog, now_ms) is None:
@@ -176,7 +176,7 @@ def _conflict(asked: Asked, now: Standing, changelog: Changelog, now_ms: int) ->
     return [now.detail] if now.condition == "damaged" else []
 
 
-def _end(site: Site, asked: Asked, changelog: Changelog, now_ms: int) -> int:
+def _end(site: StateLocation, asked: RestoreRequest, changelog: ChangelogPartition, now_ms: int) -> int:
     begin, end = changelog.bounds
     if not asked.is_past:
         return end
@@ -198,7 +198,13 @@ def _end(site: Site, asked: Asked, changelog: Changelog, now_ms: int) -> int:
 
 
 def _snapshot(
-    site: Site, asked: Asked, partition: int, changelog: Changelog, end: int, now_ms: int, notes: list[str]
+    site: StateLocation,
+    asked: RestoreRequest,
+    partition: int,
+    changelog: ChangelogPartition,
+    end: int,
+    now_ms: int,
+    notes: list[str],
 ) -> snapshots.Snapshot | None:
     """The snapshot to begin with, where there is a valid one that can be tailed (P10)."""
     if asked.source == "changelog" or asked.engine == "spark" or (asked.is_past and asked.source is None):
@@ -221,9 +227,11 @@ def _snapshot(
     return None
 
 
-def _unusable(snapshot: snapshots.Snapshot, changelog: Changelog, end: int, now_ms: int) -> str | None:
+def _unusable(snapshot: snapshots.Snapshot, changelog: ChangelogPartition, end: int, now_ms: int) -> str | None:
     known = snapshot.manifest.changelog
-    following = Following(known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms)
+    following = ChangelogCheckpoint(
+        known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
+    )
     if known.offset > end:
         return f"it is at offset {known.offset:,}, after {end:,}"
     try:
@@ -232,7 +240,7 @@ def _unusable(snapshot: snapshots.Snapshot, changelog: Changelog, end: int, now_
         return refused.what
 
 
-def _from_source(site: Site, asked: Asked, partition: int, now: Standing) -> Planned:
+def _from_source(site: StateLocation, asked: RestoreRequest, partition: int, now: StoreStatus) -> RestorePlan:
     log, plan, settings = site.log, site.plan, site.settings
     is_there = bool(log.topics([plan.topics.changelog]))
     changelog = site.changelog(partition) if is_there else None
@@ -247,7 +255,7 @@ def _from_source(site: Site, asked: Asked, partition: int, now: Standing) -> Pla
         moment = None
     begin = _first_offsets(site, partition)
     todo = sum(offset - begin.get(stream, 0) for stream, offset in until.inputs.items())
-    return Planned(
+    return RestorePlan(
         partition,
         now,
         "source",
@@ -261,7 +269,7 @@ def _from_source(site: Site, asked: Asked, partition: int, now: Standing) -> Pla
     )
 
 
-def _first_offsets(site: Site, partition: int) -> Mapping[str, int]:
+def _first_offsets(site: StateLocation, partition: int) -> Mapping[str, int]:
     entries = journal_of(site.log, site.plan, partition)
     return entries[0].inputs if entries else {}
 
@@ -269,7 +277,7 @@ def _first_offsets(site: Site, partition: int) -> Mapping[str, int]:
 # ---------------------------------------------------------------- how long
 
 
-def measured_rate(site: Site, plans: Sequence[Planned]) -> float | None:
+def measured_rate(site: StateLocation, plans: Sequence[RestorePlan]) -> float | None:
     """Records a second, by doing some of the work into memory; None where they are too few to tell."""
     first = max(plans, key=lambda each: each.todo, default=None)
     if first is None or not first.todo:
@@ -279,7 +287,7 @@ def measured_rate(site: Site, plans: Sequence[Planned]) -> float | None:
     return records / max(time.monotonic() - begun, 1e-6) if records >= ENOUGH else None
 
 
-def _sample(site: Site, planned: Planned) -> int:
+def _sample(site: StateLocation, planned: RestorePlan) -> int:
     if planned.until is None:
         assert planned.changelog is not None
         begin = planned.changelog.bounds.begin
@@ -291,7 +299,7 @@ def _sample(site: Site, planned: Planned) -> int:
     return rebuild(site.log, site.plan, planned.partition, MemoryStore(), Until(some)).events
 
 
-def plan_lines(plans: Sequence[Planned], rate: float | None, asked: Asked) -> list[str]:
+def plan_lines(plans: Sequence[RestorePlan], rate: float | None, asked: RestoreRequest) -> list[str]:
     """The plan for people."""
     lines = []
     for each in plans:
@@ -305,7 +313,7 @@ def plan_lines(plans: Sequence[Planned], rate: float | None, asked: Asked) -> li
     return lines
 
 
-def _what(planned: Planned, asked: Asked) -> str:
+def _what(planned: RestorePlan, asked: RestoreRequest) -> str:
     own = "build one" if planned.now.condition == "missing" else "replace it"
     target = own if asked.out is None else f"write {asked.out / planned.stage / str(planned.partition)}"
     if planned.until is not None:
@@ -327,5 +335,5 @@ def _seconds(seconds: float) -> str:
     return "a second" if seconds < 1.5 else f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
 
 
-def inputs_of(site: Site, partition: int) -> list[TopicPartition]:
+def inputs_of(site: StateLocation, partition: int) -> list[TopicPartition]:
     return [TopicPartition(spec.topic, partition) for spec in site.plan.inputs]

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.recovery.restore import Restored
-from samovar.service.recovery.restore_plan import Planned
+from samovar.service.recovery.restore import RestoreResult
+from samovar.service.recovery.restore_plan import RestorePlan
 from samovar.tasks.runtime.stream_task import name_of
 
 EVERY_S = 5.0
@@ -18,7 +18,7 @@ EVERY_S = 5.0
 class Bars:
     """A bar a partition. Used as a context, so that the terminal is whole again afterwards."""
 
-    def __init__(self, plans: Sequence[Planned], err: IO[str], *, quiet: bool = False) -> None:
+    def __init__(self, plans: Sequence[RestorePlan], err: IO[str], *, quiet: bool = False) -> None:
         self._err, self._quiet = err, quiet
         self._begun: dict[str, float] = {}
         self._told = time.monotonic()
@@ -48,7 +48,7 @@ class Bars:
         if self._progress is not None:
             self._progress.stop()
 
-    def moved(self, planned: Planned, done: int) -> None:
+    def moved(self, planned: RestorePlan, done: int) -> None:
         now = time.monotonic()
         rate = done / max(now - self._begun.setdefault(planned.name, now), 1e-3)
         if self._progress is not None:
@@ -58,7 +58,7 @@ class Bars:
             left = f", {(planned.todo - done) / rate:,.0f} s left" if rate > 0 else ""
             self._say(f"{planned.name}: {done:,} of {planned.todo:,} records, {rate:,.0f}/s{left}")
 
-    def done(self, planned: Planned, restored: Restored) -> None:
+    def done(self, planned: RestorePlan, restored: RestoreResult) -> None:
         if self._progress is not None:
             rate = f"{restored.records / max(restored.seconds, 1e-3):,.0f}"
             self._progress.update(self._numbers[planned.name], completed=max(planned.todo, 1), rate=rate)
@@ -67,7 +67,7 @@ class Bars:
         print(text, file=self._err, flush=True)
 
 
-def restored_line(restored: Restored) -> str:
+def restored_line(restored: RestoreResult) -> str:
     """One partition that is done."""
     known = restored.position
     moment = (

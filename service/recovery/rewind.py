@@ -22,29 +22,29 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.formats.journal import was_set_back
-from samovar.changelog.formats.record import FOLLOWING, Following, Position, pack_following
+from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, Position, pack_following
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import image_at
 from samovar.common.folders import PART, make_private
 from samovar.service.recovery.restore import alone, keep_told, put_in_place
-from samovar.service.recovery.rewind_plan import SKIP_ALERTS, Planned, moment_text, placed, published_after
-from samovar.service.topology.stores import Site, digest_of, plan_for, position_of, reading
+from samovar.service.recovery.rewind_plan import SKIP_ALERTS, TaskRewind, moment_text, placed, published_after
+from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, reading
 from samovar.state import snapshots
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.state.store_lock import holding
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.replay.rebuild import journal_of
-from samovar.tasks.replay.repair import Mender, changes_between, mended_offsets
-from samovar.tasks.replay.rewind import Rewound, fold_back, write_back
-from samovar.tasks.rules.replay_dedup import SKIP, SKIP_END, Skips, rows_between, skip_rows
+from samovar.tasks.replay.repair import ChangelogRepair, changes_between, mended_offsets
+from samovar.tasks.replay.rewind import RewoundState, fold_back, write_back
+from samovar.tasks.rules.replay_dedup import SKIP, SKIP_END, ReplayDedupFilter, rows_between, skip_rows
 from samovar.tasks.runtime.stream_task import name_of
 
 OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Done:
+class RewoundTask:
     """One task that was set back."""
 
     stage: str
@@ -73,8 +73,12 @@ class Done:
 
 
 def rewind_all(
-    site: Site, plans: Sequence[Planned], moment_ms: int, alerts: str, on_progress: Callable[[Planned, int], None]
-) -> Iterator[Done]:
+    site: StateLocation,
+    plans: Sequence[TaskRewind],
+    moment_ms: int,
+    alerts: str,
+    on_progress: Callable[[TaskRewind, int], None],
+) -> Iterator[RewoundTask]:
     """Fold all tasks first, so that one that cannot be folded leaves all as they are; then set one back after the
     other. Those that are done stay done, whatever becomes of the next.
     """
@@ -87,7 +91,7 @@ def rewind_all(
         for planned in todo:
             stack.enter_context(holding(site.at(planned.stage).store(planned.partition)))
         wanted = [planned.partition for planned in todo]
-        mender = Mender(site.log, site.plans, settings.service, settings.delivery, wanted)
+        mender = ChangelogRepair(site.log, site.plans, settings.service, settings.delivery, wanted)
         stack.callback(mender.close)
         published = published_after(site, moment_ms) if alerts == SKIP_ALERTS else []
         folded = [
@@ -99,11 +103,13 @@ def rewind_all(
             yield _set_back(site.at(planned.stage), planned, mender, rewound, ids)
 
 
-def _part(site: Site, planned: Planned) -> Path:
+def _part(site: StateLocation, planned: TaskRewind) -> Path:
     return site.store(planned.partition).with_name(f"rewind{PART}")
 
 
-def _fold(site: Site, planned: Planned, moment_ms: int, alerts: str, on_progress: OnProgress) -> Rewound:
+def _fold(
+    site: StateLocation, planned: TaskRewind, moment_ms: int, alerts: str, on_progress: OnProgress
+) -> RewoundState:
     """The state of the moment, in a store beside the live one. Nothing else is touched."""
     part = _part(site, planned)
     shutil.rmtree(part, ignore_errors=True)
@@ -119,7 +125,9 @@ def _fold(site: Site, planned: Planned, moment_ms: int, alerts: str, on_progress
         store.close()
 
 
-def _set_back(site: Site, planned: Planned, mender: Mender, rewound: Rewound, ids: set[bytes]) -> Done:
+def _set_back(
+    site: StateLocation, planned: TaskRewind, mender: ChangelogRepair, rewound: RewoundState, ids: set[bytes]
+) -> RewoundTask:
     part = _part(site, planned)
     store = RocksStore(part)
     try:
@@ -130,11 +138,16 @@ def _set_back(site: Site, planned: Planned, mender: Mender, rewound: Rewound, id
         store.close()
     put_in_place(part, site.store(planned.partition))
     before = planned.until.inputs
-    return Done(site.stage, planned.partition, rewound.position, before, digest, rows, len(ids), rewound.events)
+    return RewoundTask(site.stage, planned.partition, rewound.position, before, digest, rows, len(ids), rewound.events)
 
 
 def _write_back(
-    site: Site, planned: Planned, store: RocksStore, mender: Mender, rewound: Rewound, ids: set[bytes]
+    site: StateLocation,
+    planned: TaskRewind,
+    store: RocksStore,
+    mender: ChangelogRepair,
+    rewound: RewoundState,
+    ids: set[bytes],
 ) -> int:
     """The changelog's difference goes out, and the store follows from there; how many rows that were."""
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
@@ -143,7 +156,7 @@ def _write_back(
     told = position_of(store)
     assert told is not None, "a fold ends with its position"
     rewound = replace(rewound, position=told)
-    old = Skips.of(image)
+    old = ReplayDedupFilter.of(image)
     topics = old.topics | told.forwards.keys() | emitted_topics(site.plan)
     skips = skip_rows(ids, *old.furthest(planned.until.inputs, planned.watermark), topics)
     changes: list[Change] = [*changes_between(store, image), *rows_between(skips, image)]
@@ -153,7 +166,7 @@ def _write_back(
     after = mended_offsets(site.log, site.settings.service, rewound.position, planned.partition, site.shared_topics())
     end = write_back(mender, site.plan.topics, planned.partition, changes, position_of(image), rewound, (before, after))
     topic, at = changelog.topic, changelog.at
-    following = Following(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
+    following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
     stale: list[Change] = [(row, None) for row, _ in store.range(SKIP, SKIP_END)]
     store.write([*stale, *skips, (FOLLOWING, pack_following(following))])
     return len(changes)
@@ -166,7 +179,7 @@ def emitted_topics(plan: Plan) -> set[str]:
 # ---------------------------------------------------------------- where to begin
 
 
-def _open_snapshot(site: Site, planned: Planned, moment_ms: int, part: Path) -> Position | None:
+def _open_snapshot(site: StateLocation, planned: TaskRewind, moment_ms: int, part: Path) -> Position | None:
     """Begin with the newest snapshot from before the moment, where the input no longer goes back to the beginning or to
     spare the way from there; None: there is none.
     """
@@ -195,7 +208,7 @@ def _is_valid(snapshot: snapshots.Snapshot) -> bool:
     return True
 
 
-def _may_begin(site: Site, planned: Planned, position: Position) -> bool:
+def _may_begin(site: StateLocation, planned: TaskRewind, position: Position) -> bool:
     """Whether it is of this input, not ahead of what was processed, and what it waits for is still there."""
     places = {TopicPartition(each.topic, planned.partition): each for each in position.inputs.values()}
     topics = site.log.topics([at.topic for at in places])
@@ -210,7 +223,7 @@ def _may_begin(site: Site, planned: Planned, position: Position) -> bool:
 # ---------------------------------------------------------------- what was done
 
 
-def done_line(done: Done) -> str:
+def done_line(done: RewoundTask) -> str:
     places = ", ".join(
         f"{name} {done.before.get(name, 0):,} to {each.next:,}" for name, each in done.position.inputs.items()
     )

@@ -14,7 +14,7 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import last_position
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.topology.stores import Site
+from samovar.service.topology.stores import StateLocation
 from samovar.tasks.model.plan import MAIN
 from samovar.tasks.replay.rebuild import Until, journal_of
 from samovar.tasks.replay.repair import refuse_members, source_until
@@ -24,7 +24,7 @@ SKIP_ALERTS, ALERTS_AGAIN = "skip", "again"
 
 
 @dataclass(frozen=True)
-class Planned:
+class TaskRewind:
     """What will happen to one task. `left` says why nothing will."""
 
     stage: str
@@ -55,7 +55,7 @@ def placed(stage: str, partition: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- what will happen
 
 
-def plan_rewind(site: Site, moment_ms: int) -> list[Planned]:
+def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
     """Nothing is changed."""
     refuse_members(site.log, site.settings.service)
     plans = [_planned(each, partition, moment_ms) for each in site.stages() for partition in range(site.partitions)]
@@ -73,7 +73,7 @@ def plan_rewind(site: Site, moment_ms: int) -> list[Planned]:
     return plans
 
 
-def _planned(site: Site, partition: int, moment_ms: int) -> Planned:
+def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
     log, settings, stage = site.log, site.settings, site.stage
     position = last_position(log, site.changelog(partition))
     try:
@@ -83,20 +83,20 @@ def _planned(site: Site, partition: int, moment_ms: int) -> Planned:
     except Refused as refused:
         if refused.code != "nothing-processed":
             raise
-        return Planned(stage, partition, None, Until({}), None, "it never ran")
+        return TaskRewind(stage, partition, None, Until({}), None, "it never ran")
     if position is None and not journal_of(log, site.plan, partition):
         # Of an input that stages share, the group knows; that this one took it nobody says.
-        return Planned(stage, partition, None, Until({}), None, "it never ran")
+        return TaskRewind(stage, partition, None, Until({}), None, "it never ran")
     watermark = None if position is None else position.watermark
     left = None
     if position is not None and (watermark is None or watermark < moment_ms):
         left = f"its event time is {moment_text(watermark)}, which is before that"
     elif position is not None and not position.rewinding and _is_there(site, partition, position, moment_ms):
         left = "it is there already"
-    return Planned(stage, partition, watermark, until, position, left)
+    return TaskRewind(stage, partition, watermark, until, position, left)
 
 
-def _is_there(site: Site, partition: int, position: Position, moment_ms: int) -> bool:
+def _is_there(site: StateLocation, partition: int, position: Position, moment_ms: int) -> bool:
     """Whether a rewind to this moment is the last thing that happened."""
     entries = journal_of(site.log, site.plan, partition)
     rewinds = [entry for entry in entries if entry.kind == REWIND]
@@ -111,7 +111,7 @@ def moment_text(watermark: int | None) -> str:
     return "none yet" if watermark is None else iso_time(watermark)
 
 
-def plan_lines(plans: Sequence[Planned], moment_ms: int, alerts: str) -> list[str]:
+def plan_lines(plans: Sequence[TaskRewind], moment_ms: int, alerts: str) -> list[str]:
     again = "are not published again" if alerts == SKIP_ALERTS else "are published again"
     lines = [f"back to event time {iso_time(moment_ms)}; alerts after it that were published {again}"]
     for each in plans:
@@ -127,14 +127,14 @@ def plan_lines(plans: Sequence[Planned], moment_ms: int, alerts: str) -> list[st
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedAlert:
     """An alert that was published: its id, its rule, and the partition of its events where it names any."""
 
     id: bytes
     rule: str
     partition: int | None
 
-    def may_come_from(self, planned: Planned) -> bool:
+    def may_come_from(self, planned: TaskRewind) -> bool:
         """Whether a task may have found it. In a later stage, events of all partitions come together."""
         rules = {} if planned.position is None else planned.position.rules
         if planned.stage != MAIN:
@@ -142,17 +142,17 @@ class Published:
         return self.partition is None or self.partition == planned.partition
 
 
-def published_after(site: Site, moment_ms: int) -> list[Published]:
+def published_after(site: StateLocation, moment_ms: int) -> list[PublishedAlert]:
     """The alerts at or after the moment."""
     topic = site.plan.topics.alerts
-    found: list[Published] = []
+    found: list[PublishedAlert] = []
     known = site.log.topics([topic]).get(topic)
     for partition in range(known.partitions if known is not None else 0):
         for records in read_all(site.log, TopicPartition(topic, partition)):
             for _, value in records.pairs():
                 alert = _alert(value)
                 if alert is not None and alert["at"] >= moment_ms:
-                    found.append(Published(alert["id"].encode(), str(alert.get("rule")), _partition(alert)))
+                    found.append(PublishedAlert(alert["id"].encode(), str(alert.get("rule")), _partition(alert)))
     return found
 
 

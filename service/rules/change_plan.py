@@ -26,7 +26,7 @@ NEW, KEPT, MOVED, DRAINED, DROPPED = "new", "kept", "moved", "drained", "dropped
 
 
 @dataclass(frozen=True)
-class RulePlan:
+class RuleChange:
     """What a change does to one rule."""
 
     rule: RuleRecord
@@ -82,7 +82,7 @@ class ChangePlan:
 
     base: int
     act: str
-    rules: tuple[RulePlan, ...] = ()
+    rules: tuple[RuleChange, ...] = ()
     lists: Mapping[str, ListRecord] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     seeds: tuple[RuleRecord, ...] = ()

@@ -22,7 +22,7 @@ from samovar.patterns.analysis.lint.linter import lint
 from samovar.patterns.engine.compile import CompileError, compile_rules
 from samovar.patterns.explain.english import size_words
 from samovar.patterns.explain.phrases import counted, duration_words
-from samovar.patterns.rulefile.rule_file import Loaded, load_paths
+from samovar.patterns.rulefile.rule_file import LoadedRuleFile, load_paths
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.semantics.versioning import version_of
 from samovar.patterns.syntax.findings import Finding, has_errors, to_json
@@ -33,12 +33,12 @@ CLEAN, FOUND, USAGE = 0, 1, 2
 _START = Span(1, 1, 1, 1)
 
 
-class UsageError(ValueError):
+class SchemaUnreadable(ValueError):
     """The command cannot begin: a schema that cannot be read."""
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedFile:
     """One file. `rule` is its rule's id; None, as `cost`, where the file has errors."""
 
     path: str
@@ -52,7 +52,7 @@ class Checked:
         return has_errors(self.findings)
 
 
-def check(paths: Sequence[str], schema: Schema | None = None) -> list[Checked]:
+def check(paths: Sequence[str], schema: Schema | None = None) -> list[CheckedFile]:
     """Check rule files, and folders of them."""
     given = list(dict.fromkeys(paths))
     empty = [_no_rules(path) for path in given if _is_empty(Path(path))]
@@ -63,18 +63,18 @@ def read_schema(path: str) -> Schema:
     try:
         return Schema.parse(Path(path).read_text("utf-8"))
     except OSError as fault:
-        raise UsageError(f"cannot read the schema {path}: {fault.strerror or fault}") from fault
+        raise SchemaUnreadable(f"cannot read the schema {path}: {fault.strerror or fault}") from fault
     except ValueError as fault:
-        raise UsageError(f"{path} is no schema: {fault}\n  A schema maps event types to their fields.") from fault
+        raise SchemaUnreadable(f"{path} is no schema: {fault}\n  A schema maps event types to their fields.") from fault
 
 
-def exit_code(checked: Sequence[Checked], strict: bool) -> int:
+def exit_code(checked: Sequence[CheckedFile], strict: bool) -> int:
     """1 for errors, or with `strict` for warnings."""
     counts = summary(checked)
     return FOUND if counts["errors"] or (strict and counts["warnings"]) else CLEAN
 
 
-def summary(checked: Sequence[Checked]) -> dict[str, int]:
+def summary(checked: Sequence[CheckedFile]) -> dict[str, int]:
     levels = [finding.level for one in checked for finding in one.findings]
     return {
         "files": len(checked),
@@ -85,7 +85,7 @@ def summary(checked: Sequence[Checked]) -> dict[str, int]:
     }
 
 
-def as_json(checked: Sequence[Checked], strict: bool = False) -> str:
+def as_json(checked: Sequence[CheckedFile], strict: bool = False) -> str:
     document = {
         "ok": exit_code(checked, strict) == CLEAN,
         "rules": [_rule_json(one) for one in checked],
@@ -94,7 +94,7 @@ def as_json(checked: Sequence[Checked], strict: bool = False) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def as_text(checked: Sequence[Checked]) -> str:
+def as_text(checked: Sequence[CheckedFile]) -> str:
     """Findings with carets, then a line a rule, then the sum."""
     parts = []
     for one in checked:
@@ -107,27 +107,27 @@ def as_text(checked: Sequence[Checked]) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _one(loaded: Loaded, schema: Schema | None) -> Checked:
+def _one(loaded: LoadedRuleFile, schema: Schema | None) -> CheckedFile:
     rule = loaded.rule
     if rule is None:
         path = loaded.findings[0].path if loaded.findings else ""
-        return Checked(path, None, None, loaded.findings, None)
+        return CheckedFile(path, None, None, loaded.findings, None)
     try:
         compile_rules([rule])
     except CompileError as fault:
         finding = Finding("too-large", "error", str(fault), rule.path, rule.form.span)
-        return Checked(rule.path, None, None, (*loaded.findings, finding), None)
+        return CheckedFile(rule.path, None, None, (*loaded.findings, finding), None)
     findings = sorted((*loaded.findings, *lint(rule, schema)), key=lambda finding: (finding.span, finding.id))
-    return Checked(rule.path, rule.id, version_of(rule), tuple(findings), cost(rule))
+    return CheckedFile(rule.path, rule.id, version_of(rule), tuple(findings), cost(rule))
 
 
 def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(file.suffix in (".yml", ".yaml") for file in path.rglob("*"))
 
 
-def _no_rules(path: str) -> Checked:
+def _no_rules(path: str) -> CheckedFile:
     text = "the folder holds no rule file"
-    return Checked(
+    return CheckedFile(
         path,
         None,
         None,
@@ -136,7 +136,7 @@ def _no_rules(path: str) -> Checked:
     )
 
 
-def _rule_json(one: Checked) -> dict[str, Any]:
+def _rule_json(one: CheckedFile) -> dict[str, Any]:
     return {
         "path": one.path,
         "rule": one.rule,
@@ -147,7 +147,7 @@ def _rule_json(one: Checked) -> dict[str, Any]:
     }
 
 
-def _rule_lines(checked: Sequence[Checked]) -> Iterator[str]:
+def _rule_lines(checked: Sequence[CheckedFile]) -> Iterator[str]:
     width = max((len(one.rule) for one in checked if one.rule is not None), default=0)
     for one in checked:
         if one.rule is not None and one.cost is not None:
@@ -156,7 +156,7 @@ def _rule_lines(checked: Sequence[Checked]) -> Iterator[str]:
             yield f"{one.rule:<{width}}  {sizes}, held {held} after its last event"
 
 
-def _sum(checked: Sequence[Checked]) -> str:
+def _sum(checked: Sequence[CheckedFile]) -> str:
     counts = summary(checked)
     found = ", ".join(counted(counts[name + "s"], name) for name in ("error", "warning", "info"))
     return f"{counted(counts['rules'], 'rule')} in {counted(counts['files'], 'file')}: {found}"

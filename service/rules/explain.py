@@ -16,7 +16,7 @@ from samovar.patterns.analysis.cost import cost
 from samovar.patterns.explain.draw.picture import draw_svg
 from samovar.patterns.explain.draw.text import draw
 from samovar.patterns.explain.english import as_text, explain
-from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, Loaded
+from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, LoadedRuleFile
 from samovar.patterns.semantics.versioning import version_of
 from samovar.patterns.syntax.findings import Finding, render
 from samovar.patterns.syntax.tree import Rule
@@ -31,7 +31,7 @@ def explained(rule: Rule, format: str = "text") -> str:
     return f"{as_text(explain(rule))}\nDrawn\n\n{draw(rule)}"
 
 
-def refusal(loaded: Loaded, text: str) -> str:
+def refusal(loaded: LoadedRuleFile, text: str) -> str:
     """What is wrong with a rule that cannot be explained."""
     return "\n\n".join(show(finding, text) for finding in loaded.findings)
 

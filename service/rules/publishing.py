@@ -38,13 +38,13 @@ from samovar.patterns.syntax.findings import Finding
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.state_counts import Counted, states_here
-from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RulePlan, diff_of
+from samovar.service.query.state_counts import StateCounts, states_here
+from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RuleChange, diff_of
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.rule_registry import Rulebook, RuleEntry, folded, read_rulebook, with_book
+from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, folded, read_rulebook, with_book
 from samovar.service.topology.ruleset import BadRules, lists_of, rules_of, schema_of
-from samovar.service.topology.topics import MAX_MESSAGE_BYTES, Role, counted_topics, ensure_topic, partitions_of
-from samovar.tasks.model.plan import Plan, RuleText
+from samovar.service.topology.topics import MAX_MESSAGE_BYTES, TopicRole, counted_topics, ensure_topic, partitions_of
+from samovar.tasks.model.plan import Plan, PublishedRule
 from samovar.tasks.rules.migration import rules_facts, switched
 
 ITSELF = "samovar"  # the author of what the service does itself
@@ -77,7 +77,7 @@ def plan_publish(
     return replace(planned(settings, log, book, "publish", changed, findings=findings), unchanged=same)
 
 
-def _unchanged(book: Rulebook, records: Sequence[RuleRecord]) -> tuple[str, ...]:
+def _unchanged(book: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
     """Rules that are there as they would be published; refused where that is all of them."""
     found = tuple(each.name for each in records if _is_as(book.entry(each.name), each))
     if len(found) == len(records):
@@ -147,8 +147,8 @@ def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note
 
 def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
     """Write any change; the entries of all rules after it."""
-    ensure_topic(settings, log, Role.RULES)
-    ensure_topic(settings, log, Role.AUDIT)
+    ensure_topic(settings, log, TopicRole.RULES)
+    ensure_topic(settings, log, TopicRole.AUDIT)
     changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
     if read_rulebook(settings, log).change != plan.base:
         raise Refused(
@@ -210,8 +210,8 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
         return False
     record = RuleRecord(name, entry.number + 1, entry.version, entry.text, QUARANTINED)
     now_ms, seeds = int(time.time() * 1000), () if book.change else seeds_of(settings)
-    ensure_topic(settings, log, Role.RULES)
-    ensure_topic(settings, log, Role.AUDIT)
+    ensure_topic(settings, log, TopicRole.RULES)
+    ensure_topic(settings, log, TopicRole.AUDIT)
     changes = [Change(1, "seed", ITSELF, now_ms, "", seeds, {}, fields_of(settings))] if seeds else []
     change = Change(before.change + 1, "quarantine", ITSELF, now_ms, reason, (record,), {}, fields_of(settings))
     append_changes(log, settings.service, [*changes, change])
@@ -220,7 +220,7 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
     return True
 
 
-def _plans_of(settings: ServiceFile, log: Log, book: Rulebook) -> list[Plan]:
+def _plans_of(settings: ServiceFile, log: Log, book: RuleRegistry) -> list[Plan]:
     with suppress(Refused):
         existing = log.topics(counted_topics(settings))
         return rule_plans(with_book(settings, book), partitions_of(settings, existing))
@@ -230,7 +230,7 @@ def _plans_of(settings: ServiceFile, log: Log, book: Rulebook) -> list[Plan]:
 # ---------------------------------------------------------------- looking
 
 
-def _checked(settings: ServiceFile, book: Rulebook, text: str) -> tuple[Rule, tuple[Finding, ...]]:
+def _checked(settings: ServiceFile, book: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
     """A rule without errors under this service file, and the lint's findings."""
     booked = with_book(settings, book)
     schema, path = schema_of(settings.streams), "<rule>"
@@ -251,7 +251,7 @@ def _refuse_twice(names: Sequence[str]) -> None:
         raise Refused("rule-twice", f"the rule {twice[0]} is there twice", "Give one of them another id.")
 
 
-def seeded(settings: ServiceFile, book: Rulebook) -> Rulebook:
+def seeded(settings: ServiceFile, book: RuleRegistry) -> RuleRegistry:
     """The rulebook, or what it would be if it began now."""
     if book.change:
         return book
@@ -264,7 +264,7 @@ def seeds_of(settings: ServiceFile) -> tuple[RuleRecord, ...]:
     return tuple(RuleRecord(rule.id, 1, compile_rules([rule]).rules[0].version, rule.text) for rule in rules)
 
 
-def _known(book: Rulebook, name: str) -> RuleEntry:
+def _known(book: RuleRegistry, name: str) -> RuleEntry:
     entry = book.entry(name)
     if entry is None:
         names = [each.name for each in book.entries]
@@ -276,7 +276,7 @@ def _known(book: Rulebook, name: str) -> RuleEntry:
 def planned(
     settings: ServiceFile,
     log: Log,
-    book: Rulebook,
+    book: RuleRegistry,
     act: str,
     records: Sequence[RuleRecord],
     lists: Mapping[str, ListRecord] | None = None,
@@ -330,16 +330,16 @@ def _numbered(record: RuleRecord, number: int) -> RuleRecord:
     )
 
 
-def _at_work(plans: Sequence[Plan]) -> dict[str, tuple[Plan, RuleText]]:
+def _at_work(plans: Sequence[Plan]) -> dict[str, tuple[Plan, PublishedRule]]:
     return {rule.id: (plan, rule) for plan in plans for rule in plan.rules if rule.quarantined is None}
 
 
 class _Looking:
     """What a change does to rules, as `switched` tells it."""
 
-    def __init__(self, standing: Sequence[Plan], wanted: Sequence[Plan], before: Rulebook) -> None:
+    def __init__(self, standing: Sequence[Plan], wanted: Sequence[Plan], before: RuleRegistry) -> None:
         self.before = before
-        self.counted: Counted | None = None
+        self.counted: StateCounts | None = None
         self.old, self.new = _at_work(standing), _at_work(wanted)
         stages = {plan.stage: plan for plan in wanted}
         both = [(plan, stages[plan.stage]) for plan in standing if plan.stage in stages]
@@ -350,7 +350,7 @@ class _Looking:
         stages = dict.fromkeys(self.old[name][0].stage for name in names if name in self.old)
         self.counted = states_here(settings, list(stages), partitions) if stages else None
 
-    def at(self, record: RuleRecord) -> RulePlan:
+    def at(self, record: RuleRecord) -> RuleChange:
         entry = self.before.entry(record.name)
         diff = (
             ""
@@ -360,7 +360,7 @@ class _Looking:
         cold = self._cold_ms(record.name)
         stage = self.new[record.name][0].stage if record.name in self.new else ""
         whole = self.counted is None or self.counted.is_whole
-        return RulePlan(record, diff, self._state(record), self._count(record.name), cold, stage, whole)
+        return RuleChange(record, diff, self._state(record), self._count(record.name), cold, stage, whole)
 
     def relisted(self) -> list[str]:
         """Rules whose version changes with a list; they are not published anew."""
@@ -368,7 +368,7 @@ class _Looking:
             name for name, (_, new) in self.new.items() if name in self.old and self.old[name][1].version != new.version
         ]
 
-    def touched(self) -> tuple[RulePlan, ...]:
+    def touched(self) -> tuple[RuleChange, ...]:
         return tuple(self.at(self._record(name)) for name in self.relisted())
 
     def _record(self, name: str) -> RuleRecord:

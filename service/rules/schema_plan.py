@@ -20,7 +20,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.publishing import fields_of, seeds_of
-from samovar.service.topology.rule_registry import Rulebook, read_rulebook, with_book
+from samovar.service.topology.rule_registry import RuleRegistry, read_rulebook, with_book
 from samovar.service.topology.ruleset import lists_of, schema_of
 
 
@@ -102,7 +102,7 @@ def _of_files(settings: ServiceFile) -> dict[str, str]:
     return {rule.name: rule.text for rule in seeds_of(settings)}
 
 
-def _changes(settings: ServiceFile, book: Rulebook) -> Iterator[FieldChange]:
+def _changes(settings: ServiceFile, book: RuleRegistry) -> Iterator[FieldChange]:
     if not book.change:
         return
     before, now = _types(settings, book.changes[-1].fields), _types(settings, fields_of(settings))
@@ -122,7 +122,7 @@ def _types(settings: ServiceFile, fields: Mapping[str, Any]) -> dict[str, Mappin
     return found
 
 
-def _verdict(settings: ServiceFile, book: Rulebook, name: str, text: str, changed: set[str]) -> RuleVerdict:
+def _verdict(settings: ServiceFile, book: RuleRegistry, name: str, text: str, changed: set[str]) -> RuleVerdict:
     lists = lists_of(with_book(settings, book))
     loaded = load_given(text, name, settings.params, lists, schema_of(settings.streams))
     errors = tuple(finding for finding in loaded.findings if finding.level == "error")

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from samovar.patterns.engine.compile import CompileError
 from samovar.patterns.engine.matcher import RuleFailure
-from samovar.patterns.rule_tests import Difference, Result, run_tests
+from samovar.patterns.rule_tests import MatchDifference, RuleTestResult, run_tests
 from samovar.patterns.rulefile.loading import rendered
 from samovar.patterns.rulefile.rule_file import load_paths
 from samovar.patterns.semantics.schema import Schema
@@ -30,7 +30,7 @@ class FileResult:
     path: str
     rule: str | None
     findings: tuple[Finding, ...]
-    results: tuple[Result, ...]
+    results: tuple[RuleTestResult, ...]
 
     @property
     def broken(self) -> bool:
@@ -105,7 +105,7 @@ def text_of(files: Sequence[FileResult]) -> Iterator[str]:
     yield f"{passed_of(files)} passed, {failed_of(files)} failed" + (f", {bare} without tests" if bare else "")
 
 
-def failure_lines(result: Result) -> Iterator[str]:
+def failure_lines(result: RuleTestResult) -> Iterator[str]:
     if result.expected != result.found:
         yield _headline(result)
     for difference in result.differences:
@@ -113,7 +113,7 @@ def failure_lines(result: Result) -> Iterator[str]:
     yield from result.why
 
 
-def _headline(result: Result) -> str:
+def _headline(result: RuleTestResult) -> str:
     if result.expected != result.found:
         return f"expected {_matches(result.expected)}, found {_matches(result.found)}"
     names = dict.fromkeys(name for difference in result.differences for name in difference.names)
@@ -124,7 +124,7 @@ def _matches(count: int) -> str:
     return "no match" if count == 0 else "1 match" if count == 1 else f"{count} matches"
 
 
-def _side_by_side(difference: Difference) -> Iterator[str]:
+def _side_by_side(difference: MatchDifference) -> Iterator[str]:
     if difference.expected is None:
         yield f"one too many: {_compact(difference.found)}"
     elif difference.found is None:
@@ -167,7 +167,7 @@ def json_of(files: Sequence[FileResult]) -> dict[str, Any]:
     }
 
 
-def json_of_result(result: Result) -> dict[str, Any]:
+def json_of_result(result: RuleTestResult) -> dict[str, Any]:
     differences = [
         {"expected": one.expected, "found": one.found, "differs": list(one.names)} for one in result.differences
     ]

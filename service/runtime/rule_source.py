@@ -20,14 +20,14 @@ from samovar.service.rules.publishing import quarantine
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import book_of, folded, with_book
 from samovar.service.topology.topics import ensure
-from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import Plan
 
 LOOK_EVERY_S = 0.5
 CLOSE_S = 5.0
 
 
-class RuleWatch:
+class PublishedRuleSource:
     """The source of truth for which change a container knows. `newer` is its loop's, all else may be another's."""
 
     def __init__(
@@ -78,7 +78,7 @@ class RuleWatch:
                 if error.code != "change-overtaken" and not self._told_unwritten:
                     self._told_unwritten = True
                     text = f"the quarantine of {failure.rule} cannot be written to the rules topic: {error}"
-                    self._tell(Note(text, "quarantine-unwritten", "error", rule=failure.rule, code=error.code))
+                    self._tell(LogEvent(text, "quarantine-unwritten", "error", rule=failure.rule, code=error.code))
                 raise
             self._failures.popleft()
             self._told_unwritten = False
@@ -99,7 +99,7 @@ class RuleWatch:
         except Refused as error:
             self.refused = self._known, error
             text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
-            self._tell(Note(text, "rules-refused", "error", change=self._known, code=error.code))
+            self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
 
     def _plans(self, settings: ServiceFile) -> list[Plan]:
         plans = [*rule_plans(settings, self._partitions), *self._tasks]

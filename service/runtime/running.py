@@ -18,20 +18,20 @@ from samovar.service.ops.log_output import logging_told, teller
 from samovar.service.ops.metrics import ContainerMetrics
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.service.runtime.processes import stopping
-from samovar.service.runtime.rule_source import RuleWatch
+from samovar.service.runtime.rule_source import PublishedRuleSource
 from samovar.service.topology.copartitioning import refuse_misplaced
 from samovar.service.topology.plans import input_of, plan_of, plans_of
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import ensure
-from samovar.state.rocks import Memory
+from samovar.state.rocks import RocksMemory
 from samovar.tasks.model.clock import Clock, SystemClock
-from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.results import Counts
-from samovar.tasks.runtime.container import Container, Status
-from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import Observer
+from samovar.tasks.runtime.container import Container, RunStatus
+from samovar.tasks.runtime.heartbeat import HeartbeatReporter
+from samovar.tasks.runtime.metrics import MetricsSampler
 from samovar.tasks.runtime.slot_claim import SlotClaim
-from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Upkeep
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET, TaskConfig
 
 __all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
 STATUS_EVERY_S = 5.0
@@ -40,10 +40,10 @@ STATUS_EVERY_S = 5.0
 @contextmanager
 def reported(
     container: Container, log: Log, settings: ServiceFile, metrics: str | None = None, address: str | None = None
-) -> Iterator[Observer]:
+) -> Iterator[MetricsSampler]:
     """While this lasts, the container is told of. Call what it gives after every cycle."""
-    observer = Observer(container, SystemClock())
-    reporter = Reporter(log, settings.service, observer, address=address)
+    observer = MetricsSampler(container, SystemClock())
+    reporter = HeartbeatReporter(log, settings.service, observer, address=address)
     observer.on_change = reporter.wake
     with served(settings, log, container, reporter, metrics):
         reporter.start()
@@ -55,7 +55,7 @@ def reported(
 
 @contextmanager
 def served(
-    settings: ServiceFile, log: Log, container: Container, reporter: Reporter, where: str | None
+    settings: ServiceFile, log: Log, container: Container, reporter: HeartbeatReporter, where: str | None
 ) -> Iterator[None]:
     """While this lasts, metrics are served, if anywhere."""
     if where is None:
@@ -67,10 +67,10 @@ def served(
         yield
 
 
-def upkeep_of(settings: ServiceFile) -> Upkeep:
-    return Upkeep(
+def upkeep_of(settings: ServiceFile) -> TaskConfig:
+    return TaskConfig(
         settings.state,
-        Memory(),
+        RocksMemory(),
         settings.service,
         settings.delivery,
         settings.changelog.delete_retention_ms,
@@ -88,7 +88,7 @@ def container_of(
     partitions = ensure(log, settings)[0].partitions
     plans = plans_of(settings, partitions)
     refuse_misplaced(log, settings, plans, partitions)
-    watch = RuleWatch(log, settings, plans, partitions, tell)
+    watch = PublishedRuleSource(log, settings, plans, partitions, tell)
     claim = SlotClaim(log, settings.service, slot)
     return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch, claim)
 
@@ -134,9 +134,9 @@ def run_here(
     stages = [stage for stage in container.plans if stage]
     more = f", stages {', '.join(stages)}" if stages else ""
     text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
-    tell(Note(text, "started", version=__version__, delivery=settings.delivery.value))
-    shown = Shown(tell)
-    assert isinstance(container.renewal, RuleWatch)
+    tell(LogEvent(text, "started", version=__version__, delivery=settings.delivery.value))
+    shown = ProgressReporter(tell)
+    assert isinstance(container.renewal, PublishedRuleSource)
     stop = container.leave if leave else container.stop
     with (
         stopping(stop, container.leave),
@@ -145,16 +145,16 @@ def run_here(
         reported(container, log, settings, metrics, address) as look,
     ):
 
-        def after_cycle(status: Status) -> None:
+        def after_cycle(status: RunStatus) -> None:
             shown(status)
             look()
 
         counts = container.run(until_caught_up=until_caught_up, on_cycle=after_cycle)
-    tell(Note(f"container {slot} stopped: {summary(counts)}", "stopped", **asdict(counts)))
+    tell(LogEvent(f"container {slot} stopped: {summary(counts)}", "stopped", **asdict(counts)))
     return counts
 
 
-class Shown:
+class ProgressReporter:
     """Tells now and then how a container is doing: on every change of its tasks, and every few seconds of work."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -163,7 +163,7 @@ class Shown:
         self.events = 0
         self.tasks: object = None
 
-    def __call__(self, status: Status) -> None:
+    def __call__(self, status: RunStatus) -> None:
         now = time.monotonic()
         tasks = (status.running, tuple(status.restoring))
         if tasks != self.tasks:
@@ -172,21 +172,21 @@ class Shown:
         elif now - self.at >= STATUS_EVERY_S and status.counts.events > self.events:
             rate = (status.counts.events - self.events) / (now - self.at)
             text = f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s"
-            self.tell(Note(text, "progress", events_per_s=round(rate), **asdict(status.counts)))
+            self.tell(LogEvent(text, "progress", events_per_s=round(rate), **asdict(status.counts)))
         elif now - self.at >= STATUS_EVERY_S and status.restoring:
             self._tell_tasks(status)
         else:
             return
         self.at, self.events = now, status.counts.events
 
-    def _tell_tasks(self, status: Status) -> None:
+    def _tell_tasks(self, status: RunStatus) -> None:
         running = ", ".join(map(str, status.running)) or "none"
         restoring = ", ".join(
             f"{number} ({done:,} of {todo:,})" for number, (done, todo) in sorted(status.restoring.items())
         )
         more = f"; restoring {restoring}" if restoring else ""
         text = f"container {status.slot}: running partitions {running}{more}"
-        self.tell(Note(text, "tasks", running=list(status.running), restoring=restoring or None))
+        self.tell(LogEvent(text, "tasks", running=list(status.running), restoring=restoring or None))
 
 
 def summary(counts: Counts) -> str:

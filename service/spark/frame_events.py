@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Log, Records, TopicPartition
-from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.source import BATCH_ROWS
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
@@ -33,7 +33,7 @@ from samovar.service.spark.frame_rules import (
     PLACE,
     TEXT,
     TIME,
-    Known,
+    KnownVersion,
     emits_of,
     json_of,
     keys_of,
@@ -42,10 +42,10 @@ from samovar.service.spark.frame_rules import (
     text_of,
     times,
 )
-from samovar.service.spark.frames import Stretch, Wanted, ranges_of, stretches
+from samovar.service.spark.frames import FrameOptions, FrameRange, ranges_of, stretches
 from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.logs import opened
-from samovar.service.topology.stores import Site
+from samovar.service.topology.stores import StateLocation
 
 KINDS = {"string": TEXT, "double": DOUBLE, "long": LONG, "boolean": FLAG, "any": TEXT}
 OF_SQL = {"string": TEXT, "double": DOUBLE, "bigint": LONG, "boolean": FLAG, "array<string>": pa.list_(TEXT)}
@@ -60,19 +60,19 @@ class RecordFrame:
 
     settings: ServiceFile
     schema: pa.Schema
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[FrameRange, ...]
     columns: Callable[[], Columns]
     key: bytes | None = None
     only: tuple[str, frozenset[str]] | None = None  # a column, and its values that are wanted
     reads_headers: bool = False
 
-    def parts(self) -> Sequence[Stretch]:
+    def parts(self) -> Sequence[FrameRange]:
         return self.stretches
 
-    def read(self, part: Stretch) -> Iterator[pa.RecordBatch]:
+    def read(self, part: FrameRange) -> Iterator[pa.RecordBatch]:
         columns = self.columns()
         with opened(self.settings) as log:
-            cursor = Cursor(log, TopicPartition(part.topic, part.partition), part.start)
+            cursor = PartitionCursor(log, TopicPartition(part.topic, part.partition), part.start)
             try:
                 while (records := cursor.take(part.end)) is not None:
                     yield from self._batches(records, columns)
@@ -82,7 +82,7 @@ class RecordFrame:
     def ranges(self, log: Log) -> Sequence[Range]:  # noqa: ARG002 - as a frame has it
         return ranges_of(self.stretches)
 
-    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+    def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
         columns = self.columns()
         while (at := feed.coming()) is not None:
             records = feed.take(at)
@@ -101,8 +101,8 @@ class RecordFrame:
 
 
 def _frame(
-    site: Site,
-    wanted: Wanted,
+    site: StateLocation,
+    wanted: FrameOptions,
     topic: str,
     fields: list[Any],
     columns: Callable[[], Columns],
@@ -119,7 +119,7 @@ def _frame(
 # ---------------------------------------------------------------- inputs
 
 
-def inputs(site: Site, wanted: Wanted) -> RecordFrame:
+def inputs(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
     """Events as rules see them, a column a field of the stream's schema. What is no event has an `_error` alone."""
     assert wanted.stream is not None
     stream = site.settings.streams[wanted.stream]
@@ -138,9 +138,9 @@ def _kinds(name: str, stream: Stream) -> Mapping[str, str]:
     return dict(schema.fields(["any"]))
 
 
-def _avro_kinds(schema: avro.Schema) -> Mapping[str, str]:
+def _avro_kinds(schema: avro.AvroSchema) -> Mapping[str, str]:
     root = schema.names.get(schema.root.name) if isinstance(schema.root, avro.Ref) else schema.root
-    if not isinstance(root, avro.Record):
+    if not isinstance(root, avro.RecordType):
         return {}
     return {each.name: _avro_kind(each.type) for each in root.fields}
 
@@ -230,12 +230,12 @@ ALERT = [
 ]
 
 
-def alerts(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None) -> RecordFrame:
+def alerts(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> RecordFrame:
     """All alerts, or those of one rule: only then `emit` can have columns of its own."""
     return _alert_frame(site, wanted, known_rules(site) if known is None else known, with_duration=False)
 
 
-def sessions(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None) -> RecordFrame:
+def sessions(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> RecordFrame:
     """The alerts of rules that find sessions."""
     known = known_rules(site) if known is None else known
     frame = _alert_frame(site, wanted, known, with_duration=True)
@@ -243,7 +243,9 @@ def sessions(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = Non
     return frame if frame.only is not None else replace(frame, only=("version", versions))
 
 
-def _alert_frame(site: Site, wanted: Wanted, known: Mapping[str, Known], *, with_duration: bool) -> RecordFrame:
+def _alert_frame(
+    site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion], *, with_duration: bool
+) -> RecordFrame:
     emits = emits_of({version: rule for version, rule in known.items() if rule.is_session or not with_duration})
     if wanted.rule is not None and wanted.rule not in emits:
         hint = did_you_mean(wanted.rule, emits) or f"Rules are {', '.join(sorted(emits)) or 'none'}."
@@ -257,8 +259,8 @@ def _alert_frame(site: Site, wanted: Wanted, known: Mapping[str, Known], *, with
     return frame if wanted.rule is None else replace(frame, only=("rule", frozenset([wanted.rule])))
 
 
-def _alerts(known: Mapping[str, Known], types: Mapping[str, str], with_duration: bool) -> Columns:
-    nobody = Known("", None, (), is_session=False, emit={})
+def _alerts(known: Mapping[str, KnownVersion], types: Mapping[str, str], with_duration: bool) -> Columns:
+    nobody = KnownVersion("", None, (), is_session=False, emit={})
     emit = pa.struct([(name, OF_SQL[kind]) for name, kind in types.items()])
 
     def columns(records: Records) -> list[pa.Array]:
@@ -325,7 +327,7 @@ def _loaded(value: bytes | None) -> dict[str, Any]:
 LETTER = [("topic", TEXT), ("partition", INT), ("offset", LONG)]
 
 
-def dead_letters(site: Site, wanted: Wanted) -> RecordFrame:
+def dead_letters(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
     fields = [("reason", TEXT), ("message", TEXT), *LETTER, ("stage", TEXT), ("value", BYTES), ("text", TEXT)]
     return _frame(site, wanted, site.settings.dead_letters.topic, fields, _dead_letters, headers=True)
 
@@ -339,7 +341,7 @@ def _dead_letters() -> Columns:
     return columns
 
 
-def late(site: Site, wanted: Wanted) -> RecordFrame:
+def late(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
     fields = [("late_ms", LONG), ("stream", TEXT), *LETTER, ("stage", TEXT), ("value", BYTES), ("text", TEXT)]
     return _frame(site, wanted, site.settings.late.topic, fields, _late, headers=True)
 
@@ -379,7 +381,7 @@ def _bodies(records: Records) -> list[pa.Array]:
 LABEL = [("alert", TEXT), ("rule", TEXT), ("key", TEXT), ("label", TEXT), ("by", TEXT), ("at", TIME), ("note", TEXT)]
 
 
-def labels(site: Site, wanted: Wanted) -> RecordFrame:
+def labels(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
     """What people said of alerts. Nobody may have said anything yet."""
     return _frame(site, wanted, f"{site.settings.service}-labels", LABEL, _labels, needed=False)
 

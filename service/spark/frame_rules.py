@@ -28,13 +28,13 @@ from samovar.patterns.syntax.tree import (
     Literal,
     OfStep,
     Rule,
-    Session,
+    SessionForm,
     TextMatch,
     Unary,
 )
 from samovar.service.topology.ruleset import schema_of
-from samovar.service.topology.stores import Site
-from samovar.tasks.model.plan import RuleText
+from samovar.service.topology.stores import StateLocation
+from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.replay.rebuild import journal_of
 
 TIME = pa.timestamp("us", "UTC")
@@ -54,7 +54,7 @@ COMPARING = {"not", "and", "or", "==", "!=", "<", "<=", ">", ">="}
 def emit_of(rule: Rule, schema: Schema | None) -> dict[str, str]:
     """What one version of a rule emits: its fields and their types."""
     own = {name: type_of(value, schema) for name, value in rule.emit}
-    return own | ({"count": "bigint"} if isinstance(rule.form, Session) else {})
+    return own | ({"count": "bigint"} if isinstance(rule.form, SessionForm) else {})
 
 
 def merged(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -151,7 +151,7 @@ def places(records: Records, keys: Sequence[bytes | None]) -> list[pa.Array]:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownVersion:
     """Of a rule's version, by its text. `emit` has the fields that it emits and their types."""
 
     rule: str
@@ -161,10 +161,10 @@ class Known:
     emit: Mapping[str, str]
 
 
-def known_rules(site: Site) -> Mapping[str, Known]:
+def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
     """All versions that ran, as the journals have them, and today's."""
     schema = schema_of(site.settings.streams)
-    texts: dict[str, RuleText] = {}
+    texts: dict[str, PublishedRule] = {}
     for here in site.stages():
         texts |= {text.version: text for text in here.plan.rules}
         for text in _journaled(here):
@@ -172,7 +172,7 @@ def known_rules(site: Site) -> Mapping[str, Known]:
     return {version: found for version, text in texts.items() if (found := _known(text, schema)) is not None}
 
 
-def _journaled(site: Site) -> list[RuleText]:
+def _journaled(site: StateLocation) -> list[PublishedRule]:
     """Of partition 0: all partitions have the same rules."""
     if site.plan.task is not None or not site.log.topics([site.plan.topics.journal]):
         return []
@@ -180,17 +180,21 @@ def _journaled(site: Site) -> list[RuleText]:
         entries = journal_of(site.log, site.plan, 0)
     except Refused:
         return []  # its beginning is gone: today's rules are what is known
-    return [from_wire(RuleText, facts) for entry in entries if entry.kind == "rules" for facts in entry.facts["rules"]]
+    return [
+        from_wire(PublishedRule, facts) for entry in entries if entry.kind == "rules" for facts in entry.facts["rules"]
+    ]
 
 
-def _known(text: RuleText, schema: Schema | None) -> Known | None:
+def _known(text: PublishedRule, schema: Schema | None) -> KnownVersion | None:
     rule: Rule | None = load_text(text.text, f"<{text.id}>", params=text.params, lists=text.lists).rule
     if rule is None:
         return None
-    return Known(rule.id, rule.severity, tuple(rule.tags), isinstance(rule.form, Session), emit_of(rule, schema))
+    return KnownVersion(
+        rule.id, rule.severity, tuple(rule.tags), isinstance(rule.form, SessionForm), emit_of(rule, schema)
+    )
 
 
-def emits_of(known: Mapping[str, Known]) -> dict[str, dict[str, str]]:
+def emits_of(known: Mapping[str, KnownVersion]) -> dict[str, dict[str, str]]:
     """By rule: the fields of `emit` and their types, of all its versions."""
     rules = {each.rule: [other.emit for other in known.values() if other.rule == each.rule] for each in known.values()}
     return {rule: merged(versions) for rule, versions in rules.items()}

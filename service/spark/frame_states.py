@@ -20,12 +20,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, ROW, USER, row_parts, store_prefix, unpack_position
 from samovar.changelog.log import Log
 from samovar.changelog.restore.point_in_time import commit_before, refuse_compacted
-from samovar.changelog.restore.restore import Changelog, Restore
-from samovar.changelog.spark.connector_log import Feed, Range
+from samovar.changelog.restore.restore import ChangelogPartition, Restore
+from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.source import BATCH_ROWS
 from samovar.common.errors import Refused
 from samovar.patterns.engine.matcher import decode_key
@@ -34,9 +34,9 @@ from samovar.service.query.read import offset_of
 from samovar.service.query.state_view import described, key_text, keys_meant
 from samovar.service.query.task_state import named
 from samovar.service.spark.frame_rules import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
-from samovar.service.spark.frames import Stretch, Wanted, ranges_of
-from samovar.service.spark.jobs import Shipped, arrived, shipped
-from samovar.service.topology.stores import ROWS_END, Site, plan_for, position_of
+from samovar.service.spark.frames import FrameOptions, FrameRange, ranges_of
+from samovar.service.spark.jobs import ShippedService, arrived, shipped
+from samovar.service.topology.stores import ROWS_END, StateLocation, plan_for, position_of
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.state.tables import TableStore
@@ -80,13 +80,13 @@ Owner = tuple[bytes, str]  # a key and the store of its rule or history function
 class StateFrame:
     """A frame with a row a state."""
 
-    service: Shipped
-    wanted: Wanted
-    stretches: tuple[Stretch, ...]
+    service: ShippedService
+    wanted: FrameOptions
+    stretches: tuple[FrameRange, ...]
     schema: pa.Schema = SCHEMA
     reads_headers: bool = False
 
-    def parts(self) -> Sequence[Stretch]:
+    def parts(self) -> Sequence[FrameRange]:
         return self.stretches
 
     def ranges(self, log: Log) -> Sequence[Range]:
@@ -97,12 +97,12 @@ class StateFrame:
         bounds = log.bounds([each.at for each in found])
         return [each._replace(start=min(each.start, bounds[each.at].begin)) for each in found]
 
-    def read_fed(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+    def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
         parts = {(each.topic, each.partition): each for each in self.stretches}
         while (at := feed.coming()) is not None:
             yield from self.read(parts[at], feed)
 
-    def read(self, part: Stretch, feed: Feed | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, part: FrameRange, feed: SparkFeed | None = None) -> Iterator[pa.RecordBatch]:
         with arrived(self.service, part.stage, feed) as site:
             rows = (
                 _latest(site, part, self.wanted) if self.wanted.mode == "latest" else _changes(site, part, self.wanted)
@@ -113,7 +113,7 @@ class StateFrame:
                 yield pa.RecordBatch.from_pylist(some, schema=SCHEMA)
 
 
-def frame_of(site: Site, wanted: Wanted) -> StateFrame:
+def frame_of(site: StateLocation, wanted: FrameOptions) -> StateFrame:
     """Which stretch of which changelog; a moment that compaction has passed is refused."""
     if wanted.mode == "latest" and wanted.start is not None:
         raise Refused(
@@ -128,7 +128,7 @@ def frame_of(site: Site, wanted: Wanted) -> StateFrame:
         for partition in here.chosen(wanted.partitions):
             changelog = here.changelog(partition)
             found.append(
-                Stretch(
+                FrameRange(
                     changelog.at.topic,
                     partition,
                     changelog.bounds.begin if wanted.start is None else _place(here, changelog, wanted.start),
@@ -145,11 +145,11 @@ def frame_of(site: Site, wanted: Wanted) -> StateFrame:
     return StateFrame(shipped(site), wanted, tuple(found))
 
 
-def _place(site: Site, changelog: Changelog, text: str) -> int:
+def _place(site: StateLocation, changelog: ChangelogPartition, text: str) -> int:
     return offset_of(site.log, changelog.at, changelog.bounds, text)
 
 
-def _end(site: Site, changelog: Changelog, wanted: Wanted) -> int:
+def _end(site: StateLocation, changelog: ChangelogPartition, wanted: FrameOptions) -> int:
     if wanted.end is None:
         return changelog.bounds.end
     end = min(_place(site, changelog, wanted.end), changelog.bounds.end)
@@ -166,7 +166,7 @@ def _now_ms() -> int:
 # ---------------------------------------------------------------- the latest
 
 
-def _latest(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
+def _latest(site: StateLocation, part: FrameRange, wanted: FrameOptions) -> Iterator[Shown]:
     """Newest rows go through a RocksDB of the executor, so that a state may be larger than its memory."""
     with tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder:
         tables = TableStore(Path(folder))
@@ -189,7 +189,7 @@ def _latest(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
             store.close()
 
 
-def _by_key(pairs: Iterable[tuple[bytes, bytes]], wanted: Wanted, plan: Plan) -> Iterator[tuple[bytes, Rows]]:
+def _by_key(pairs: Iterable[tuple[bytes, bytes]], wanted: FrameOptions, plan: Plan) -> Iterator[tuple[bytes, Rows]]:
     only = None if wanted.key is None else set(keys_meant(plan, wanted.key, None))
     for key, group in groupby(pairs, key=lambda pair: row_parts(pair[0])[0]):
         if only is None or key in only:
@@ -199,7 +199,7 @@ def _by_key(pairs: Iterable[tuple[bytes, bytes]], wanted: Wanted, plan: Plan) ->
 # ---------------------------------------------------------------- every change
 
 
-def _changes(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
+def _changes(site: StateLocation, part: FrameRange, wanted: FrameOptions) -> Iterator[Shown]:
     """States are folded from the beginning that the changelog still has; shown is what changed from `from` on.
 
     They are held in a RocksDB of the executor: in memory is what one commit changed, however many keys there are.
@@ -212,7 +212,7 @@ def _changes(site: Site, part: Stretch, wanted: Wanted) -> Iterator[Shown]:
             held.close()
 
 
-def _folded(site: Site, part: Stretch, wanted: Wanted, held: RocksStore) -> Iterator[Shown]:
+def _folded(site: StateLocation, part: FrameRange, wanted: FrameOptions, held: RocksStore) -> Iterator[Shown]:
     changelog = site.changelog(part.partition)
     plan, versions = site.plan, dict(site.plan.versions)
     only = None if wanted.key is None else set(keys_meant(plan, wanted.key, None))
@@ -259,8 +259,10 @@ def _changed(plan: Plan, owner: Owner, rows: Rows, at: tuple[int, int]) -> Itera
         yield {**head, "kind": "rule", "name": name, "version": version}
 
 
-def _records(site: Site, changelog: Changelog, end: int) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    cursor = Cursor(site.log, changelog.at, changelog.bounds.begin)
+def _records(
+    site: StateLocation, changelog: ChangelogPartition, end: int
+) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+    cursor = PartitionCursor(site.log, changelog.at, changelog.bounds.begin)
     try:
         while (records := cursor.take(end)) is not None:
             places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
@@ -304,7 +306,7 @@ def _partial(partial: Mapping[str, Any]) -> Shown:
     }
 
 
-def _task_row(row: bytes, value: bytes | None, wanted: Wanted) -> Iterator[Shown]:
+def _task_row(row: bytes, value: bytes | None, wanted: FrameOptions) -> Iterator[Shown]:
     what, key = named(row)
     if what == "window" or (wanted.key is not None and key != wanted.key):
         return

@@ -30,11 +30,11 @@ from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
 from samovar.service.query.read import offset_of
 from samovar.service.topology.logs import opened
-from samovar.service.topology.stores import Site, site_of
+from samovar.service.topology.stores import StateLocation, site_of
 
 if TYPE_CHECKING:
     from samovar.changelog.spark.source import SparkSession
-    from samovar.service.spark.frame_rules import Known
+    from samovar.service.spark.frame_rules import KnownVersion
 
 NAME = "samovar"
 OPTIONS = ("config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", "path")
@@ -46,7 +46,7 @@ SPLIT = 250_000  # offsets of one task, where a partition can be cut
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FrameOptions:
     """A reader's options, checked."""
 
     config: Path
@@ -70,7 +70,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FrameRange:
     """Offsets of one partition, for one task."""
 
     topic: str
@@ -80,7 +80,7 @@ class Stretch:
     stage: str = ""
 
 
-def wanted_of(options: Mapping[str, str]) -> Wanted:
+def wanted_of(options: Mapping[str, str]) -> FrameOptions:
     """Spark gives option names in small letters."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
@@ -97,7 +97,7 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
     if any(number and not number.isdecimal() for number in numbers):
         hint = "Write numbers with commas between them: 0,3."
         raise Refused("frame-option", f"`partitions` is `{given['partitions']}`", hint)
-    return Wanted(
+    return FrameOptions(
         Path(config),
         source.replace("_", "-").replace("dead letters", "dead-letters") if "/" not in source else source,
         mode,
@@ -126,12 +126,12 @@ def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
         return _frame(site_of(settings, log), wanted)
 
 
-def frame_in(site: Site, options: Mapping[str, str], known: Mapping[str, Known]) -> Frame:
+def frame_in(site: StateLocation, options: Mapping[str, str], known: Mapping[str, KnownVersion]) -> Frame:
     """The same for who has the service and its rules at hand already."""
     return _frame(site, wanted_of(options), known)
 
 
-def _frame(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None) -> Frame:
+def _frame(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> Frame:
     from samovar.service.spark import frame_events as frames_events  # noqa: PLC0415 - they know the rest of this module
     from samovar.service.spark import frame_states as frames_states  # noqa: PLC0415 - they know the rest of this module
 
@@ -143,7 +143,7 @@ def _frame(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None)
             hint = did_you_mean(wanted.stream, streams) or f"Streams are {', '.join(streams)}."
             raise Refused("frame-option", f"the service has no stream `{wanted.stream}`", hint)
         return frames_events.inputs(site, wanted)
-    makers: Mapping[str, Callable[[Site, Wanted], Frame]] = {
+    makers: Mapping[str, Callable[[StateLocation, FrameOptions], Frame]] = {
         "alerts": partial(frames_events.alerts, known=known),
         "sessions": partial(frames_events.sessions, known=known),
         "dead-letters": frames_events.dead_letters,
@@ -160,7 +160,7 @@ def _frame(site: Site, wanted: Wanted, known: Mapping[str, Known] | None = None)
 # ---------------------------------------------------------------- which offsets
 
 
-def stretches(site: Site, topic: str, wanted: Wanted, *, needed: bool = True) -> tuple[Stretch, ...]:
+def stretches(site: StateLocation, topic: str, wanted: FrameOptions, *, needed: bool = True) -> tuple[FrameRange, ...]:
     """The stretches of a topic that were asked for, cut for several tasks. A topic that is missing is refused, or
     empty where it is not `needed`.
     """
@@ -185,19 +185,19 @@ def _chosen(topic: str, count: int, asked: Sequence[int]) -> list[int]:
     return sorted(set(asked)) or list(range(count))
 
 
-def _between(log: Log, at: TopicPartition, bounds: Bounds, wanted: Wanted) -> Stretch:
+def _between(log: Log, at: TopicPartition, bounds: Bounds, wanted: FrameOptions) -> FrameRange:
     start = offset_of(log, at, bounds, wanted.start or "begin")
     end = min(bounds.end, offset_of(log, at, bounds, wanted.end or "end"))
-    return Stretch(at.topic, at.partition, start, max(start, end))
+    return FrameRange(at.topic, at.partition, start, max(start, end))
 
 
-def _pieces(stretch: Stretch) -> Iterator[Stretch]:
+def _pieces(stretch: FrameRange) -> Iterator[FrameRange]:
     for start in range(stretch.start, stretch.end, SPLIT):
         end = min(start + SPLIT, stretch.end)
-        yield Stretch(stretch.topic, stretch.partition, start, end, stretch.stage)
+        yield FrameRange(stretch.topic, stretch.partition, start, end, stretch.stage)
 
 
-def ranges_of(pieces: Sequence[Stretch]) -> list[Range]:
+def ranges_of(pieces: Sequence[FrameRange]) -> list[Range]:
     """Stretches as a log has them: those that were cut from one are one again."""
     found: dict[TopicPartition, Range] = {}
     for each in pieces:

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samovar.changelog.formats.record import FORMATS, POSITION
-from samovar.changelog.formats.staged import Manifest, Staged, attempt, finish, place_of
+from samovar.changelog.formats.staged import StagedManifest, StagedTables, attempt, finish, place_of
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.restore import Restore, following_of
-from samovar.changelog.spark.connector_log import Feed, Range, fed_log
+from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
 from samovar.changelog.spark.progress import Ticker
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.recovery.restore_plan import Planned
+from samovar.service.recovery.restore_plan import RestorePlan
 from samovar.service.topology.logs import opened
 from samovar.service.topology.plans import plans_of
-from samovar.service.topology.stores import Site, digest_of, plan_for, position_of
+from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of
 from samovar.state.rocks import RocksStore
 from samovar.state.tables import TableStore
 from samovar.tasks.model.plan import Plan
@@ -37,7 +37,7 @@ from samovar.tasks.replay.rebuild import journal_of, rebuild
 
 
 @dataclass(frozen=True)
-class Shipped:
+class ShippedService:
     """A service as it travels to executors. Plans with code of the user's are made there from the service's folder."""
 
     settings: ServiceFile
@@ -46,22 +46,22 @@ class Shipped:
     state: Path
 
 
-def shipped(site: Site) -> Shipped:
+def shipped(site: StateLocation) -> ShippedService:
     has_code = any(plan.task is not None for plan in site.plans)
-    return Shipped(site.settings, None if has_code else site.plans, site.partitions, site.state)
+    return ShippedService(site.settings, None if has_code else site.plans, site.partitions, site.state)
 
 
 @contextmanager
-def arrived(service: Shipped, stage: str, feed: Feed | None = None) -> Iterator[Site]:
+def arrived(service: ShippedService, stage: str, feed: SparkFeed | None = None) -> Iterator[StateLocation]:
     """The service on an executor, with a log of its own, or one that Spark feeds."""
     settings = service.settings
     with opened(settings) as own:
         log = own if feed is None else fed_log(own, feed)
         plans = service.plans or tuple(plans_of(settings, service.partitions))
-        yield Site(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
+        yield StateLocation(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
 
 
-def refuse_away(settings: ServiceFile, session: Session) -> None:
+def refuse_away(settings: ServiceFile, session: OpenSession) -> None:
     """An executor elsewhere would find no embedded log, and make an empty one."""
     if settings.log.embedded is not None and not session.is_local:
         raise Refused(
@@ -75,15 +75,15 @@ def refuse_away(settings: ServiceFile, session: Session) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class JobPart:
     """One task partition to be staged."""
 
-    service: Shipped
-    planned: Planned
+    service: ShippedService
+    planned: RestorePlan
     staging: Path
 
 
-def ranges_of(site: Site, planned: Planned) -> tuple[Range, ...]:
+def ranges_of(site: StateLocation, planned: RestorePlan) -> tuple[Range, ...]:
     """What a restore reads: of a changelog, or of all inputs."""
     if planned.until is None:
         assert planned.changelog is not None
@@ -91,7 +91,7 @@ def ranges_of(site: Site, planned: Planned) -> tuple[Range, ...]:
     return source_ranges(site.at(planned.stage), planned.partition, planned.until.inputs)
 
 
-def source_ranges(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
+def source_ranges(site: StateLocation, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
     """What a fold reads of the inputs up to some offsets: from where the journal says that it began."""
     starts: dict[str, int] = {}
     for entry in journal_of(site.log, site.plan, partition):
@@ -103,7 +103,7 @@ def source_ranges(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[
     )
 
 
-def stage(part: Part, tick: Ticker, feed: Feed | None = None) -> Staged:
+def stage(part: JobPart, tick: Ticker, feed: SparkFeed | None = None) -> StagedTables:
     """On an executor: make the table files of one task partition."""
     planned = part.planned
     place = place_of(part.staging, planned.stage, planned.partition)
@@ -126,7 +126,9 @@ def stage(part: Part, tick: Ticker, feed: Feed | None = None) -> Staged:
             raise
 
 
-def _of_changelog(site: Site, planned: Planned, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+def _of_changelog(
+    site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, tick: Ticker
+) -> int:
     """The newest rows up to an offset, sorted by key. The store takes them, so that they can be told apart as one."""
     assert planned.changelog is not None
     restore = Restore(tables, site.log, planned.changelog, planned.start, to=planned.end)
@@ -140,7 +142,7 @@ def _of_changelog(site: Site, planned: Planned, store: RocksStore, tables: Table
     return restore.records
 
 
-def _of_source(site: Site, planned: Planned, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+def _of_source(site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
     assert planned.until is not None
     plan, partition = site.plan, planned.partition
     if planned.moment_ms is None:
@@ -152,10 +154,12 @@ def _of_source(site: Site, planned: Planned, store: RocksStore, tables: TableSto
     return folded.events
 
 
-def _manifest(site: Site, planned: Planned, store: RocksStore, tables: TableStore, records: int) -> Manifest:
+def _manifest(
+    site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, records: int
+) -> StagedManifest:
     following, position = following_of(store), position_of(store)
     row = store.get(POSITION)
-    return Manifest(
+    return StagedManifest(
         site.settings.service,
         planned.stage,
         planned.partition,

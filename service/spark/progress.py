@@ -7,13 +7,13 @@ import time
 from types import TracebackType
 from typing import IO
 
-from samovar.changelog.spark.progress import Progress
+from samovar.changelog.spark.progress import JobProgress
 
 EVERY_S = 5.0
 JSON_EVERY_S = 1.0
 
 
-class Showing:
+class ProgressDisplay:
     """Used as a context, so that the terminal is whole again afterwards. As JSON, one object a line."""
 
     def __init__(self, err: IO[str], *, as_json: bool = False) -> None:
@@ -22,7 +22,7 @@ class Showing:
         self._told = time.monotonic()
         self._shown = False
 
-    def __enter__(self) -> Showing:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(
@@ -30,7 +30,7 @@ class Showing:
     ) -> None:
         self.clear()
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: JobProgress) -> None:
         if self._on_terminal:
             self._err.write(f"\r\x1b[K{now.text()}")
             self._shown = True

@@ -16,33 +16,37 @@ from pathlib import Path
 
 from samovar.changelog.cursors import stalled
 from samovar.changelog.formats.record import Position, unpack_position
-from samovar.changelog.formats.staged import Staged, look, place_of, verify
+from samovar.changelog.formats.staged import StagedTables, look, place_of, verify
 from samovar.changelog.restore.point_in_time import last_position
 from samovar.changelog.restore.restore import next_step, stuck
-from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import OnProgress as OnJob
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, tidy
-from samovar.service.recovery.restore import Built, OnProgress, alone, refuse_running, replay
-from samovar.service.recovery.restore_plan import STAGING, Asked, Planned
-from samovar.service.spark.jobs import Part, ranges_of, refuse_away, shipped, stage
+from samovar.service.recovery.restore import BuildResult, OnProgress, alone, refuse_running, replay
+from samovar.service.recovery.restore_plan import STAGING, RestorePlan, RestoreRequest
+from samovar.service.spark.jobs import JobPart, ranges_of, refuse_away, shipped, stage
 from samovar.service.topology.logs import kafka_of
-from samovar.service.topology.stores import Site, look_at
+from samovar.service.topology.stores import StateLocation, look_at
 from samovar.state.rocks import RocksStore
 from samovar.tasks.replay.rebuild import Until
 from samovar.tasks.replay.repair import stands_alike
 
 
-def stage_all(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:
+def stage_all(
+    session: OpenSession, site: StateLocation, plans: Sequence[RestorePlan], staging: Path, on_job: OnJob
+) -> list[StagedTables]:
     """Make the table files of all partitions. Those that are there already are made anew."""
     service, total = shipped(site), sum(planned.todo for planned in plans)
-    parts = [Reading(Part(service, planned, staging), ranges_of(site, planned)) for planned in plans]
+    parts = [PartRanges(JobPart(service, planned, staging), ranges_of(site, planned)) for planned in plans]
     says = stuck if all(planned.until is None for planned in plans) else stalled
     return spread_over(session, "restore", site.log, kafka_of(site.settings), parts, stage, on_job, total, says)
 
 
-def stage_to(session: Session, site: Site, plans: Sequence[Planned], staging: Path, on_job: OnJob) -> list[Staged]:
+def stage_to(
+    session: OpenSession, site: StateLocation, plans: Sequence[RestorePlan], staging: Path, on_job: OnJob
+) -> list[StagedTables]:
     """The same into a folder that stays. What a job that was killed left there half made is removed first."""
     with alone(staging):
         for name in {planned.stage for planned in plans}:
@@ -50,7 +54,7 @@ def stage_to(session: Session, site: Site, plans: Sequence[Planned], staging: Pa
         return stage_all(session, site, plans, staging, on_job)
 
 
-def refuse_unreachable(site: Site, session: Session, staging: Path | None) -> None:
+def refuse_unreachable(site: StateLocation, session: OpenSession, staging: Path | None) -> None:
     """On a cluster, what executors write must be where all can read it, and so must the log be."""
     if session.is_local:
         return
@@ -70,12 +74,12 @@ def refuse_unreachable(site: Site, session: Session, staging: Path | None) -> No
 class OnSpark:
     """Tables by Spark, taken here at once."""
 
-    def __init__(self, session: Session, on_job: OnJob) -> None:
+    def __init__(self, session: OpenSession, on_job: OnJob) -> None:
         self._session, self._on_job = session, on_job
-        self._made: dict[tuple[str, int], Staged] = {}
+        self._made: dict[tuple[str, int], StagedTables] = {}
 
     @contextmanager
-    def tables(self, site: Site) -> Iterator[None]:
+    def tables(self, site: StateLocation) -> Iterator[None]:
         """While this lasts, files are there. Left ones of a killed run are removed first."""
         self._folder = site.state / f"restore-tables{PART}"
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -84,46 +88,46 @@ class OnSpark:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:
+    def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
         made = stage_all(self._session, site, plans, self._folder, self._on_job)
         self._made = {(each.manifest.stage, each.manifest.partition): each for each in made}
 
     def build(
         self,
-        site: Site,  # noqa: ARG002 - as an engine has it
-        planned: Planned,
+        site: StateLocation,  # noqa: ARG002 - as an engine has it
+        planned: RestorePlan,
         part: Path,
         on_progress: OnProgress,
-    ) -> Built:
+    ) -> BuildResult:
         staged = self._made[planned.stage, planned.partition]
         _take(staged, part)
         on_progress(planned.todo)
-        return Built(staged.manifest.records, staged.manifest.digest)
+        return BuildResult(staged.manifest.records, staged.manifest.digest)
 
 
 class FromStaging:
     """What was staged before, and what came after it."""
 
-    def prepare(self, site: Site, plans: Sequence[Planned]) -> None:  # noqa: ARG002 - as an engine has it
+    def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:  # noqa: ARG002 - as an engine has it
         for planned in plans:
             assert planned.staged is not None
             verify(planned.staged)
 
-    def build(self, site: Site, planned: Planned, part: Path, on_progress: OnProgress) -> Built:
+    def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
         assert planned.staged is not None
         manifest = planned.staged.manifest
         _take(planned.staged, part)
         if manifest.following is None:
-            return Built(manifest.records, manifest.digest)
+            return BuildResult(manifest.records, manifest.digest)
         store = RocksStore(part)
         try:
             tail = replay(site, planned, store, on_progress)
         finally:
             store.close()
-        return Built(manifest.records + tail, None if tail else manifest.digest)
+        return BuildResult(manifest.records + tail, None if tail else manifest.digest)
 
 
-def _take(staged: Staged, part: Path) -> None:
+def _take(staged: StagedTables, part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     store = RocksStore(part)
     try:
@@ -135,7 +139,7 @@ def _take(staged: Staged, part: Path) -> None:
 # ---------------------------------------------------------------- planning an ingest
 
 
-def plan_ingest(site: Site, asked: Asked, staging: Path, now_ms: int) -> list[Planned]:
+def plan_ingest(site: StateLocation, asked: RestoreRequest, staging: Path, now_ms: int) -> list[RestorePlan]:
     """What of a staging folder this node would take. Nothing is changed."""
     refuse_running(site)
     chosen = [
@@ -152,7 +156,7 @@ def plan_ingest(site: Site, asked: Asked, staging: Path, now_ms: int) -> list[Pl
     return plans
 
 
-def _planned(site: Site, staged: Staged, now_ms: int) -> Planned:
+def _planned(site: StateLocation, staged: StagedTables, now_ms: int) -> RestorePlan:
     manifest, partition = staged.manifest, staged.manifest.partition
     if manifest.service != site.settings.service:
         raise _unfit(staged.folder, f"it is of the service {manifest.service}")
@@ -165,11 +169,11 @@ def _planned(site: Site, staged: Staged, now_ms: int) -> Planned:
         _refuse_moved(staged.folder, position, last_position(site.log, changelog))
         assert position is not None
         until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
-        return Planned(partition, now, STAGING, 0, 0, changelog, until=until, stage=site.stage, staged=staged)
+        return RestorePlan(partition, now, STAGING, 0, 0, changelog, until=until, stage=site.stage, staged=staged)
     start = next_step(following, changelog, now_ms)
     if start is None:
         raise _unfit(staged.folder, "it is too old: deletes may be missing from what came after it")
-    return Planned(partition, now, STAGING, start, changelog.bounds.end, changelog, stage=site.stage, staged=staged)
+    return RestorePlan(partition, now, STAGING, start, changelog.bounds.end, changelog, stage=site.stage, staged=staged)
 
 
 def _refuse_moved(folder: Path, staged: Position | None, now: Position | None) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from samovar.changelog.broker.jars import Say
 from samovar.changelog.kafka.java import java_settings
-from samovar.changelog.spark.session import READING, SCHEDULING, Starting, starting
+from samovar.changelog.spark.session import READING, SCHEDULING, SessionStart, starting
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.logs import kafka_of
 
@@ -15,7 +15,7 @@ from samovar.service.topology.logs import kafka_of
 @contextmanager
 def starting_for(
     settings: ServiceFile, name: str, master: str | None = None, say: Say = lambda _: None
-) -> Iterator[Starting]:
+) -> Iterator[SessionStart]:
     """A session that starts now. Settings that the connector cannot have are refused before it does."""
     kafka = kafka_of(settings)
     left_out = () if kafka is None else java_settings(kafka).left_out

@@ -14,31 +14,31 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from samovar.changelog.spark.connector_log import Feed, Range
-from samovar.changelog.spark.parts import Reading, spread_over
+from samovar.changelog.spark.connector_log import Range, SparkFeed
+from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import OnProgress, Ticker
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.query.verify import Verdict, verify
-from samovar.service.spark.jobs import Shipped, arrived, shipped, source_ranges
+from samovar.service.spark.jobs import ShippedService, arrived, shipped, source_ranges
 from samovar.service.topology.logs import kafka_of
-from samovar.service.topology.stores import Site, look_at
+from samovar.service.topology.stores import StateLocation, look_at
 from samovar.state.rocks import RocksStore
 
 KEYS = 10_000  # that differ are listed, of each task
 
 
 @dataclass(frozen=True)
-class Part:
+class VerifyPart:
     """One store to verify."""
 
-    service: Shipped
+    service: ShippedService
     stage: str
     partition: int
 
 
 def verify_all(
-    session: Session, site: Site, found: Sequence[tuple[Site, int]], on_progress: OnProgress
+    session: OpenSession, site: StateLocation, found: Sequence[tuple[StateLocation, int]], on_progress: OnProgress
 ) -> list[Verdict]:
     """The verdicts on stores, as `Site.found` lists them."""
     if not session.is_local:
@@ -48,13 +48,15 @@ def verify_all(
             "Leave `--master` out: each node verifies its own stores, with all its cores.",
         )
     service = shipped(site)
-    parts = [Reading(Part(service, here.stage, partition), _ranges(here, partition)) for here, partition in found]
+    parts = [
+        PartRanges(VerifyPart(service, here.stage, partition), _ranges(here, partition)) for here, partition in found
+    ]
     total = sum(each.end - each.start for part in parts for each in part.ranges)
     kafka = kafka_of(site.settings)
     return spread_over(session, "verify", site.log, kafka, parts, verify_one, on_progress, total)
 
 
-def _ranges(site: Site, partition: int) -> tuple[Range, ...]:
+def _ranges(site: StateLocation, partition: int) -> tuple[Range, ...]:
     """What is read of the changelog, and then of the inputs. A store that moves on meanwhile is followed."""
     standing = look_at(site.store(partition))
     changelog = site.changelog(partition)
@@ -64,7 +66,7 @@ def _ranges(site: Site, partition: int) -> tuple[Range, ...]:
     return (Range(changelog.at, changelog.bounds.begin, end), *_inputs(site, partition, ends))
 
 
-def _inputs(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
+def _inputs(site: StateLocation, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
     """None of them where they no longer hold what the state was made from: that is for the verdict to say."""
     try:
         ranges = source_ranges(site, partition, ends)
@@ -75,7 +77,7 @@ def _inputs(site: Site, partition: int, ends: Mapping[str, int]) -> tuple[Range,
     return ranges if is_whole else ()
 
 
-def verify_one(part: Part, tick: Ticker, feed: Feed | None) -> Verdict:
+def verify_one(part: VerifyPart, tick: Ticker, feed: SparkFeed | None) -> Verdict:
     """On an executor."""
     with ExitStack() as stack:
         site = stack.enter_context(arrived(part.service, part.stage, feed))

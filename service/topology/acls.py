@@ -26,8 +26,8 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.topology.topics import (
     SIDE_ROLES,
     Mismatch,
-    Planned,
-    Role,
+    PlannedTopic,
+    TopicRole,
     bootstrap_of,
     create_command,
     redrive_group,
@@ -58,49 +58,56 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 # READ and WRITE let one describe a topic as well; its settings are always looked at.
 LOOK, READ, WRITE = ("DESCRIBE_CONFIGS",), ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
 BOTH, ONLY_LOOK = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
-_WRITTEN = (Role.ALERTS, Role.LATE, Role.DEAD_LETTERS, Role.EMITTED)
-_NEEDED: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
+_WRITTEN = (TopicRole.ALERTS, TopicRole.LATE, TopicRole.DEAD_LETTERS, TopicRole.EMITTED)
+_NEEDED: Mapping[str, Mapping[TopicRole, tuple[str, ...]]] = {
     SERVICE: {
-        Role.INPUT: READ,
+        TopicRole.INPUT: READ,
         **dict.fromkeys(_WRITTEN, WRITE),
         # The rules topic and the audit trail are written where a rule goes to quarantine.
-        **dict.fromkeys((Role.CHANGELOG, Role.JOURNAL, Role.REPARTITION, Role.CONTAINERS, Role.RULES), BOTH),
+        **dict.fromkeys(
+            (TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.REPARTITION, TopicRole.CONTAINERS, TopicRole.RULES), BOTH
+        ),
         **dict.fromkeys(SIDE_ROLES, ONLY_LOOK),
-        Role.AUDIT: WRITE,
+        TopicRole.AUDIT: WRITE,
     },
     # It writes events that are posted, letters that are put back, changes of rules and lists, and what only it has.
     HTTP: {
-        **dict.fromkeys(Role, READ),
-        **dict.fromkeys((Role.INPUT, Role.RULES, *SIDE_ROLES), BOTH),
-        **dict.fromkeys((Role.REPARTITION, Role.EMITTED), ONLY_LOOK),
+        **dict.fromkeys(TopicRole, READ),
+        **dict.fromkeys((TopicRole.INPUT, TopicRole.RULES, *SIDE_ROLES), BOTH),
+        **dict.fromkeys((TopicRole.REPARTITION, TopicRole.EMITTED), ONLY_LOOK),
     },
     # The journal has as many partitions as the state: keys are placed among these.
-    PRODUCERS: {Role.INPUT: WRITE, Role.JOURNAL: ONLY_LOOK},
-    TRAFFIC: {Role.INPUT: WRITE, Role.JOURNAL: ONLY_LOOK},
+    PRODUCERS: {TopicRole.INPUT: WRITE, TopicRole.JOURNAL: ONLY_LOOK},
+    TRAFFIC: {TopicRole.INPUT: WRITE, TopicRole.JOURNAL: ONLY_LOOK},
     READERS: dict.fromkeys(_WRITTEN, READ),
-    AUTHORS: {Role.INPUT: ONLY_LOOK, Role.JOURNAL: READ, Role.RULES: BOTH, Role.AUDIT: WRITE},
-    ANALYSTS: dict.fromkeys((*_WRITTEN[:3], Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.RULES, Role.LABELS), READ),
+    AUTHORS: {TopicRole.INPUT: ONLY_LOOK, TopicRole.JOURNAL: READ, TopicRole.RULES: BOTH, TopicRole.AUDIT: WRITE},
+    ANALYSTS: dict.fromkeys(
+        (*_WRITTEN[:3], TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.RULES, TopicRole.LABELS),
+        READ,
+    ),
     OPERATORS: {
-        **dict.fromkeys((Role.ALERTS, Role.DEAD_LETTERS, Role.RULES, Role.REPARTITION), READ),
-        **dict.fromkeys((Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.ACCESS, Role.REDRIVEN), BOTH),
-        Role.AUDIT: WRITE,
+        **dict.fromkeys((TopicRole.ALERTS, TopicRole.DEAD_LETTERS, TopicRole.RULES, TopicRole.REPARTITION), READ),
+        **dict.fromkeys(
+            (TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.ACCESS, TopicRole.REDRIVEN), BOTH
+        ),
+        TopicRole.AUDIT: WRITE,
     },
 }
 # Who looks at the journal only for the number of partitions needs nothing of the journals of stages and tasks.
 _COUNTING: Mapping[str, tuple[str, ...]] = {PRODUCERS: (), TRAFFIC: ()}
 # Who makes topics, where the service file says `topics: create`: those that he needs.
-_MAKES: Mapping[str, Collection[Role]] = {
-    SERVICE: tuple(Role),
-    HTTP: tuple(Role),
-    PRODUCERS: (Role.INPUT,),
-    TRAFFIC: (Role.INPUT,),
-    AUTHORS: (Role.RULES, Role.AUDIT),
-    OPERATORS: (Role.ACCESS, Role.AUDIT, Role.REDRIVEN),
+_MAKES: Mapping[str, Collection[TopicRole]] = {
+    SERVICE: tuple(TopicRole),
+    HTTP: tuple(TopicRole),
+    PRODUCERS: (TopicRole.INPUT,),
+    TRAFFIC: (TopicRole.INPUT,),
+    AUTHORS: (TopicRole.RULES, TopicRole.AUDIT),
+    OPERATORS: (TopicRole.ACCESS, TopicRole.AUDIT, TopicRole.REDRIVEN),
 }
 
 
 @dataclass(frozen=True)
-class Right:
+class AclEntry:
     """What one principal may do with one resource."""
 
     who: str
@@ -110,14 +117,14 @@ class Right:
     pattern: str = "literal"
 
 
-def rights(settings: ServiceFile, specs: Sequence[Planned]) -> list[Right]:
+def rights(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> list[AclEntry]:
     """The least that each role needs for its commands."""
     return [
         right for who in COMMANDS for right in (*_topic_rights(who, settings, specs), *_other_rights(who, settings))
     ]
 
 
-def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[Planned]) -> Iterator[Right]:
+def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[AclEntry]:
     creates = settings.topics == "create"
     written = {
         settings.streams[to].topic for task in settings.tasks.values() for to in task.emits if to in settings.streams
@@ -127,16 +134,16 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[Planned]) -> 
         wanted = _NEEDED[who].get(spec.role, ())
         if who in (AUTHORS, ANALYSTS, HTTP) and spec.name in of_tasks:
             wanted = ()
-        if spec.role is Role.JOURNAL and spec.name != settings.journal.topic and who in _COUNTING:
+        if spec.role is TopicRole.JOURNAL and spec.name != settings.journal.topic and who in _COUNTING:
             wanted = _COUNTING[who]
         if who == SERVICE and spec.name in written:
             wanted = BOTH
-        if who == SERVICE and spec.role is Role.ACCESS and not is_loopback(metrics_host(settings)):
+        if who == SERVICE and spec.role is TopicRole.ACCESS and not is_loopback(metrics_host(settings)):
             wanted = READ  # metrics are served to who shows a token
         if creates and spec.role in _MAKES.get(who, ()):
             wanted = (*wanted, "CREATE")
         if wanted:
-            yield Right(who, "topic", spec.name, wanted)
+            yield AclEntry(who, "topic", spec.name, wanted)
 
 
 def metrics_host(settings: ServiceFile) -> str:
@@ -144,31 +151,31 @@ def metrics_host(settings: ServiceFile) -> str:
     return (settings.run.metrics or "").rpartition(":")[0].strip("[]") or "127.0.0.1"
 
 
-def _other_rights(who: str, settings: ServiceFile) -> Iterator[Right]:
+def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
     """Groups and transactions; and the topic that only traffic has."""
     group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
     if who in (SERVICE, OPERATORS):
-        yield Right(who, "group", group, ("READ",))
+        yield AclEntry(who, "group", group, ("READ",))
         if settings.delivery is Delivery.EXACTLY_ONCE:
             # One id per container, named by the container's number.
-            yield Right(who, "transactional-id", f"{group}-", ("WRITE",), "prefixed")
+            yield AclEntry(who, "transactional-id", f"{group}-", ("WRITE",), "prefixed")
     if who == HTTP:
-        yield Right(who, "group", group, ("DESCRIBE",))
-        yield from (Right(who, "group", sink_group(group, name), ("READ",)) for name in settings.sinks)
+        yield AclEntry(who, "group", group, ("DESCRIBE",))
+        yield from (AclEntry(who, "group", sink_group(group, name), ("READ",)) for name in settings.sinks)
     if who in (HTTP, OPERATORS):
-        yield Right(who, "group", redrives, ("READ",))
+        yield AclEntry(who, "group", redrives, ("READ",))
     if who == HTTP or (who == OPERATORS and settings.delivery is not Delivery.EXACTLY_ONCE):
-        yield Right(who, "transactional-id", f"{redrives}-", ("WRITE",), "prefixed")
+        yield AclEntry(who, "transactional-id", f"{redrives}-", ("WRITE",), "prefixed")
     if who == TRAFFIC:
-        yield Right(who, "topic", traffics, (*BOTH, "CREATE"))
-        yield Right(who, "group", traffics, ("READ",))
-        yield Right(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
+        yield AclEntry(who, "topic", traffics, (*BOTH, "CREATE"))
+        yield AclEntry(who, "group", traffics, ("READ",))
+        yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 
 
 # ---------------------------------------------------------------- showing it
 
 
-def as_json(settings: ServiceFile, specs: Sequence[Planned]) -> str:
+def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
     document: dict[str, Any] = {
         "service": settings.service,
         "log": "kafka" if settings.log.kafka else "embedded",
@@ -179,7 +186,7 @@ def as_json(settings: ServiceFile, specs: Sequence[Planned]) -> str:
     return json.dumps(document, indent=2)
 
 
-def as_text(settings: ServiceFile, specs: Sequence[Planned]) -> str:
+def as_text(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
     """Topics with their settings, then rights."""
     width = max(len(spec.name) for spec in specs)
     given = any(stream.partitions for stream in settings.streams.values())
@@ -194,7 +201,7 @@ def as_text(settings: ServiceFile, specs: Sequence[Planned]) -> str:
     return "\n".join([*lines, "", "Least access rights", "", *_right_lines(rights(settings, specs))])
 
 
-def as_commands(settings: ServiceFile, specs: Sequence[Planned]) -> str:
+def as_commands(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
     """The commands of Kafka that make the topics and grant the rights."""
     bootstrap = bootstrap_of(settings)
     if bootstrap is None:
@@ -203,7 +210,7 @@ def as_commands(settings: ServiceFile, specs: Sequence[Planned]) -> str:
     return "\n".join([*topics, *(acl_command(right, bootstrap) for right in rights(settings, specs))])
 
 
-def _right_lines(given: Sequence[Right]) -> Iterator[str]:
+def _right_lines(given: Sequence[AclEntry]) -> Iterator[str]:
     """By role: what it is for, and then its rights."""
     for who, commands in COMMANDS.items():
         yield from textwrap.wrap(f"{who}: {', '.join(commands)}", 110, initial_indent="  ", subsequent_indent="    ")
@@ -213,7 +220,7 @@ def _right_lines(given: Sequence[Right]) -> Iterator[str]:
                 yield f"    {', '.join(right.operations)} on {right.resource} {right.name}{star}"
 
 
-def acl_command(right: Right, bootstrap: str) -> str:
+def acl_command(right: AclEntry, bootstrap: str) -> str:
     """The command that grants a right; the principal is a name to fill in."""
     operations = " ".join(f"--operation {_camel(operation)}" for operation in right.operations)
     target = f"--{right.resource} {right.name}"
@@ -228,12 +235,12 @@ def _camel(operation: str) -> str:
     return "".join(word.capitalize() for word in operation.split("_"))
 
 
-def check_text(specs: Sequence[Planned], found: Sequence[Mismatch]) -> str:
+def check_text(specs: Sequence[PlannedTopic], found: Sequence[Mismatch]) -> str:
     if not found:
         return f"all {len(specs)} topics are as they should be"
     return "\n".join(f"{each.code}: {each.what}\n  {each.fix}" for each in found)
 
 
-def check_json(specs: Sequence[Planned], found: Sequence[Mismatch]) -> str:
+def check_json(specs: Sequence[PlannedTopic], found: Sequence[Mismatch]) -> str:
     document = {"ok": not found, "topics": len(specs), "mismatches": [asdict(each) for each in found]}
     return json.dumps(document, indent=2)

@@ -20,7 +20,7 @@ from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.topics import Mismatch
 from samovar.tasks.input.placement import checked_streams
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
 
 SAMPLE = 1_000  # records of a topic
@@ -29,7 +29,7 @@ SHOWN = 40  # characters of a key
 
 
 @dataclass
-class Sample:
+class KeySample:
     """Records of one topic: how many are events, how many of those are keyed otherwise, and the first of them."""
 
     spec: InputSpec
@@ -64,11 +64,11 @@ def _has_begun(log: Log, main: Plan, partitions: int) -> bool:
     return any(bounds.end > 0 for bounds in log.bounds(places).values())
 
 
-def _samples(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions: int) -> Iterator[Sample]:
+def _samples(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions: int) -> Iterator[KeySample]:
     hidden = {name for name, stream in settings.streams.items() if stream.key in stream.pii}
     checked = checked_streams(plans[0])
     for spec in (each for each in plans[0].inputs if each.stream in checked):
-        sample = Sample(spec)
+        sample = KeySample(spec)
         for records in _sampled(log, spec.topic, partitions):
             _look(sample, records, partitions, spec.stream in hidden)
         yield sample
@@ -83,10 +83,10 @@ def _fix(spec: InputSpec) -> str:
     )
 
 
-def _look(sample: Sample, records: Records, partitions: int, hidden: bool) -> None:
+def _look(sample: KeySample, records: Records, partitions: int, hidden: bool) -> None:
     """Count the records that are not where they should be. What is no event is none of our business."""
     spec = sample.spec
-    for row, text in _texts(Intake([spec], (spec.key,), records.partition), records):
+    for row, text in _texts(StreamSource([spec], (spec.key,), records.partition), records):
         sample.events += 1
         what = _fault(records, row, text, spec, partitions, hidden)
         if what is not None:
@@ -111,7 +111,7 @@ def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions:
     return None
 
 
-def _texts(intake: Intake, records: Records) -> Iterator[tuple[int, bytes]]:
+def _texts(intake: StreamSource, records: Records) -> Iterator[tuple[int, bytes]]:
     """Rows that are events, and the texts of their key fields."""
     batch, rows = intake.decoded(records)
     for row, text in zip(rows.tolist(), key_texts(batch, 0, records.values), strict=True):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from samovar.changelog.schema_registry import Registry
 from samovar.native.kernel import Int64s
-from samovar.patterns.engine.avro.codec import Avro, Listed
-from samovar.patterns.engine.avro.schema import Schema
+from samovar.patterns.engine.avro.codec import Avro, SchemaFiles
+from samovar.patterns.engine.avro.schema import AvroSchema
 from samovar.patterns.engine.avro.write import Encoder
 from samovar.patterns.engine.decoder import Decoder
 from samovar.service.config.models import Stream
@@ -22,27 +22,27 @@ def decoding_of(stream: Stream) -> Decoding:
 def avro_of(stream: Stream) -> Avro:
     if stream.registry is not None:
         return Avro(stream.avro, Registry(stream.registry.settings()))
-    return Avro(stream.avro, None if stream.schemas is None else Listed(stream.schemas))
+    return Avro(stream.avro, None if stream.schemas is None else SchemaFiles(stream.schemas))
 
 
 @dataclass(frozen=True)
-class Writing:
+class StreamEncoding:
     """What a stream's values are written with. Without a number they are not framed."""
 
-    schema: Schema
+    schema: AvroSchema
     number: int | None
 
 
-def writing_of(stream: Stream) -> Writing:
+def writing_of(stream: Stream) -> StreamEncoding:
     """The stream's schema; framed, with its number in the registry (where a new one is put), or the highest listed."""
     if stream.registry is not None:
         number, schema = Registry(stream.registry.settings()).number_for(f"{stream.topic}-value", stream.avro)
-        return Writing(schema, number)
+        return StreamEncoding(schema, number)
     if stream.schemas is not None:
         number = max(stream.schemas)
-        return Writing(stream.schemas[number], number)
+        return StreamEncoding(stream.schemas[number], number)
     assert stream.avro is not None  # the service file was checked
-    return Writing(stream.avro, None)
+    return StreamEncoding(stream.avro, None)
 
 
 def encoder_of(stream: Stream) -> Encoder | None:

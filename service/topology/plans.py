@@ -12,11 +12,20 @@ from samovar.patterns.semantics.versioning import cold_ms
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile, Storm, Stream
 from samovar.service.topology.encoding import decoding_of
-from samovar.service.topology.rule_registry import Rulebook, book_of
+from samovar.service.topology.rule_registry import RuleRegistry, book_of
 from samovar.service.topology.ruleset import lists_of, rules_of
 from samovar.service.topology.stages import Stage, stages_of, topic_of
 from samovar.service.topology.user_tasks import forwarded, placed_streams, task_forwards, task_plans
-from samovar.tasks.model.plan import Book, Coming, Forward, InputSpec, Limits, OutputTopics, Plan, RuleText
+from samovar.tasks.model.plan import (
+    ActivationPolicy,
+    Forward,
+    InputSpec,
+    Limits,
+    OutputTopics,
+    Plan,
+    PublishedRule,
+    RulesetChange,
+)
 from samovar.tasks.rules.rate_limiter import EVERY
 
 
@@ -67,12 +76,12 @@ def _plan(settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec,
     return plan if published is None else replace(plan, book=_book(published, rules))
 
 
-def _quarantined(settings: ServiceFile) -> tuple[RuleText, ...]:
+def _quarantined(settings: ServiceFile) -> tuple[PublishedRule, ...]:
     """Rules that were taken out: the main stage tells of them, wherever they were at work."""
     published = book_of(settings)
     entries = () if published is None else published.quarantined
     return tuple(
-        RuleText(each.name, each.version, each.text, number=each.number, quarantined=each.note) for each in entries
+        PublishedRule(each.name, each.version, each.text, number=each.number, quarantined=each.note) for each in entries
     )
 
 
@@ -83,13 +92,14 @@ def _storm(storm: Storm | None) -> Limits:
     return {EVERY: (storm.alerts, storm.per_ms), **own}
 
 
-def _book(book: Rulebook, rules: Sequence[Rule]) -> Book:
+def _book(book: RuleRegistry, rules: Sequence[Rule]) -> RulesetChange:
     entries = {entry.name: entry for entry in book.entries}
     coming = {
-        rule.id: Coming(entries[rule.id].state == DRAIN, cold_ms(rule), entries[rule.id].warm_from_ms) for rule in rules
+        rule.id: ActivationPolicy(entries[rule.id].state == DRAIN, cold_ms(rule), entries[rule.id].warm_from_ms)
+        for rule in rules
     }
     drained = {entry.name for entry in book.entries if entry.status == DISABLED and entry.state == DRAIN}
-    return Book(book.change, coming, frozenset(drained))
+    return RulesetChange(book.change, coming, frozenset(drained))
 
 
 def _stage_plan(settings: ServiceFile, stage: Stage, main: Plan, partitions: int) -> Plan:
@@ -146,13 +156,13 @@ def _types(name: str, stream: Stream) -> frozenset[str] | None:
     return None if stream.fields is None else frozenset(stream.fields)
 
 
-def _texts(settings: ServiceFile, rules: Sequence[Rule], versions: Sequence[str]) -> tuple[RuleText, ...]:
+def _texts(settings: ServiceFile, rules: Sequence[Rule], versions: Sequence[str]) -> tuple[PublishedRule, ...]:
     found, every, published = [], lists_of(settings), book_of(settings)
     for rule, version in zip(rules, versions, strict=True):
         params = {name: value for name, value in settings.params.items() if name in rule.params}
         lists = {name: _listed(value) for name, value in every.items() if name in rule.lists}
         entry = None if published is None else published.entry(rule.id)
-        text = RuleText(rule.id, version, rule.text, params, lists)
+        text = PublishedRule(rule.id, version, rule.text, params, lists)
         is_shadow = entry is not None and entry.status == SHADOW
         found.append(text if entry is None else replace(text, number=entry.number, shadow=is_shadow))
     return tuple(found)

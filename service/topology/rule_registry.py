@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from samovar.changelog.formats.journal import Entry, standing
+from samovar.changelog.formats.journal import JournalEntry, standing
 from samovar.changelog.formats.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
 from samovar.changelog.log import Log, TopicPartition
 from samovar.service.config.models import ServiceFile
@@ -42,7 +42,7 @@ class RuleEntry:
 
 
 @dataclass(frozen=True)
-class Rulebook:
+class RuleRegistry:
     """All that was published. `entries` are the rules of now, in the order in which they first came."""
 
     changes: tuple[Change, ...]
@@ -82,8 +82,8 @@ class Rulebook:
         return None if found is None or self.effects is None else self.effects.of(found) or None
 
 
-def _received(changes: tuple[Change, ...], entries: tuple[RuleEntry, ...], lists: dict[str, Any]) -> Rulebook:
-    return Rulebook(changes, entries, MappingProxyType(lists))
+def _received(changes: tuple[Change, ...], entries: tuple[RuleEntry, ...], lists: dict[str, Any]) -> RuleRegistry:
+    return RuleRegistry(changes, entries, MappingProxyType(lists))
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Effects:
         plans = rule_plans(self.settings, partitions_of(self.settings, existing))
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
 
-    def _journal(self, topic: str) -> dict[int, list[Entry]]:
+    def _journal(self, topic: str) -> dict[int, list[JournalEntry]]:
         from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
 
         known = self.log.topics([topic]).get(topic)
@@ -121,7 +121,7 @@ class Effects:
         return {at.partition: standing(entries_of(self.log, at)) for at in places}
 
 
-def _is_at_work(entry: RuleEntry, told: Entry) -> bool:
+def _is_at_work(entry: RuleEntry, told: JournalEntry) -> bool:
     """Whether a journal entry is at or after a rule's entry; what the folder had was at work before it was written
     down.
     """
@@ -131,22 +131,22 @@ def _is_at_work(entry: RuleEntry, told: Entry) -> bool:
     return entry.act == "seed" and (entry.name, entry.version) in rules
 
 
-def read_rulebook(settings: ServiceFile, log: Log) -> Rulebook:
+def read_rulebook(settings: ServiceFile, log: Log) -> RuleRegistry:
     """What was published by now; an empty one where nothing was."""
     return folded(read_changes(log, settings.service), settings, log)
 
 
-def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None) -> Rulebook:
+def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None) -> RuleRegistry:
     entries: dict[str, RuleEntry] = {}
     lists: dict[str, tuple[Any, ...]] = {}
     for change in changes:
         entries |= {rule.name: _entry(change, rule) for rule in change.rules}
         lists |= {name: tuple(each.items) for name, each in change.lists.items()}
-    book = Rulebook(tuple(changes), tuple(entries.values()), MappingProxyType(lists))
+    book = RuleRegistry(tuple(changes), tuple(entries.values()), MappingProxyType(lists))
     if log is None:
         return book
     effects = Effects(with_book(settings, book), log)
-    return Rulebook(book.changes, book.entries, book.lists, effects)
+    return RuleRegistry(book.changes, book.entries, book.lists, effects)
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
@@ -174,12 +174,12 @@ def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
     return with_book(settings, read_rulebook(settings, log))
 
 
-def with_book(settings: ServiceFile, book: Rulebook) -> ServiceFile:
+def with_book(settings: ServiceFile, book: RuleRegistry) -> ServiceFile:
     if not book.change:
         return settings
     return settings.with_attached(book)
 
 
-def book_of(settings: ServiceFile) -> Rulebook | None:
+def book_of(settings: ServiceFile) -> RuleRegistry | None:
     """What was published, where the log was asked for it (`with_rulebook`)."""
-    return settings.attached if isinstance(settings.attached, Rulebook) else None
+    return settings.attached if isinstance(settings.attached, RuleRegistry) else None

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from samovar.changelog.formats.record import POSITION, ROW, Following, Position, unpack_position
+from samovar.changelog.formats.record import POSITION, ROW, ChangelogCheckpoint, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.restore.restore import Changelog, following_of
+from samovar.changelog.restore.restore import ChangelogPartition, following_of
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.matcher import digest_of_rows
@@ -32,7 +32,7 @@ MAIN_NAME = "main"  # as people name the stage that has no name
 
 
 @dataclass(frozen=True)
-class Site:
+class StateLocation:
     """One stage of a service, its log, and where its stores lie. `plans` are those of all stages."""
 
     settings: ServiceFile
@@ -46,11 +46,11 @@ class Site:
     def stage(self) -> str:
         return self.plan.stage
 
-    def at(self, stage: str) -> Site:
+    def at(self, stage: str) -> StateLocation:
         """The same for another stage."""
         return replace(self, plan=next(plan for plan in self.plans if plan.stage == stage))
 
-    def stages(self, wanted: str | None = None) -> list[Site]:
+    def stages(self, wanted: str | None = None) -> list[StateLocation]:
         """All stages, or the one that was asked for. `main` is the first."""
         names = [plan.stage or MAIN_NAME for plan in self.plans]
         if wanted is not None and wanted not in names:
@@ -79,9 +79,9 @@ class Site:
         """The folder of a partition's store. A single store, given by `--store`, is its own folder."""
         return self.state if is_store(self.state) else self.folder(partition) / "store"
 
-    def changelog(self, partition: int) -> Changelog:
+    def changelog(self, partition: int) -> ChangelogPartition:
         at = TopicPartition(self.plan.topics.changelog, partition)
-        return Changelog.look(self.log, at, self.settings.changelog.delete_retention_ms, self.settings.service)
+        return ChangelogPartition.look(self.log, at, self.settings.changelog.delete_retention_ms, self.settings.service)
 
     def chosen(self, partitions: Sequence[int]) -> list[int]:
         """Those that were asked for, or all."""
@@ -95,7 +95,7 @@ class Site:
         """Partitions of this stage whose store is on this machine."""
         return [each for each in self.chosen(partitions) if is_store(self.store(each))]
 
-    def found(self, partitions: Sequence[int] = (), stage: str | None = None) -> list[tuple[Site, int]]:
+    def found(self, partitions: Sequence[int] = (), stage: str | None = None) -> list[tuple[StateLocation, int]]:
         """All stores on this machine, of all stages or of one; refused where there is none."""
         if is_store(self.state):
             return [self._of_store()]
@@ -105,7 +105,7 @@ class Site:
             raise StoreMissing("there is no store here", self.state, hint)
         return found
 
-    def _of_store(self) -> tuple[Site, int]:
+    def _of_store(self) -> tuple[StateLocation, int]:
         """Of a single store: which changelog it follows says whose it is."""
         with reading(self.state) as store:
             following = following_of(store)
@@ -115,13 +115,13 @@ class Site:
         return self.at(own[0] if own else MAIN), following.partition
 
 
-def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> Site:
+def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> StateLocation:
     """Nothing is made or changed: topics that are missing stay so."""
     settings = with_rulebook(settings, log)
     existing = log.topics(counted_topics(settings))
     partitions = partitions_of(settings, existing)
     plans = tuple(plans_of(settings, partitions))
-    return Site(settings, log, plans[0], partitions, state or settings.state, plans)
+    return StateLocation(settings, log, plans[0], partitions, state or settings.state, plans)
 
 
 def is_store(folder: Path) -> bool:
@@ -143,11 +143,11 @@ def reading(folder: Path) -> Iterator[SecondaryStore]:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StoreStatus:
     """What is in a store's folder: its condition in a word, and where it stands."""
 
     condition: str  # missing, new, fine, or damaged
-    following: Following | None = None
+    following: ChangelogCheckpoint | None = None
     position: Position | None = None
     detail: str = ""
 
@@ -158,20 +158,20 @@ class Standing:
         return f"a store at changelog offset {self.following.next:,}"
 
 
-def look_at(folder: Path) -> Standing:
+def look_at(folder: Path) -> StoreStatus:
     if not folder.exists() or not any(path.name != "LOCK" for path in folder.iterdir()):
-        return Standing("missing")
+        return StoreStatus("missing")
     try:
         check_sound(folder)
         with reading(folder) as store:
             following = following_of(store)
-            return Standing("new" if following is None else "fine", following, position_of(store))
+            return StoreStatus("new" if following is None else "fine", following, position_of(store))
     except Refused as refused:
         if refused.code != "state-damaged":  # as what a newer version wrote: it is not ours to replace
             raise
-        return Standing("damaged", detail=refused.what)
+        return StoreStatus("damaged", detail=refused.what)
     except StoreError as error:
-        return Standing("damaged", detail=str(error).splitlines()[0])
+        return StoreStatus("damaged", detail=str(error).splitlines()[0])
 
 
 def position_of(store: Readable) -> Position | None:
@@ -179,7 +179,7 @@ def position_of(store: Readable) -> Position | None:
     return None if data is None else unpack_position(data)
 
 
-def plan_for(site: Site, partition: int, position: Position | None) -> Plan:
+def plan_for(site: StateLocation, partition: int, position: Position | None) -> Plan:
     return plan_of_position(site.log, site.plan, partition, position)
 
 
@@ -204,5 +204,5 @@ def digest_of(plan: Plan, store: Readable) -> str:
     return digest_of_rows(plan.program, rows_of(store), watermark, limits_of(plan), plan.tunables)
 
 
-def at_state(site: Site, state: Path | None) -> Site:
+def at_state(site: StateLocation, state: Path | None) -> StateLocation:
     return site if state is None else replace(site, state=state)

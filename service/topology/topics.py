@@ -53,7 +53,7 @@ def sink_group(service: str, sink: str) -> str:
     return f"{service}-sink-{sink}"
 
 
-def ensure_topic(settings: ServiceFile, log: Log, role: Role) -> None:
+def ensure_topic(settings: ServiceFile, log: Log, role: TopicRole) -> None:
     """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
     (spec,) = (each for each in single_topics(settings) if each.role is role)
     found = log.topics([spec.name]).get(spec.name)
@@ -71,7 +71,7 @@ def traffic_topic(service: str) -> str:
     return f"{service}-traffic"
 
 
-class Role(StrEnum):
+class TopicRole(StrEnum):
     INPUT = "input"
     ALERTS = "alerts"
     LATE = "late"
@@ -89,10 +89,10 @@ class Role(StrEnum):
 
 
 # One partition of these is one partition of the input.
-TASK_ROLES = (Role.INPUT, Role.CHANGELOG, Role.JOURNAL, Role.REPARTITION)
+TASK_ROLES = (TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.REPARTITION)
 
 # Containers run without these: the HTTP API and the commands need them, and refuse then.
-SIDE_ROLES = (Role.LABELS, Role.ACCESS, Role.AUDIT, Role.REDRIVEN)
+SIDE_ROLES = (TopicRole.LABELS, TopicRole.ACCESS, TopicRole.AUDIT, TopicRole.REDRIVEN)
 
 # What a topic has where a setting is not given.
 KAFKA_DEFAULTS = {
@@ -107,10 +107,10 @@ AT_LEAST = ("delete.retention.ms", "max.message.bytes", "min.compaction.lag.ms")
 
 
 @dataclass(frozen=True)
-class Planned(TopicSpec):
+class PlannedTopic(TopicSpec):
     """A topic and what the service needs it for."""
 
-    role: Role = Role.INPUT
+    role: TopicRole = TopicRole.INPUT
     # More partitions are no fault where there is state already: it was made with so many.
     may_grow: bool = field(default=False, compare=False)
 
@@ -128,7 +128,9 @@ class Mismatch:
 # ---------------------------------------------------------------- as it should be
 
 
-def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, stages: bool = True) -> list[Planned]:
+def plan(
+    settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, stages: bool = True
+) -> list[PlannedTopic]:
     """All topics of a service. Where the file gives no partition count, that of existing inputs counts.
 
     Which further stages there are is told by the rules, which are loaded for it; not without `stages`.
@@ -142,15 +144,15 @@ def plan(settings: ServiceFile, existing: Mapping[str, Topic] | None = None, *, 
     letters = {"max_message_bytes": MAX_LETTER_BYTES}
     return [
         *map(make.input, settings.streams.values()),
-        make.kept(settings.alerts.topic, Role.ALERTS, settings.alerts.retention_ms),
-        make.kept(settings.late.topic, Role.LATE, settings.late.retention_ms, **letters),
-        make.kept(settings.dead_letters.topic, Role.DEAD_LETTERS, settings.dead_letters.retention_ms, **letters),
+        make.kept(settings.alerts.topic, TopicRole.ALERTS, settings.alerts.retention_ms),
+        make.kept(settings.late.topic, TopicRole.LATE, settings.late.retention_ms, **letters),
+        make.kept(settings.dead_letters.topic, TopicRole.DEAD_LETTERS, settings.dead_letters.retention_ms, **letters),
         make.changelog(settings.changelog.topic),
         make.journal(settings.journal.topic),
         *map(make.repartition, forwards),
         *(make.changelog(f"{settings.changelog.topic}-{name}") for name in names),
         *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
-        *(make.kept(topic, Role.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
+        *(make.kept(topic, TopicRole.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
         *single_topics(settings),
     ]
 
@@ -163,51 +165,53 @@ class _Making:
     partitions: int
     existing: Mapping[str, Topic]
 
-    def planned(self, name: str, role: Role, **given: str | int) -> Planned:
+    def planned(self, name: str, role: TopicRole, **given: str | int) -> PlannedTopic:
         own = {key.replace("_", "."): str(value) for key, value in given.items()}
-        return Planned(name, self.partitions, {**own, **_replicated(self.settings)}, self.settings.replication, role)
+        return PlannedTopic(
+            name, self.partitions, {**own, **_replicated(self.settings)}, self.settings.replication, role
+        )
 
-    def kept(self, name: str, role: Role, retention_ms: int, **given: str | int) -> Planned:
+    def kept(self, name: str, role: TopicRole, retention_ms: int, **given: str | int) -> PlannedTopic:
         return self.planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
 
-    def input(self, stream: Stream) -> Planned:
-        own = self.kept(stream.topic, Role.INPUT, stream.retention_ms)
+    def input(self, stream: Stream) -> PlannedTopic:
+        own = self.kept(stream.topic, TopicRole.INPUT, stream.retention_ms)
         return replace(own, may_grow=self.settings.journal.topic in self.existing)
 
-    def changelog(self, name: str) -> Planned:
+    def changelog(self, name: str) -> PlannedTopic:
         own = self.settings.changelog
         return self.planned(
             name,
-            Role.CHANGELOG,
+            TopicRole.CHANGELOG,
             cleanup_policy="compact",
             min_compaction_lag_ms=own.min_compaction_lag_ms,
             delete_retention_ms=own.delete_retention_ms,
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
-    def journal(self, name: str) -> Planned:
-        return self.kept(name, Role.JOURNAL, -1, retention_bytes=-1)
+    def journal(self, name: str) -> PlannedTopic:
+        return self.kept(name, TopicRole.JOURNAL, -1, retention_bytes=-1)
 
-    def repartition(self, forward: Forward) -> Planned:
+    def repartition(self, forward: Forward) -> PlannedTopic:
         """As long as the stream's own records, and for the largest of them."""
         stream = self.settings.streams[forward.stream]
         most_bytes = max(MAX_LETTER_BYTES, _most_bytes(self.existing.get(stream.topic)) + MAX_HEAD_BYTES)
-        return self.kept(forward.topic, Role.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
+        return self.kept(forward.topic, TopicRole.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
 
 
-def single_topics(settings: ServiceFile) -> list[Planned]:
+def single_topics(settings: ServiceFile) -> list[PlannedTopic]:
     """The topics that have one partition, however many the inputs have."""
     made = {
-        Role.CONTAINERS: presence.spec_of,
-        Role.RULES: rules_topic.spec_of,
-        Role.LABELS: labels_topic,
-        Role.ACCESS: access_topic,
-        Role.AUDIT: audit_topic,
-        Role.REDRIVEN: redriven.spec_of,
+        TopicRole.CONTAINERS: presence.spec_of,
+        TopicRole.RULES: rules_topic.spec_of,
+        TopicRole.LABELS: labels_topic,
+        TopicRole.ACCESS: access_topic,
+        TopicRole.AUDIT: audit_topic,
+        TopicRole.REDRIVEN: redriven.spec_of,
     }
     found = [(role, of(settings.service, settings.replication)) for role, of in made.items()]
     more = _replicated(settings)
-    return [Planned(own.name, 1, {**own.settings, **more}, own.replication, role) for role, own in found]
+    return [PlannedTopic(own.name, 1, {**own.settings, **more}, own.replication, role) for role, own in found]
 
 
 def _replicated(settings: ServiceFile) -> Mapping[str, str]:
@@ -230,7 +234,7 @@ def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
     return given or next(found, None) or wanted_partitions(settings)
 
 
-def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[Planned]:
+def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[PlannedTopic]:
     """All topics of a service, where its inputs may exist already."""
     if stages and book_of(settings) is None:
         settings = with_rulebook(settings, log)
@@ -244,7 +248,7 @@ def _most_bytes(topic: Topic | None) -> int:
 # ---------------------------------------------------------------- as it is
 
 
-def check(log: Log, specs: Sequence[Planned], bootstrap: str | None = None) -> list[Mismatch]:
+def check(log: Log, specs: Sequence[PlannedTopic], bootstrap: str | None = None) -> list[Mismatch]:
     """What is missing or otherwise. `bootstrap` is where Kafka is, for the commands that mend it."""
     existing = log.topics([spec.name for spec in specs])
     found: list[Mismatch] = []
@@ -254,7 +258,7 @@ def check(log: Log, specs: Sequence[Planned], bootstrap: str | None = None) -> l
     return found
 
 
-def missing(spec: Planned, bootstrap: str | None) -> Mismatch:
+def missing(spec: PlannedTopic, bootstrap: str | None) -> Mismatch:
     what = f"the topic {spec.name} ({spec.role}) does not exist"
     fix = (
         create_command(spec, bootstrap)
@@ -264,7 +268,7 @@ def missing(spec: Planned, bootstrap: str | None) -> Mismatch:
     return Mismatch("topic-missing", spec.name, what, fix)
 
 
-def mismatches(spec: Planned, topic: Topic, bootstrap: str | None) -> Iterator[Mismatch]:
+def mismatches(spec: PlannedTopic, topic: Topic, bootstrap: str | None) -> Iterator[Mismatch]:
     """All that an existing topic has against the plan."""
     has_others = topic.partitions < spec.partitions if spec.may_grow else topic.partitions != spec.partitions
     if spec.role in TASK_ROLES and has_others:
@@ -275,22 +279,22 @@ def mismatches(spec: Planned, topic: Topic, bootstrap: str | None) -> Iterator[M
         told = ", ".join(f"{name}={_actual(name, topic)} instead of {wanted}" for name, wanted in wrong.items())
         what = f"the topic {spec.name} ({spec.role}) has {told}"
         yield Mismatch("topic-settings", spec.name, what, _settings_fix(spec, wrong, bootstrap))
-    if spec.role is not Role.INPUT and topic.replication < spec.replication:
+    if spec.role is not TopicRole.INPUT and topic.replication < spec.replication:
         what = f"the topic {spec.name} ({spec.role}) has {topic.replication} replicas, not {spec.replication}"
         fix = f"add replicas with kafka-reassign-partitions.sh, or write `replication: {topic.replication}`"
         yield Mismatch("topic-replication", spec.name, what, fix)
 
 
-def _checked(spec: Planned) -> list[str]:
+def _checked(spec: PlannedTopic) -> list[str]:
     names = {
-        Role.INPUT: ["cleanup.policy"],
-        Role.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
-        Role.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
+        TopicRole.INPUT: ["cleanup.policy"],
+        TopicRole.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
+        TopicRole.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
         # A letter or an event that its topic does not take would stop the service for good.
-        Role.REPARTITION: ["cleanup.policy", "max.message.bytes"],
-        Role.LATE: ["cleanup.policy", "max.message.bytes"],
-        Role.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
-        Role.RULES: ["cleanup.policy", "max.message.bytes"],
+        TopicRole.REPARTITION: ["cleanup.policy", "max.message.bytes"],
+        TopicRole.LATE: ["cleanup.policy", "max.message.bytes"],
+        TopicRole.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
+        TopicRole.RULES: ["cleanup.policy", "max.message.bytes"],
     }
     return names.get(spec.role, ["cleanup.policy"])
 
@@ -299,7 +303,7 @@ def _actual(name: str, topic: Topic) -> str:
     return topic.settings.get(name) or KAFKA_DEFAULTS[name]
 
 
-def _is_fine(name: str, spec: Planned, topic: Topic) -> bool:
+def _is_fine(name: str, spec: PlannedTopic, topic: Topic) -> bool:
     actual, wanted = _actual(name, topic), spec.settings[name]
     if name == "cleanup.policy":
         # Only the changelog may lose what a later record of the same key replaces, and it may lose nothing else.
@@ -312,8 +316,8 @@ def _is_fine(name: str, spec: Planned, topic: Topic) -> bool:
 
 
 def ensure(
-    log: Log, settings: ServiceFile, *, stages: bool = True, roles: Collection[Role] = tuple(Role)
-) -> list[Planned]:
+    log: Log, settings: ServiceFile, *, stages: bool = True, roles: Collection[TopicRole] = tuple(TopicRole)
+) -> list[PlannedTopic]:
     """Make what is missing (with `topics: create`) and refuse what is otherwise. Returns the topics as they are now.
 
     Only topics of these `roles` are looked at: nobody needs a right to a topic that is not used.
@@ -331,7 +335,7 @@ def ensure(
         refuse(check(log, absent, bootstrap))  # another container may have been first, with another file
     elif absent:
         # Without a rules topic a service runs the rules of its folder, as all did before there was one.
-        refuse([missing(spec, bootstrap) for spec in absent if spec.role is not Role.RULES])
+        refuse([missing(spec, bootstrap) for spec in absent if spec.role is not TopicRole.RULES])
     return specs
 
 
@@ -339,7 +343,7 @@ def ensure_inputs(log: Log, settings: ServiceFile) -> int:
     """For one who only writes events: on Kafka that needs no right to write any other topic. Returns the number of
     partitions that keys are placed among.
     """
-    roles = tuple(Role) if settings.log.kafka is None else (Role.INPUT,)
+    roles = tuple(TopicRole) if settings.log.kafka is None else (TopicRole.INPUT,)
     return ensure(log, settings, stages=False, roles=roles)[0].partitions
 
 
@@ -358,8 +362,8 @@ def refuse(found: Sequence[Mismatch]) -> None:
 # ---------------------------------------------------------------- what to do
 
 
-def _partitions_fix(spec: Planned, topic: Topic) -> str:
-    if spec.role is Role.INPUT:
+def _partitions_fix(spec: PlannedTopic, topic: Topic) -> str:
+    if spec.role is TopicRole.INPUT:
         return (
             f"write `partitions: {topic.partitions}` for the stream; all inputs of a service need equally many, so "
             "others must be made anew with as many"
@@ -370,7 +374,7 @@ def _partitions_fix(spec: Planned, topic: Topic) -> str:
     )
 
 
-def _settings_fix(spec: Planned, wrong: Mapping[str, str], bootstrap: str | None) -> str:
+def _settings_fix(spec: PlannedTopic, wrong: Mapping[str, str], bootstrap: str | None) -> str:
     if bootstrap is None:
         return "the embedded log keeps what a topic was made with: set the service file back, or take another topic"
     changes = ",".join(f"{name}={value}" for name, value in wrong.items())
@@ -380,7 +384,7 @@ def _settings_fix(spec: Planned, wrong: Mapping[str, str], bootstrap: str | None
     )
 
 
-def create_command(spec: Planned, bootstrap: str) -> str:
+def create_command(spec: PlannedTopic, bootstrap: str) -> str:
     settings = "".join(f" --config {name}={value}" for name, value in spec.settings.items())
     return (
         f"kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {spec.name} "

@@ -22,7 +22,7 @@ from samovar.changelog.log import Log
 from samovar.changelog.spark import views as sql
 from samovar.changelog.spark.lineage import lineage_of
 from samovar.changelog.spark.progress import OnProgress
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.backtest.current import reached
@@ -35,34 +35,34 @@ from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.service.views.files import View, bad_sql
 from samovar.service.views.sources import (
     Offsets,
-    Source,
     Sources,
+    ViewSource,
     bounds_of,
     named_in,
     offsets_in,
     partition_source,
     table_of,
 )
-from samovar.service.views.store import Manifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 
 
 @dataclass(frozen=True)
-class Made:
+class ViewBuild:
     """What came of one view. Without a manifest nothing was new, and the old version stands."""
 
     view: View
-    manifest: Manifest | None
+    manifest: ViewManifest | None
     seconds: float
     notes: tuple[str, ...] = ()
 
 
 @dataclass
-class Maker:
+class ViewBuilder:
     """Makes views of one service on one session. All of them see the same offsets."""
 
     settings: ServiceFile
     log: Log
-    session: Session
+    session: OpenSession
     on_progress: OnProgress = lambda _: None
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 
@@ -74,14 +74,14 @@ class Maker:
     def sources(self) -> Sources:
         return Sources(self.settings, self.log)
 
-    def table(self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None) -> sql.Table:
+    def table(self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None) -> sql.SqlTable:
         return table_of(self.sources[name], self.sources.frame(name), offsets, only, self.log)
 
-    def rebuild(self, view: View) -> Made:
+    def rebuild(self, view: View) -> ViewBuild:
         """The whole view from all that its sources hold."""
         return _Making(self, view).full()
 
-    def refresh(self, view: View) -> Made:
+    def refresh(self, view: View) -> ViewBuild:
         """As its file says. Where nothing is new, nothing is made."""
         return _Making(self, view).refresh()
 
@@ -100,7 +100,7 @@ class Maker:
 class _Making:
     """One view on its way."""
 
-    def __init__(self, maker: Maker, view: View) -> None:
+    def __init__(self, maker: ViewBuilder, view: View) -> None:
         self.maker, self.view, self.session = maker, view, maker.session
         self.store = ViewStore(maker.settings.views.store, view.name)
         self.begun = time.monotonic()
@@ -117,24 +117,24 @@ class _Making:
 
     # ------------------------------------------------------------ full, or in part
 
-    def refresh(self) -> Made:
+    def refresh(self) -> ViewBuild:
         with self.store.writing():
             base = self.store.current_manifest()
         if base is None or base.digest != self.view.digest:
             return self.full()
         if base.sources == self.offsets:
-            return Made(self.view, None, self._spent())
+            return ViewBuild(self.view, None, self._spent())
         follows = partition_source(self.view, self.maker.sources)
         others = [name for name in self.used if name not in follows]
         if self.view.refresh == "full" or any(self._moved(base, name) for name in others):
             return self.full()
         return self.part(base, follows)
 
-    def _moved(self, base: Manifest, name: str) -> bool:
+    def _moved(self, base: ViewManifest, name: str) -> bool:
         ends = {at: end for at, (_, end) in self.offsets[name].items()}
         return ends != {at: end for at, (_, end) in base.sources.get(name, {}).items()}
 
-    def full(self) -> Made:
+    def full(self) -> ViewBuild:
         with self.store.writing(), self._ticking():
             self._put(self.used, None)
             version = self.store.next_version()
@@ -142,10 +142,10 @@ class _Making:
             frame = self._write(part)
             return self._publish(version, part, frame, "full", None, ())
 
-    def part(self, base: Manifest, follows: Mapping[str, Source]) -> Made:
+    def part(self, base: ViewManifest, follows: Mapping[str, ViewSource]) -> ViewBuild:
         touched = self._touched(base, follows)
         if not touched:
-            return Made(self.view, None, self._spent(), tuple(self.notes))
+            return ViewBuild(self.view, None, self._spent(), tuple(self.notes))
         column = self.view.partitioning[0]
         dirs = {sql.folder_of(self.session, column, value) for value in touched}
         with self.store.writing(), self._ticking():
@@ -165,7 +165,7 @@ class _Making:
             self.store.keep_partitions(base.version, part, dirs)
             return self._publish(version, part, frame, "incremental", base.version, tuple(sorted(dirs)))
 
-    def _touched(self, base: Manifest, follows: Mapping[str, Source]) -> list[str | None]:
+    def _touched(self, base: ViewManifest, follows: Mapping[str, ViewSource]) -> list[str | None]:
         """Partitions that new rows belong to, but for those whose older rows the log no longer has."""
         touched: set[str | None] = set()
         for name, source in follows.items():
@@ -187,7 +187,7 @@ class _Making:
     def _at(self, name: str) -> list[tuple[str, tuple[int, int]]]:
         return list(self.offsets[name].items())
 
-    def _still_whole(self, source: Source, expression: str, found: set[str | None]) -> set[str | None]:
+    def _still_whole(self, source: ViewSource, expression: str, found: set[str | None]) -> set[str | None]:
         """The oldest partition that the log has may have lost rows to retention: it stays as it is."""
         table = self.maker.table(source.name, self.offsets[source.name])
         least = sql.least_of(self.session, table, expression)
@@ -265,11 +265,11 @@ class _Making:
 
     def _publish(
         self, version: int, part: Path, frame: Any, kind: str, base: int | None, written: tuple[str, ...]
-    ) -> Made:
+    ) -> ViewBuild:
         for path in (*part.glob("_SUCCESS"), *part.glob(".*.crc"), *part.rglob(".*.crc")):
             path.unlink(missing_ok=True)
         _fill_empty(part, frame, self.session)
-        manifest = Manifest(
+        manifest = ViewManifest(
             self.view.name,
             version,
             self.view.digest,
@@ -286,7 +286,7 @@ class _Making:
             self._lineage(frame),
         )
         self.store.publish(manifest, self.maker.settings.views.keep)
-        return Made(self.view, manifest, self._spent(), tuple(self.notes))
+        return ViewBuild(self.view, manifest, self._spent(), tuple(self.notes))
 
     def _lineage(self, frame: Any) -> dict[str, dict[str, Any]]:
         """Where columns come from, for those who may not see all of it."""
@@ -306,7 +306,7 @@ class _Making:
 
 
 @contextmanager
-def telling(view: View, sources: Mapping[str, Source]) -> Iterator[None]:
+def telling(view: View, sources: Mapping[str, ViewSource]) -> Iterator[None]:
     """Faults of a view's SQL as refusals with their line."""
     try:
         yield
@@ -318,7 +318,7 @@ def telling(view: View, sources: Mapping[str, Source]) -> Iterator[None]:
         raise bad_sql(view, "view-sql", fault.message, fault.start, fault.stop, hint) from fault
 
 
-def no_source(view: View, sources: Mapping[str, Source], name: str, start: int, stop: int) -> Refused:
+def no_source(view: View, sources: Mapping[str, ViewSource], name: str, start: int, stop: int) -> Refused:
     hint = did_you_mean(name, sources) or f"Sources are {', '.join(sources)}."
     return bad_sql(view, "view-source", f"there is no source `{name}`", start, stop, hint)
 
@@ -329,7 +329,7 @@ def count_rows(folder: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))
 
 
-def _fill_empty(part: Path, frame: Any, session: Session) -> None:
+def _fill_empty(part: Path, frame: Any, session: OpenSession) -> None:
     """A view with no rows still has its columns."""
     if next(part.rglob("*.parquet"), None) is not None:
         return

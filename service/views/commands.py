@@ -21,22 +21,22 @@ from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
 from samovar.service.views.files import View, load_views, table_name, view_named
-from samovar.service.views.store import Manifest, ViewStore, never_made, published, write_catalog
+from samovar.service.views.store import ViewManifest, ViewStore, never_made, published, write_catalog
 
 if TYPE_CHECKING:
     from samovar.changelog.spark.progress import OnProgress
-    from samovar.changelog.spark.session import Session
-    from samovar.service.views.build import Made
+    from samovar.changelog.spark.session import OpenSession
+    from samovar.service.views.build import ViewBuild
 
 MOST_ROWS = 100_000
 
 
 @dataclass(frozen=True)
-class Listed:
+class ViewListing:
     """A view, and its version that readers see; None where it was never made."""
 
     view: View
-    manifest: Manifest | None
+    manifest: ViewManifest | None
     versions: tuple[int, ...]
     path: Path | None
 
@@ -64,7 +64,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Rows:
+class QueryRows:
     """What a query gives."""
 
     columns: tuple[str, ...]
@@ -74,20 +74,20 @@ class Rows:
         return {"columns": list(self.columns), "rows": [list(map(plain, row)) for row in self.rows]}
 
 
-def list_views(settings: ServiceFile) -> list[Listed]:
+def list_views(settings: ServiceFile) -> list[ViewListing]:
     """All views that there are files of."""
     return [_listed(settings, view) for view in load_views(settings)]
 
 
-def show(settings: ServiceFile, name: str) -> Listed:
+def show(settings: ServiceFile, name: str) -> ViewListing:
     return _listed(settings, view_named(load_views(settings), name, settings))
 
 
-def _listed(settings: ServiceFile, view: View) -> Listed:
+def _listed(settings: ServiceFile, view: View) -> ViewListing:
     store = ViewStore(settings.views.store, view.name)
     version = store.current()
     path = None if version is None else store.path(version)
-    return Listed(view, store.current_manifest(), tuple(store.versions()), path)
+    return ViewListing(view, store.current_manifest(), tuple(store.versions()), path)
 
 
 def path_of(settings: ServiceFile, name: str) -> Path:
@@ -98,7 +98,7 @@ def path_of(settings: ServiceFile, name: str) -> Path:
     return store.path(version)
 
 
-def roll_back(settings: ServiceFile, name: str, to: int | None = None) -> Manifest:
+def roll_back(settings: ServiceFile, name: str, to: int | None = None) -> ViewManifest:
     """Show the version before the current one, or another that is still there."""
     store = _store(settings, name)
     with store.writing():
@@ -120,31 +120,39 @@ def _store(settings: ServiceFile, name: str) -> ViewStore:
 
 
 def rebuild(
-    settings: ServiceFile, log: Log, session: Session, names: Sequence[str] = (), on_progress: OnProgress | None = None
-) -> Iterator[Made | Refused]:
+    settings: ServiceFile,
+    log: Log,
+    session: OpenSession,
+    names: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
+) -> Iterator[ViewBuild | Refused]:
     """Make views anew, all of them or some; of one that cannot be made, the refusal."""
     return _made(settings, log, session, names, on_progress, anew=True)
 
 
 def refresh(
-    settings: ServiceFile, log: Log, session: Session, names: Sequence[str] = (), on_progress: OnProgress | None = None
-) -> Iterator[Made | Refused]:
+    settings: ServiceFile,
+    log: Log,
+    session: OpenSession,
+    names: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
+) -> Iterator[ViewBuild | Refused]:
     return _made(settings, log, session, names, on_progress, anew=False)
 
 
 def _made(
     settings: ServiceFile,
     log: Log,
-    session: Session,
+    session: OpenSession,
     names: Sequence[str],
     on_progress: OnProgress | None,
     *,
     anew: bool,
-) -> Iterator[Made | Refused]:
-    from samovar.service.views.build import Maker  # noqa: PLC0415 - with Spark only
+) -> Iterator[ViewBuild | Refused]:
+    from samovar.service.views.build import ViewBuilder  # noqa: PLC0415 - with Spark only
 
     views = chosen(settings, names)
-    maker = Maker(settings, log, session, on_progress or (lambda _: None))
+    maker = ViewBuilder(settings, log, session, on_progress or (lambda _: None))
     for view in views:
         try:
             made = maker.rebuild(view) if anew else maker.refresh(view)
@@ -189,8 +197,8 @@ def query(
     name: str,
     sql: str | None,
     limit: int,
-    session: Callable[[], Session] | None = None,
-) -> Rows:
+    session: Callable[[], OpenSession] | None = None,
+) -> QueryRows:
     """Rows of a view: the first ones, or those of a query in Spark's SQL, to which all published views are tables.
 
     Without SQL the files are read here. With it a Spark session is needed; where none is given one is started.
@@ -207,7 +215,7 @@ def query(
         return _queried(settings, sql, limit, start.ready())
 
 
-def _head(store: ViewStore, limit: int) -> Rows:
+def _head(store: ViewStore, limit: int) -> QueryRows:
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
     manifest = store.current_manifest()
@@ -217,17 +225,17 @@ def _head(store: ViewStore, limit: int) -> Rows:
     found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(folder)).head(limit)
     columns = [name for name in manifest.columns if name in found.column_names]
     rows = found.select(columns).to_pylist()
-    return Rows(tuple(columns), tuple(tuple(row.values()) for row in rows))
+    return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))
 
 
-def _queried(settings: ServiceFile, text: str, limit: int, session: Session) -> Rows:
+def _queried(settings: ServiceFile, text: str, limit: int, session: OpenSession) -> QueryRows:
     from samovar.changelog.spark import views as sql  # noqa: PLC0415 - with Spark only
 
     for store in published(settings.views.store):
         sql.put_parquet(session, table_name(store.name), store.path(store.current() or 0))
     with _told(settings):
         columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
-    return Rows(tuple(columns), tuple(map(tuple, rows)))
+    return QueryRows(tuple(columns), tuple(map(tuple, rows)))
 
 
 @contextmanager
@@ -259,5 +267,5 @@ def plain(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else float(value)
 
 
-def manifest_json(manifest: Manifest) -> dict[str, Any]:
+def manifest_json(manifest: ViewManifest) -> dict[str, Any]:
     return asdict(manifest)

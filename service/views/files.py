@@ -24,7 +24,7 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.syntax.findings import Finding, Report, render
 from samovar.patterns.syntax.positions import Fragment, whole
-from samovar.patterns.syntax.yaml import List, Map, Node, Text, read
+from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, read
 from samovar.service.config.models import ServiceFile
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,99}\Z")
@@ -129,7 +129,7 @@ def _view(path: Path, text: str, report: Report) -> View | None:
     node = read(file, report)
     if report.failed:
         return None
-    if not isinstance(node, Map):
+    if not isinstance(node, YamlMap):
         report.error("view-file", "a view is a map", file.locate(0, 1), expected="view: NAME, and sql: |")
         return None
     return _Reading(path, {key.text: (key, value) for key, value in node.entries}, report, node).view()
@@ -142,7 +142,7 @@ class _Reading:
     path: Path
     entries: Mapping[str, tuple[Text, Node]]
     report: Report
-    node: Map
+    node: YamlMap
 
     def view(self) -> View | None:
         for name, (key, _) in self.entries.items():
@@ -211,7 +211,7 @@ class _Reading:
         if name not in self.entries:
             return {}
         node = self.entries[name][1]
-        if isinstance(node, Map) and all(isinstance(value, Text) for _, value in node.entries):
+        if isinstance(node, YamlMap) and all(isinstance(value, Text) for _, value in node.entries):
             return {key.text: value.text for key, value in node.entries if isinstance(value, Text)}
         self._error(f"`{name}` must be a map", node, expected=f"{name}: {{alerts: day}}")
         return {}

@@ -19,10 +19,10 @@ from samovar.changelog.cursors import stalled
 from samovar.changelog.log import Log
 from samovar.changelog.spark.records import settle
 from samovar.changelog.spark.source import Frame
-from samovar.changelog.spark.views import Brought, Table
+from samovar.changelog.spark.views import ConnectorRanges, SqlTable
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.frame_rules import emits_of, known_rules
-from samovar.service.spark.frames import Stretch, frame_in
+from samovar.service.spark.frames import FrameRange, frame_in
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import site_of
 from samovar.service.views.files import View, table_name
@@ -35,7 +35,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Source:
+class ViewSource:
     """A table that views may name: the options of its reader, and the column that its `day` comes from."""
 
     name: str
@@ -43,17 +43,17 @@ class Source:
     time: str | None
 
 
-def sources_of(settings: ServiceFile, rules: Iterable[str]) -> dict[str, Source]:
+def sources_of(settings: ServiceFile, rules: Iterable[str]) -> dict[str, ViewSource]:
     """All tables. `rules` are the names of all that ran."""
-    found = {name: Source(name, {"source": name}, time) for name, time in TOPICS.items()}
-    found |= {name: Source(name, {"source": "changelog", "mode": mode}, None) for name, mode in STATES.items()}
+    found = {name: ViewSource(name, {"source": name}, time) for name, time in TOPICS.items()}
+    found |= {name: ViewSource(name, {"source": "changelog", "mode": mode}, None) for name, mode in STATES.items()}
     found["changes"] = replace(found["changes"], time="_time")
     for name, stream in stream_tables(settings).items():
-        found[name] = Source(name, {"source": f"inputs/{stream}"}, "_event_time")
+        found[name] = ViewSource(name, {"source": f"inputs/{stream}"}, "_event_time")
     for rule in rules:
         name = f"alerts_{table_name(rule)}"
         if name not in found:
-            found[name] = Source(name, {"source": f"alerts/{rule}"}, "at")
+            found[name] = ViewSource(name, {"source": f"alerts/{rule}"}, "at")
     return found
 
 
@@ -66,7 +66,7 @@ def stream_tables(settings: ServiceFile) -> dict[str, str]:
     return found
 
 
-class Sources(Mapping[str, Source]):
+class Sources(Mapping[str, ViewSource]):
     """The tables of one service, each looked at once: all views see the same offsets."""
 
     def __init__(self, settings: ServiceFile, log: Log) -> None:
@@ -75,7 +75,7 @@ class Sources(Mapping[str, Source]):
         self._all = sources_of(self._site.settings, emits_of(self._known))
         self._frames: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> Source:
+    def __getitem__(self, name: str) -> ViewSource:
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -118,12 +118,12 @@ def bounds_of(frame: Any) -> dict[str, tuple[int, int]]:
 
 
 def table_of(
-    source: Source,
+    source: ViewSource,
     frame: Any,
     offsets: Offsets,
     only: tuple[str, Sequence[str | None]] | None = None,
     log: Log | None = None,
-) -> Table:
+) -> SqlTable:
     """The table up to these offsets; with `only`, just the rows for which an expression has one of some values.
 
     From a log on Kafka its records come by Spark's connector, once all of them are decided.
@@ -131,19 +131,19 @@ def table_of(
     added = {} if source.time is None else {"day": f"to_date({source.time})"}
     tasks = -(-offsets_in(offsets) // SPLIT)
     pinned = _pinned(source, frame, offsets)
-    return Table(
+    return SqlTable(
         source.name, pinned, max(tasks, 1), added, only, None if log is None else _brought(source, pinned, log)
     )
 
 
-def _brought(source: Source, frame: Any, log: Log) -> Brought | None:
+def _brought(source: ViewSource, frame: Any, log: Log) -> ConnectorRanges | None:
     settings: ServiceFile = frame.settings if hasattr(frame, "settings") else frame.service.settings
     kafka = kafka_of(settings)
     if kafka is None:
         return None
     ranges = frame.ranges(log)
     settle(log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's
-    return Brought(kafka, ranges, source.options["source"] != "changelog", frame.reads_headers)
+    return ConnectorRanges(kafka, ranges, source.options["source"] != "changelog", frame.reads_headers)
 
 
 def offsets_in(offsets: Offsets) -> int:
@@ -151,29 +151,29 @@ def offsets_in(offsets: Offsets) -> int:
     return sum(end - start for start, end in offsets.values())
 
 
-def _pinned(source: Source, frame: Any, offsets: Offsets) -> Frame:
+def _pinned(source: ViewSource, frame: Any, offsets: Offsets) -> Frame:
     """A frame between offsets that were fixed before."""
     stages = {f"{each.topic}/{each.partition}": each.stage for each in _stretches(frame)}
     whole = source.options["source"] == "changelog"
-    pieces: list[Stretch] = []
+    pieces: list[FrameRange] = []
     for at, (start, end) in offsets.items():
         topic, _, partition = at.rpartition("/")
-        stretch = Stretch(topic, int(partition), start, end, stages.get(at, ""))
+        stretch = FrameRange(topic, int(partition), start, end, stages.get(at, ""))
         pieces += [stretch] if whole else _pieces(stretch)
     pinned: Frame = replace(frame, stretches=tuple(pieces))
     return pinned
 
 
-def _pieces(stretch: Stretch) -> list[Stretch]:
+def _pieces(stretch: FrameRange) -> list[FrameRange]:
     starts = range(stretch.start, stretch.end, SPLIT)
     return [replace(stretch, start=start, end=min(start + SPLIT, stretch.end)) for start in starts]
 
 
-def _stretches(frame: Any) -> tuple[Stretch, ...]:
-    found: tuple[Stretch, ...] = frame.stretches
+def _stretches(frame: Any) -> tuple[FrameRange, ...]:
+    found: tuple[FrameRange, ...] = frame.stretches
     return found
 
 
-def partition_source(view: View, sources: Mapping[str, Source]) -> dict[str, Source]:
+def partition_source(view: View, sources: Mapping[str, ViewSource]) -> dict[str, ViewSource]:
     """The sources whose new rows an incremental view follows."""
     return {name: sources[name] for name in view.partition_of if name in sources}

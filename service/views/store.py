@@ -35,7 +35,7 @@ CATALOG = "catalog.parquet"
 
 @stored("view version digest made_ms kind rows sources rules columns partitioning base written title lineage")
 @dataclass(frozen=True)
-class Manifest:
+class ViewManifest:
     """What a version stands for. `sources` have, by `topic/partition`, the first offset and the one after the last."""
 
     view: str
@@ -57,11 +57,11 @@ class Manifest:
         return json.dumps({"format": FORMAT, **to_wire(self)}, indent=1, ensure_ascii=False).encode()
 
     @staticmethod
-    def unpacked(data: bytes) -> Manifest:
+    def unpacked(data: bytes) -> ViewManifest:
         raw: dict[str, Any] = json.loads(data)
         if (version := raw.pop("format")) > FORMAT:
             raise newer("a view", version, FORMAT)
-        return from_wire(Manifest, raw)
+        return from_wire(ViewManifest, raw)
 
 
 class ViewStore:
@@ -88,10 +88,10 @@ class ViewStore:
     def path(self, version: int) -> Path:
         return self.folder / "versions" / f"{version:06}"
 
-    def manifest(self, version: int) -> Manifest:
-        return Manifest.unpacked((self.path(version) / MANIFEST).read_bytes())
+    def manifest(self, version: int) -> ViewManifest:
+        return ViewManifest.unpacked((self.path(version) / MANIFEST).read_bytes())
 
-    def current_manifest(self) -> Manifest | None:
+    def current_manifest(self) -> ViewManifest | None:
         version = self.current()
         return None if version is None else self.manifest(version)
 
@@ -124,7 +124,7 @@ class ViewStore:
         path = self.path(version)
         return path.with_name(f"{path.name}.{self._attempt}{folders.PART}")
 
-    def publish(self, manifest: Manifest, keep: int) -> None:
+    def publish(self, manifest: ViewManifest, keep: int) -> None:
         """Show the folder that was made under `being_made`, and let the oldest versions go."""
         part = self.being_made(manifest.version)
         folders.write_file(part / MANIFEST, manifest.packed())
@@ -147,7 +147,7 @@ class ViewStore:
         part.replace(self.pointer)
         folders.sync(self.folder)
 
-    def roll_back(self, to: int | None = None) -> Manifest:
+    def roll_back(self, to: int | None = None) -> ViewManifest:
         """Show the version before the current one, or another that is still there."""
         there, current = self.versions(), self.current()
         if current is None:

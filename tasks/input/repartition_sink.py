@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.formats.forwarded import Mark, pack_events, pack_mark
-from samovar.changelog.formats.record import Told
+from samovar.changelog.formats.forwarded import WatermarkMarker, pack_events, pack_mark
+from samovar.changelog.formats.record import EmittedWatermark
 from samovar.changelog.log import Append, Pair, Records
 from samovar.native.kernel import Messages
 from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.source import Fed, Intake
+from samovar.tasks.input.source import DecodedBatch, StreamSource
 from samovar.tasks.model.plan import Forward
 
 TELL_EVERY_MS = 1_000  # of event time, while no event comes
@@ -44,7 +44,7 @@ UNTOLD = State(NO_TIME, False)
 
 
 @dataclass
-class Outlet:
+class RepartitionOutput:
     """One forward: what goes out with the next commit, and what was told last, which a restart remembers."""
 
     forward: Forward
@@ -57,22 +57,22 @@ class Outlet:
     pairs: list[Pair] = field(default_factory=list)
 
     @staticmethod
-    def of(forward: Forward, told: Told | None, before: int) -> Outlet:
+    def of(forward: Forward, told: EmittedWatermark | None, before: int) -> RepartitionOutput:
         if told is None:
-            return Outlet(forward)
+            return RepartitionOutput(forward)
         state = State(NO_TIME if told.largest is None else told.largest, told.silent)
-        return Outlet(forward, told.since, before, state, state)
+        return RepartitionOutput(forward, told.since, before, state, state)
 
 
-class Forwarding:
+class RepartitionSink:
     """The source of truth for what one task forwards between two commits."""
 
     def __init__(
         self,
         forwards: Sequence[Forward],
-        intake: Intake,
+        intake: StreamSource,
         partition: int,
-        told: Mapping[str, Told],
+        told: Mapping[str, EmittedWatermark],
         written_up_to: Callable[[str, str], int],
     ) -> None:
         """`written_up_to` says, of a stream and a topic, before which offset all is there already."""
@@ -80,9 +80,10 @@ class Forwarding:
         self.partition = partition
         self.bytes = 0  # of events that go out with the next commit
         self.outlets = [
-            Outlet.of(each, told.get(each.topic), written_up_to(each.stream, each.topic)) for each in forwards
+            RepartitionOutput.of(each, told.get(each.topic), written_up_to(each.stream, each.topic))
+            for each in forwards
         ]
-        self.by_stream: dict[str, list[Outlet]] = {}
+        self.by_stream: dict[str, list[RepartitionOutput]] = {}
         for outlet in self.outlets:
             self.by_stream.setdefault(outlet.forward.stream, []).append(outlet)
         for stream in self.by_stream:
@@ -99,17 +100,17 @@ class Forwarding:
             if outlet.since is None:
                 outlet.since = self.intake.sources[outlet.forward.stream].next
 
-    def told(self) -> dict[str, Told]:
+    def told(self) -> dict[str, EmittedWatermark]:
         """As it is stored."""
         return {
-            each.forward.topic: Told(each.since, _known(each.told.largest), each.told.silent)
+            each.forward.topic: EmittedWatermark(each.since, _known(each.told.largest), each.told.silent)
             for each in self.outlets
             if each.since is not None
         }
 
     # ------------------------------------------------------------ events
 
-    def take(self, stream: str, records: Records, fed: Fed) -> int:
+    def take(self, stream: str, records: Records, fed: DecodedBatch) -> int:
         """Forward the events of records; how many have no key there."""
         outlets = self.by_stream.get(stream)
         if not outlets or not len(fed.rows):
@@ -146,7 +147,7 @@ class Forwarding:
             self._look(outlet, now_ms)
         return any(each.news != each.told for each in self.outlets)
 
-    def _look(self, outlet: Outlet, now_ms: int) -> None:
+    def _look(self, outlet: RepartitionOutput, now_ms: int) -> None:
         stream, told = outlet.forward.stream, outlet.told
         is_silent = told.silent and not outlet.spoke
         if is_silent and not outlet.forward.endless:
@@ -161,14 +162,14 @@ class Forwarding:
         if state.silent != is_silent or state.largest >= told.largest + self._every_ms(outlet, state):
             outlet.news = state
 
-    def _every_ms(self, outlet: Outlet, state: State) -> int:
+    def _every_ms(self, outlet: RepartitionOutput, state: State) -> int:
         """How often an idle stream tells its time."""
         if not outlet.forward.endless:
             return TELL_EVERY_MS
         idle_ms = state.largest - self.intake.sources[outlet.forward.stream].stood_largest
         return max(TELL_EVERY_MS, idle_ms // TELL_PART)
 
-    def _idle_state(self, outlet: Outlet, raised: int) -> State:
+    def _idle_state(self, outlet: RepartitionOutput, raised: int) -> State:
         """How far an idle stream is. What was told before a restart counts, so that it does not fall behind."""
         if raised == NO_TIME:
             return State(NO_TIME, True)
@@ -196,10 +197,10 @@ class Forwarding:
             outlet.news = outlet.told
         return events + marks
 
-    def _marks(self, outlet: Outlet) -> list[Append]:
+    def _marks(self, outlet: RepartitionOutput) -> list[Append]:
         forward, told = outlet.forward, outlet.told
         assert outlet.since is not None, forward
-        mark = Mark(self.partition, self.intake.sources[forward.stream].next, *told, outlet.since)
+        mark = WatermarkMarker(self.partition, self.intake.sources[forward.stream].next, *told, outlet.since)
         value = pack_mark(mark)
         return [Append(forward.topic, [(None, value)], each) for each in range(forward.partitions)]
 

@@ -1,7 +1,7 @@
 """Intake from repartition topics: events of many source partitions, named by their source, in order.
 
-One repartition topic brings events of all partitions of a stream. `Receiver` keeps a watermark for each of them, and
-event time is the least; where all are silent, the largest that one of them told.
+One repartition topic brings events of all partitions of a stream. `RepartitionSource` keeps a watermark for each of
+them, and event time is the least; where all are silent, the largest that one of them told.
 
 It has no idle rule: that a source partition is idle, or silent, is told by marks (samovar.changelog.formats.forwarded),
 and they take effect where they stand in the topic, so that a replay needs no journal for them. Only where a silent
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.cursors import Part as RecordsPart
-from samovar.changelog.formats.dead_letters import Origin
+from samovar.changelog.cursors import RecordSlice
+from samovar.changelog.formats.dead_letters import SourceCoordinates
 from samovar.changelog.formats.forwarded import (
     EVENT,
     FORMAT,
@@ -28,33 +28,33 @@ from samovar.changelog.formats.forwarded import (
     MARK,
     SILENT,
     Heads,
-    Mark,
     Originals,
+    WatermarkMarker,
     heads_of,
     marks_of,
 )
-from samovar.changelog.formats.journal import ANEW, SCHEMA, Entry
-from samovar.changelog.formats.record import UNKNOWN_SINCE, Input, Part, Position
+from samovar.changelog.formats.journal import ANEW, SCHEMA, JournalEntry
+from samovar.changelog.formats.record import UNKNOWN_SINCE, Input, Position, SourcePartitionPosition
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch, Int32s, Messages, joined
-from samovar.patterns.engine.order import NO_TIME, Ordered, due_at, release
+from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at, release
 from samovar.tasks.input.schema_history import edges_of, needed, unknown_at, unknown_yet
-from samovar.tasks.input.source import Dead, Fed, Intake, Late, Source, cut_at, wrong_types
+from samovar.tasks.input.source import Dead, DecodedBatch, InputPartition, LateEvent, StreamSource, cut_at, wrong_types
 from samovar.tasks.model.plan import InputSpec
 
-UNKNOWN = Part(-1, None, False, 0, UNKNOWN_SINCE)
+UNKNOWN = SourcePartitionPosition(-1, None, False, 0, UNKNOWN_SINCE)
 
 
-class Receiver(Intake):
+class RepartitionSource(StreamSource):
     """The repartition topics of one task. The source of truth for how far their source partitions are."""
 
     def __init__(
         self, inputs: Sequence[InputSpec], fields: Sequence[str], partition: int, tunables: Tunables = DEFAULTS
     ) -> None:
         super().__init__(inputs, fields, partition, tunables)
-        self.received = {stream: Received() for stream in self.sources}
+        self.received = {stream: SourcePartitions() for stream in self.sources}
         self._looked_at: tuple[Records, Heads] | None = None
 
     def _places(self, number: int, spec: InputSpec) -> list[tuple[int, int]]:
@@ -64,7 +64,7 @@ class Receiver(Intake):
         assert isinstance(records, Originals), records
         return records.partitions
 
-    def _faults(self, source: Source, batch: Batch, _times: Int64s) -> dict[int, tuple[str, str]]:
+    def _faults(self, source: InputPartition, batch: Batch, _times: Int64s) -> dict[int, tuple[str, str]]:
         return wrong_types(source, batch)  # the rest was looked at before it was forwarded
 
     def origins(self, records: Records) -> tuple[list[int], list[int]]:
@@ -74,17 +74,17 @@ class Receiver(Intake):
     def original(self, records: Records, row: int) -> Pair:
         return records.key(row), (records.value(row) or b"")[HEAD_BYTES:]
 
-    def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
+    def letter(self, records: Records, row: int) -> tuple[SourceCoordinates, int, Pair]:
         spec, value = self.by_topic[records.topic].spec, records.value(row)
         (head,) = heads_of(joined([value or b""]))
         if not is_ours(head, spec):
             return super().letter(records, row)
-        where = Origin.of(spec.origin, int(head["partition"]), spec.stream)
+        where = SourceCoordinates.of(spec.origin, int(head["partition"]), spec.stream)
         return where, int(head["offset"]), (records.key(row), (value or b"")[HEAD_BYTES:])
 
     # ------------------------------------------------------------ where it stands
 
-    def _part(self, source: Source, partition: int) -> Part:
+    def _part(self, source: InputPartition, partition: int) -> SourcePartitionPosition:
         """A source partition as it is now."""
         known = self.received[source.spec.stream].at(partition)
         if known.silent:
@@ -92,7 +92,7 @@ class Receiver(Intake):
         largest = self.buffer.largest.get((source.number, partition), NO_TIME)
         return known._replace(partition=partition, largest=known_time(largest))
 
-    def _parts(self, source: Source) -> dict[int, Part]:
+    def _parts(self, source: InputPartition) -> dict[int, SourcePartitionPosition]:
         return {each: self._part(source, each) for each in range(source.spec.source_partitions)}
 
     def largest(self, stream: str) -> int:
@@ -101,9 +101,9 @@ class Receiver(Intake):
         times = (self.buffer.largest.get(place) for place in self._places(source.number, source.spec))
         return min((time for time in times if time is not None), default=NO_TIME)
 
-    def _input(self, source: Source) -> Input:
+    def _input(self, source: InputPartition) -> Input:
         received, spec = self.received[source.spec.stream], source.spec
-        first = received.bookmarks[0] if received.bookmarks else Bookmark(source.next, self._parts(source))
+        first = received.bookmarks[0] if received.bookmarks else RepartitionCheckpoint(source.next, self._parts(source))
         joins = tuple(received.joins) if received.bookmarks else ()
         parts = tuple(first.parts.values())
         source.unknown = needed(source.unknown, first.offset)
@@ -136,12 +136,12 @@ class Receiver(Intake):
                 source.topic_id, source.next, source.unknown = stored.topic_id, stored.safe, stored.unknown
                 self._stand_at(source, stored.parts)
 
-    def _stand_at(self, source: Source, parts: Sequence[Part]) -> None:
-        received = self.received[source.spec.stream] = Received({each.partition: each for each in parts})
+    def _stand_at(self, source: InputPartition, parts: Sequence[SourcePartitionPosition]) -> None:
+        received = self.received[source.spec.stream] = SourcePartitions({each.partition: each for each in parts})
         for each in received.parts.values():
             self._set(source, each.partition, NO_TIME if each.largest is None else each.largest)
 
-    def _set(self, source: Source, partition: int, largest: int) -> None:
+    def _set(self, source: InputPartition, partition: int, largest: int) -> None:
         """A source partition's largest time. A silent one has none, and holds nothing back."""
         place = (source.number, partition)
         if self.received[source.spec.stream].at(partition).silent:
@@ -151,18 +151,18 @@ class Receiver(Intake):
 
     # ------------------------------------------------------------ records
 
-    def feed(self, records: Records) -> Fed:
+    def feed(self, records: Records) -> DecodedBatch:
         source = self.by_topic[records.topic]
         heads = self.heads(records)
         events = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == EVENT))
         self._meet_schemas(source, Originals(records, heads, events))
-        fed: Fed | None = None
+        fed: DecodedBatch | None = None
         for stretch in self._stretches(source, records, heads):
             fed = together(fed, self._feed(source, records, heads, stretch))
         source.next = records.next
         if len(records):
             source.taken_ms = int(records.times[-1])
-        return fed or Fed(self._release(), [], [])
+        return fed or DecodedBatch(self._release(), [], [])
 
     def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
         """A new piece begins where a source partition says that it forwards since another offset than before: the stage
@@ -175,29 +175,29 @@ class Receiver(Intake):
             known = self.received[source.spec.stream].at(mark.partition)
             if UNKNOWN_SINCE in (known.since, mark.since) or known.since == mark.since:
                 continue
-            yield RecordsPart(records, start, row, int(records.offsets[row])), is_anew
+            yield RecordSlice(records, start, row, int(records.offsets[row])), is_anew
             source.next, start, is_anew = int(records.offsets[row]), row, True
             self._begin_anew(source, mark)
-        yield RecordsPart(records, start, len(records), records.next) if start else records, is_anew
+        yield RecordSlice(records, start, len(records), records.next) if start else records, is_anew
 
-    def _begin_anew(self, source: Source, mark: Mark) -> None:
+    def _begin_anew(self, source: InputPartition, mark: WatermarkMarker) -> None:
         self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
         received = self.received[source.spec.stream]
         known = received.at(mark.partition)
         self._missed += max(mark.since - known.next, 0)
         received.parts[mark.partition] = known._replace(since=mark.since)
 
-    def _feed(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> Fed:
+    def _feed(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> DecodedBatch:
         if (heads["kind"][rows] == EVENT).any():
             self._bookmark(source, int(records.offsets[rows[0]]))
         taken = self._take(source, records, heads, rows)
         keep = np.ones(len(taken.batch), bool)
         keep[taken.late] = False
         self.buffer.pending.append(taken.batch, np.flatnonzero(keep))
-        late = [Late(int(taken.rows[row]), int(ms)) for row, ms in zip(taken.late, taken.late_by_ms, strict=True)]
-        return Fed(self._release(), taken.dead, late, taken.rows)
+        late = [LateEvent(int(taken.rows[row]), int(ms)) for row, ms in zip(taken.late, taken.late_by_ms, strict=True)]
+        return DecodedBatch(self._release(), taken.dead, late, taken.rows)
 
-    def _release(self) -> Ordered:
+    def _release(self) -> OrderedEvents:
         """What can be released now. Where all source partitions are silent, none waits for another."""
         if not self.buffer.largest:
             told = [
@@ -209,7 +209,7 @@ class Receiver(Intake):
             self.buffer.floor = max([self.buffer.floor, *told])
         return release(self.buffer)
 
-    def _stretches(self, source: Source, records: Records, heads: Heads) -> Iterator[Int64s]:
+    def _stretches(self, source: InputPartition, records: Records, heads: Heads) -> Iterator[Int64s]:
         """Rows in stretches: a new one begins where a silent source partition speaks, which joins there."""
         start, count = 0, len(records)
         while start < count:
@@ -221,7 +221,7 @@ class Receiver(Intake):
                 self._join_part(source, int(heads["partition"][end]))
             start = end
 
-    def _next_join(self, source: Source, heads: Heads, start: int) -> int:
+    def _next_join(self, source: InputPartition, heads: Heads, start: int) -> int:
         """The first row from here on of a source partition that is silent when its turn comes."""
         received = self.received[source.spec.stream]
         silent = {each for each, part in received.parts.items() if part.silent}
@@ -237,7 +237,7 @@ class Receiver(Intake):
             silent.add(int(heads["partition"][fall]))
             at = fall + 1
 
-    def _take(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> Taken:
+    def _take(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> ReceivedBatch:
         """Decode a stretch, and move the source partitions' times on."""
         received = self.received[source.spec.stream]
         ours = is_ours(heads[rows], source.spec)
@@ -253,7 +253,7 @@ class Receiver(Intake):
             received.parts[each] = received.at(each)._replace(partition=each, next=last + 1)
         for mark in marks_of(heads[marks], messages_at(records, marks)):
             self._marked(source, mark)
-        return Taken(batch, kept, dead, late, by)
+        return ReceivedBatch(batch, kept, dead, late, by)
 
     def new_events(self, stream: str, heads: Heads, rows: Int64s) -> Int64s:
         """Without events that came before: what was forwarded twice is taken once."""
@@ -267,7 +267,7 @@ class Receiver(Intake):
         return rows if keep.all() else rows[keep]
 
     def _move_times(
-        self, source: Source, batch: Batch, rows: Int64s, heads: Heads, marks: Int64s
+        self, source: InputPartition, batch: Batch, rows: Int64s, heads: Heads, marks: Int64s
     ) -> tuple[Int64s, Int64s]:
         """Which events are behind their own source partition's watermark, marks counted where they stand."""
         late, by = [nothing()], [nothing()]
@@ -290,13 +290,15 @@ class Receiver(Intake):
         arrival = np.argsort(rows_late, kind="stable")
         return rows_late[arrival], ms[arrival]
 
-    def _marked(self, source: Source, mark: Mark) -> None:
+    def _marked(self, source: InputPartition, mark: WatermarkMarker) -> None:
         received = self.received[source.spec.stream]
         known, told = received.at(mark.partition), None
         if mark.silent:
             largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
             told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
-        received.parts[mark.partition] = Part(mark.partition, told, mark.silent, max(known.next, mark.next), mark.since)
+        received.parts[mark.partition] = SourcePartitionPosition(
+            mark.partition, told, mark.silent, max(known.next, mark.next), mark.since
+        )
 
     def heads(self, records: Records) -> Heads:
         """The head of each record; of the last records asked for they are kept."""
@@ -333,7 +335,7 @@ class Receiver(Intake):
         source.next = stored.next
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
-    def _recover_some(self, source: Source, records: Records, heads: Heads, rows: Int64s) -> None:
+    def _recover_some(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> None:
         if (heads["kind"][rows] == EVENT).any():
             self._bookmark(source, int(records.offsets[rows[0]]))
         taken = self._take(source, records, heads, rows)
@@ -341,32 +343,32 @@ class Receiver(Intake):
         waits[taken.late] = False
         self.buffer.pending.append(taken.batch, np.flatnonzero(waits))
 
-    def _bookmark(self, source: Source, offset: int) -> None:
+    def _bookmark(self, source: InputPartition, offset: int) -> None:
         marks = self.received[source.spec.stream].bookmarks
         if not marks or offset - marks[-1].offset >= self.tunables.mark_records:
-            marks.append(Bookmark(offset, self._parts(source)))
+            marks.append(RepartitionCheckpoint(offset, self._parts(source)))
 
     # ------------------------------------------------------------ silence
 
-    def _join_part(self, source: Source, partition: int) -> None:
+    def _join_part(self, source: InputPartition, partition: int) -> None:
         """A silent source partition speaks: what it says before event time is late from now on."""
         floor = self.watermark
         largest = floor + source.spec.slack_ms if floor > NO_TIME else NO_TIME
         self._note("joined", stream=source.spec.stream, partition=partition, largest=largest)
         self._speak(source, partition, largest)
 
-    def _join_again(self, source: Source, join: Join) -> None:
+    def _join_again(self, source: InputPartition, join: Join) -> None:
         source.next = join.offset
         self._speak(source, join.partition, join.largest)
 
-    def _speak(self, source: Source, partition: int, largest: int) -> None:
+    def _speak(self, source: InputPartition, partition: int, largest: int) -> None:
         received = self.received[source.spec.stream]
         received.parts[partition] = received.at(partition)._replace(partition=partition, largest=None, silent=False)
         self._set(source, partition, largest)
         if received.bookmarks:
             received.joins.append(Join(source.next, partition, largest))
 
-    def apply(self, entry: Entry) -> Ordered:
+    def apply(self, entry: JournalEntry) -> OrderedEvents:
         if entry.kind == SCHEMA:
             return super().apply(entry)
         self.journaled = entry.number
@@ -389,7 +391,7 @@ class Receiver(Intake):
     def idle_watermark(self, _now_ms: int) -> int:
         return self.watermark
 
-    def advance(self, _now_ms: int) -> Ordered:
+    def advance(self, _now_ms: int) -> OrderedEvents:
         return self._release()
 
     def ahead(self, _now_ms: int) -> set[TopicPartition]:
@@ -410,11 +412,11 @@ class Receiver(Intake):
         return super().behind(now_ms) | (sources - self.ahead(now_ms))
 
 
-class Bookmark(NamedTuple):
+class RepartitionCheckpoint(NamedTuple):
     """A place in a repartition topic to read on from, and its source partitions as they were there."""
 
     offset: int
-    parts: dict[int, Part]
+    parts: dict[int, SourcePartitionPosition]
 
 
 class Join(NamedTuple):
@@ -426,18 +428,18 @@ class Join(NamedTuple):
 
 
 @dataclass
-class Received:
+class SourcePartitions:
     """What is known of one stream's source partitions. Their largest times stand in the buffer."""
 
-    parts: dict[int, Part] = field(default_factory=dict)
-    bookmarks: deque[Bookmark] = field(default_factory=deque)
+    parts: dict[int, SourcePartitionPosition] = field(default_factory=dict)
+    bookmarks: deque[RepartitionCheckpoint] = field(default_factory=deque)
     joins: deque[Join] = field(default_factory=deque)
 
-    def at(self, partition: int) -> Part:
+    def at(self, partition: int) -> SourcePartitionPosition:
         return self.parts.get(partition, UNKNOWN)
 
 
-class Taken(NamedTuple):
+class ReceivedBatch(NamedTuple):
     """Records of one stretch: their events, the rows they come from, what is no event, and what came too late."""
 
     batch: Batch
@@ -471,11 +473,13 @@ def nothing() -> Int64s:
     return np.empty(0, np.int64)
 
 
-def together(one: Fed | None, other: Fed) -> Fed:
+def together(one: DecodedBatch | None, other: DecodedBatch) -> DecodedBatch:
     """What became of two stretches, one after the other."""
     if one is None:
         return other
     released = one.ordered.released
     released.append(other.ordered.released, np.arange(len(other.ordered.released), dtype=np.int64))
     ordered = other.ordered._replace(released=released)
-    return Fed(ordered, [*one.dead, *other.dead], [*one.late, *other.late], np.concatenate((one.rows, other.rows)))
+    return DecodedBatch(
+        ordered, [*one.dead, *other.dead], [*one.late, *other.late], np.concatenate((one.rows, other.rows))
+    )

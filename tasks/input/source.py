@@ -1,7 +1,7 @@
 """Intake: raw records of a task's inputs, to events in order.
 
-`Intake` is the source of truth for where a task stands in its inputs and in event time: what was taken, what waits for
-event time, what is late, and what moved event time without an event (journal entries).
+`StreamSource` is the source of truth for where a task stands in its inputs and in event time: what was taken, what
+waits for event time, what is late, and what moved event time without an event (journal entries).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.formats.dead_letters import Origin
-from samovar.changelog.formats.journal import SCHEMA, Entry
+from samovar.changelog.formats.dead_letters import SourceCoordinates
+from samovar.changelog.formats.journal import SCHEMA, JournalEntry
 from samovar.changelog.formats.record import Input, Position, Unknown
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.partitioner import key_texts, misplaced_rows
@@ -24,11 +24,11 @@ from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int32s
 from samovar.patterns.engine.decoder import Decoder
-from samovar.patterns.engine.order import NO_TIME, Buffer, Ordered, due_at, order, release, take_times
+from samovar.patterns.engine.order import NO_TIME, Buffer, OrderedEvents, due_at, order, release, take_times
 from samovar.tasks.input.placement import MISPLACED, MOVED, is_on, is_on_at, needed_turns
 from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
 from samovar.tasks.model.plan import InputSpec
-from samovar.tasks.model.results import NOTHING_SETTLED, Settled
+from samovar.tasks.model.results import NOTHING_SETTLED, SettledRecords
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take
@@ -53,7 +53,7 @@ class Dead:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateEvent:
     """An event that came behind its partition's event time."""
 
     row: int
@@ -61,15 +61,15 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class DecodedBatch:
     """What became of records: events released in order up to a watermark, dead ones, late ones.
 
     `rows` are those of the records that are events, late ones too; `texts` their values in the columns `Intake.texts`.
     """
 
-    ordered: Ordered
+    ordered: OrderedEvents
     dead: Sequence[Dead]
-    late: Sequence[Late]
+    late: Sequence[LateEvent]
     rows: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
     texts: Sequence[Sequence[bytes | None]] = ()
 
@@ -80,7 +80,7 @@ class Fed:
         rows = [*(dead.row for dead in self.dead), *(late.row for late in self.late)]
         return frozenset(records.offsets[rows].tolist())
 
-    def unsettled(self, records: Records, settled: Settled) -> Fed:
+    def unsettled(self, records: Records, settled: SettledRecords) -> DecodedBatch:
         """Without those that another stage put aside."""
         if settled is NOTHING_SETTLED or (not self.dead and not self.late):
             return self
@@ -89,7 +89,7 @@ class Fed:
         return replace(self, dead=dead, late=late)
 
 
-class Mark(NamedTuple):
+class ReplayCheckpoint(NamedTuple):
     """A place in an input to read on from: the largest time before it, and whether that was raised with no event."""
 
     offset: int
@@ -98,7 +98,7 @@ class Mark(NamedTuple):
 
 
 @dataclass
-class Source:
+class InputPartition:
     """One input of the task, as it stands. `marks` are kept while events from there on wait."""
 
     number: int
@@ -109,7 +109,7 @@ class Source:
     topic_id: str = ""
     next: int = 0
     silent: bool = False
-    marks: deque[Mark] = field(default_factory=deque)
+    marks: deque[ReplayCheckpoint] = field(default_factory=deque)
     stood_since_ms: int | None = None  # when its end was reached, by the clock of the process
     stood_until_ms: int = 0  # up to when the log said so
     stood_largest: int = NO_TIME
@@ -120,7 +120,7 @@ class Source:
     is_checked: bool = False  # whether records must be in the partition of their key
 
 
-class Intake:
+class StreamSource:
     """The inputs of one task. Pure but for its own memory: no log, no clock."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Intake:
         places = [place for number, spec in read for place in self._places(number, spec)]
         self.buffer = Buffer(len(self.fields), [spec.slack_ms for spec in inputs], places)
         self.texts: dict[str, tuple[int, ...]] = {}  # by stream: columns whose texts are wanted with every event
-        self.entries: list[Entry] = []  # since the last commit
+        self.entries: list[JournalEntry] = []  # since the last commit
         self.journaled = 0  # entries ever
         self.replays = False
         # How many partitions a topic has now: asked where keys are misplaced, to say why.
@@ -175,9 +175,9 @@ class Intake:
         self._forget_marks()
         return {stream: self._input(source) for stream, source in self.sources.items()}
 
-    def _input(self, source: Source) -> Input:
+    def _input(self, source: InputPartition) -> Input:
         spec, largest = source.spec, self._largest(source)
-        first = source.marks[0] if source.marks else Mark(source.next, largest, False)
+        first = source.marks[0] if source.marks else ReplayCheckpoint(source.next, largest, False)
         raises = tuple((mark.offset, mark.largest) for mark in list(source.marks)[1:] if mark.raised)
         source.unknown = needed(source.unknown, first.offset)
         source.placing = needed_turns(source.placing, first.offset)
@@ -197,12 +197,12 @@ class Intake:
         """The largest event time of a stream so far."""
         return self._largest(self.sources[stream])
 
-    def _largest(self, source: Source) -> int:
+    def _largest(self, source: InputPartition) -> int:
         return self.buffer.largest.get((source.number, self.partition), NO_TIME)
 
-    def _mark(self, source: Source, offset: int) -> None:
+    def _mark(self, source: InputPartition, offset: int) -> None:
         if not source.marks or offset - source.marks[-1].offset >= self.tunables.mark_records:
-            source.marks.append(Mark(offset, self._largest(source), False))
+            source.marks.append(ReplayCheckpoint(offset, self._largest(source), False))
 
     def _forget_marks(self) -> None:
         pending = self.buffer.pending
@@ -245,11 +245,11 @@ class Intake:
         source.next, source.is_checked = stored.next, is_checked
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
-    def _raise_again(self, source: Source, offset: int, largest: int) -> None:
+    def _raise_again(self, source: InputPartition, offset: int, largest: int) -> None:
         source.next = offset
         self._raise(source, largest)
 
-    def _recover_rows(self, source: Source, records: Records, rows: Int64s) -> None:
+    def _recover_rows(self, source: InputPartition, records: Records, rows: Int64s) -> None:
         batch, kept, _ = self._decode(source, records)
         inside = np.isin(kept, rows)
         part = Batch(len(self.fields))
@@ -264,7 +264,7 @@ class Intake:
 
     # ------------------------------------------------------------ records
 
-    def feed(self, records: Records) -> Fed:
+    def feed(self, records: Records) -> DecodedBatch:
         """Take the next records of one partition."""
         source = self.by_topic[records.topic]
         source.stood_since_ms = None
@@ -276,11 +276,11 @@ class Intake:
             self._mark(source, int(records.offsets[0]))
         texts = [key_texts(batch, column, records.values) for column in self.texts.get(source.spec.stream, ())]
         ordered = order(batch, self.buffer)
-        late = [Late(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
+        late = [LateEvent(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
         source.next = records.next
         if len(records):
             source.taken_ms = int(records.times[-1])
-        return Fed(ordered, dead, late, kept, texts)
+        return DecodedBatch(ordered, dead, late, kept, texts)
 
     def replay(self) -> None:
         """From here on the journal says which schemas nobody knew, whatever is known today."""
@@ -288,7 +288,7 @@ class Intake:
         for source in self.sources.values():
             source.decoder.hide(unknown_yet(source.unknown))
 
-    def _meet_schemas(self, source: Source, records: Records) -> None:
+    def _meet_schemas(self, source: InputPartition, records: Records) -> None:
         """A schema that is unknown from here on, or known again, is a journal entry."""
         if self.replays:
             return
@@ -310,9 +310,9 @@ class Intake:
         """A record's key and value as its stream had them."""
         return records.key(row), records.value(row)
 
-    def letter(self, records: Records, row: int) -> tuple[Origin, int, Pair]:
+    def letter(self, records: Records, row: int) -> tuple[SourceCoordinates, int, Pair]:
         """Where a record that is put aside came from: origin and offset; and the record itself."""
-        where = Origin.of(records.topic, records.partition, self.by_topic[records.topic].spec.stream)
+        where = SourceCoordinates.of(records.topic, records.partition, self.by_topic[records.topic].spec.stream)
         return where, int(records.offsets[row]), (records.key(row), records.value(row))
 
     def decoded(self, records: Records) -> tuple[Batch, Int64s]:
@@ -320,7 +320,7 @@ class Intake:
         batch, kept, _ = self._decode(self.by_topic[records.topic], records)
         return batch, kept
 
-    def _decode(self, source: Source, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
+    def _decode(self, source: InputPartition, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
         """Good events, the rows of the records they come from, and the others."""
         count = len(records)
         batch = source.decoder.batch()
@@ -352,13 +352,13 @@ class Intake:
         """The partition by which each record's event is named."""
         return np.full(len(records), self.partition, np.int32)
 
-    def _faults(self, source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+    def _faults(self, source: InputPartition, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
         found = faults(source, batch, times)
         if source.is_checked:
             self._find_misplaced(source, batch, found)
         return found
 
-    def _find_misplaced(self, source: Source, batch: Batch, found: dict[int, tuple[str, str]]) -> None:
+    def _find_misplaced(self, source: InputPartition, batch: Batch, found: dict[int, tuple[str, str]]) -> None:
         """Events whose key has its state in another partition. Where the topic has grown, that is mostly why."""
         spec = source.spec
         rows = misplaced_rows(batch, source.key_column, spec.placed_in, self.partition)
@@ -395,7 +395,7 @@ class Intake:
         times = [self._idle_time(source, now_ms) for source in self.sources.values()]
         return max(self.watermark, min((time for time in times if time is not None), default=NO_TIME))
 
-    def _idle_time(self, source: Source, now_ms: int) -> int | None:
+    def _idle_time(self, source: InputPartition, now_ms: int) -> int | None:
         """A source's watermark; None where it holds nothing back."""
         raised = self._raised(source, now_ms)
         if raised is not None:
@@ -405,10 +405,10 @@ class Intake:
             return largest - source.spec.slack_ms
         return None if source.silent or self._is_idle(source, now_ms) else NO_TIME
 
-    def _is_idle(self, source: Source, now_ms: int) -> bool:
+    def _is_idle(self, source: InputPartition, now_ms: int) -> bool:
         return self._stood_ms(source, now_ms) >= source.spec.idle_ms
 
-    def _stood_ms(self, source: Source, now_ms: int) -> int:
+    def _stood_ms(self, source: InputPartition, now_ms: int) -> int:
         """For how long a source stood at its end, as far as the log said so; -1 where it does not."""
         return -1 if source.stood_since_ms is None else min(now_ms, source.stood_until_ms) - source.stood_since_ms
 
@@ -420,13 +420,13 @@ class Intake:
         raised = self._raised(source, now_ms)
         return raised if raised is not None else NO_TIME if self._is_idle(source, now_ms) else None
 
-    def _raised(self, source: Source, now_ms: int) -> int | None:
+    def _raised(self, source: InputPartition, now_ms: int) -> int | None:
         """The largest time that an idle source is to have; event time goes on as the wall clock does."""
         if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME:
             return None
         return max(self._largest(source), source.stood_largest + self._stood_ms(source, now_ms) - source.spec.idle_ms)
 
-    def advance(self, now_ms: int) -> Ordered:
+    def advance(self, now_ms: int) -> OrderedEvents:
         """Let event time pass for idle streams; each such move is a journal entry."""
         for stream, source in self.sources.items():
             raised = self._raised(source, now_ms)
@@ -438,7 +438,7 @@ class Intake:
                 self._fall_silent(source)
         return release(self.buffer)
 
-    def apply(self, entry: Entry) -> Ordered:
+    def apply(self, entry: JournalEntry) -> OrderedEvents:
         """Do again what a journal entry tells."""
         self.journaled = entry.number
         source = self.sources[entry.facts["stream"]]
@@ -452,23 +452,23 @@ class Intake:
             self._raise(source, entry.facts["largest"])
         return release(self.buffer)
 
-    def _join(self, source: Source) -> None:
+    def _join(self, source: InputPartition) -> None:
         largest = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
         if largest > NO_TIME:
             self._note("joined", stream=source.spec.stream, largest=largest)
             self._raise(source, largest)
         source.silent = False
 
-    def _fall_silent(self, source: Source) -> None:
+    def _fall_silent(self, source: InputPartition) -> None:
         source.silent = True
         self.buffer.largest.pop((source.number, self.partition), None)
 
-    def _raise(self, source: Source, largest: int) -> None:
+    def _raise(self, source: InputPartition, largest: int) -> None:
         self._set_largest(source, max(largest, self._largest(source)))
         if source.marks:
-            source.marks.append(Mark(source.next, self._largest(source), True))
+            source.marks.append(ReplayCheckpoint(source.next, self._largest(source), True))
 
-    def _set_largest(self, source: Source, largest: int) -> None:
+    def _set_largest(self, source: InputPartition, largest: int) -> None:
         if source.silent and largest == NO_TIME:
             self.buffer.largest.pop((source.number, self.partition), None)
         else:
@@ -482,7 +482,7 @@ class Intake:
 
     def _note(self, kind: str, **facts: object) -> None:
         self.journaled += 1
-        self.entries.append(Entry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
+        self.entries.append(JournalEntry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
 
     def ahead(self, now_ms: int) -> set[TopicPartition]:
         """Inputs that are ahead of the task's event time: reading them on would only fill memory. Of idle inputs that
@@ -535,17 +535,17 @@ def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[In
     return (*(specs[stream] for stream in position.streams), *(s for s in inputs if s.stream not in position.streams))
 
 
-def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> Source:
+def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> InputPartition:
     decoder = spec.decoder(fields, spec.time_field, spec.type_field, spec.stream)
     checks = []
     for column, path in enumerate(fields):
         tags = ALLOWED.get(spec.kinds.get(path, "any"))
         if tags:
             checks.append((column, path, np.array([tag == NIL or tag in tags for tag in range(6)])))
-    return Source(number, spec, decoder, checks, fields.index(spec.key))
+    return InputPartition(number, spec, decoder, checks, fields.index(spec.key))
 
 
-def wrong_types(source: Source, batch: Batch) -> dict[int, tuple[str, str]]:
+def wrong_types(source: InputPartition, batch: Batch) -> dict[int, tuple[str, str]]:
     """Rows with a value of another type than the schema says."""
     spec = source.spec
     found: dict[int, tuple[str, str]] = {}
@@ -558,7 +558,7 @@ def wrong_types(source: Source, batch: Batch) -> dict[int, tuple[str, str]]:
     return found
 
 
-def faults(source: Source, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
+def faults(source: InputPartition, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
     """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
     if not len(batch):
         return {}
@@ -587,5 +587,5 @@ def cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
             yield np.arange(start, end, dtype=np.int64)
 
 
-def count_misplaced(fed: Fed) -> int:
+def count_misplaced(fed: DecodedBatch) -> int:
     return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)

@@ -8,7 +8,7 @@ from samovar.changelog.formats.record import ROW, Input, Position, row_parts
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.store import Change, Store
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
 
 
@@ -118,7 +118,7 @@ def check_against_inputs(
             )
 
 
-def recover_waiting(log: Log, intake: Intake, position: Position, partition: int) -> None:
+def recover_waiting(log: Log, intake: StreamSource, position: Position, partition: int) -> None:
     """Bring back the events that waited for event time, by reading them again."""
     for stream, stored in position.inputs.items():
         if stream not in intake.sources:  # it is retired

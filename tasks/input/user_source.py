@@ -15,15 +15,15 @@ from samovar.changelog.log import Headers, Pair, Records
 from samovar.changelog.partitioner import key_text
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch
-from samovar.tasks.input.repartition_source import Receiver
-from samovar.tasks.input.source import Fed, Intake
+from samovar.tasks.input.repartition_source import RepartitionSource
+from samovar.tasks.input.source import DecodedBatch, StreamSource
 from samovar.tasks.model.plan import InputSpec
 from samovar.tasks.model.user_task import Event
 
 Place: TypeAlias = tuple[int, int, int]  # number of the stream, partition and offset of its topic
 
 
-class Given(NamedTuple):
+class UserEvent(NamedTuple):
     """An event, its record's key and value, and the headers that a letter of it keeps."""
 
     event: Event
@@ -31,7 +31,7 @@ class Given(NamedTuple):
     headers: Headers
 
 
-class WholeIntake(Intake):
+class UserStreamSource(StreamSource):
     """`kept` is the source of truth for the bytes of all events that were taken and not given out yet."""
 
     def __init__(
@@ -44,7 +44,7 @@ class WholeIntake(Intake):
     def waiting_bytes(self) -> int:
         return super().waiting_bytes() + self._kept_bytes
 
-    def feed(self, records: Records) -> Fed:
+    def feed(self, records: Records) -> DecodedBatch:
         fed = super().feed(records)
         late = {each.row for each in fed.late}
         self._keep(records, [row for row in fed.rows.tolist() if row not in late])
@@ -66,7 +66,7 @@ class WholeIntake(Intake):
             self.kept[place] = record, carried(records.headers(row))
             self._kept_bytes += _size(record)
 
-    def events(self, released: Batch) -> Iterator[Given]:
+    def events(self, released: Batch) -> Iterator[UserEvent]:
         """Released rows as events, in their order. Each is forgotten as it is given out."""
         sources = {source.number: source for source in self.sources.values()}
         keys = {column: released.values(column) for column in {source.key_column for source in sources.values()}}
@@ -78,12 +78,12 @@ class WholeIntake(Intake):
             text = key_text(keys[source.key_column][row]) or b""
             spec, fields = source.spec, source.decoder.whole(record[1] or b"")
             event = Event(spec.stream, kind, text.decode(), time, fields, spec.origin, *place[1:])
-            yield Given(event, record, headers)
+            yield UserEvent(event, record, headers)
 
 
 def _size(record: Pair) -> int:
     return sum(len(part) for part in record if part is not None)
 
 
-class WholeReceiver(WholeIntake, Receiver):
+class UserRepartitionSource(UserStreamSource, RepartitionSource):
     """The same, of events that come through repartition topics."""

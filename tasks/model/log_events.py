@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Note(str):
+class LogEvent(str):
     """Text with an event's name, a level (info, warning, error) and facts.
 
     >>> note = Note("container 0 stopped", "stopped", events=3)
@@ -22,7 +22,7 @@ class Note(str):
     level: str
     facts: Mapping[str, object]
 
-    def __new__(cls, text: str, event: str, level: str = "info", **facts: object) -> Note:
+    def __new__(cls, text: str, event: str, level: str = "info", **facts: object) -> LogEvent:
         note = super().__new__(cls, text)
         note.event, note.level, note.facts = event, level, facts
         return note

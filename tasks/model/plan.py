@@ -85,7 +85,7 @@ class OutputTopics:
 
 @stored("id version text params lists number shadow alerts_from_ms began_by_ms drains_until_ms quarantined")
 @dataclass(frozen=True)
-class RuleText:
+class PublishedRule:
     """A rule as it was loaded, for the journal: a replay compiles it again.
 
     What is published has a `number`, and may be in `shadow`: it is counted and raises no alert, nor does one before
@@ -117,7 +117,7 @@ class RuleText:
 
 
 @dataclass(frozen=True)
-class Coming:
+class ActivationPolicy:
     """How a published rule comes in: what becomes of the version that it takes the place of (`drain`, or it is
     dropped), for how long it is not to be trusted with no history, and from when on that is folded instead.
     """
@@ -128,13 +128,13 @@ class Coming:
 
 
 @dataclass(frozen=True)
-class Book:
+class RulesetChange:
     """What was published: the number of the last change, how its rules come in, and which of those that are no more
     drain.
     """
 
     change: int
-    coming: Mapping[str, Coming] = field(default_factory=dict)
+    coming: Mapping[str, ActivationPolicy] = field(default_factory=dict)
     draining: frozenset[str] = frozenset()
 
 
@@ -150,7 +150,7 @@ class Plan:
     service: str
     inputs: tuple[InputSpec, ...]
     program: Program
-    rules: tuple[RuleText, ...]
+    rules: tuple[PublishedRule, ...]
     topics: OutputTopics
     max_partials: int = MAX_PARTIALS
     max_events: int = MAX_EVENTS
@@ -160,7 +160,7 @@ class Plan:
     forwards: tuple[Forward, ...] = ()
     others: tuple[InputSpec, ...] = ()
     task: TaskSpec | None = None
-    book: Book | None = None  # None: nothing was ever published, the rules are those of files
+    book: RulesetChange | None = None  # None: nothing was ever published, the rules are those of files
     storm: Limits = field(default_factory=dict)  # alerts that a rule may raise
     placed: frozenset[str] = frozenset()  # streams that user-defined tasks read as they are keyed
 

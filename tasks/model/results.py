@@ -38,7 +38,7 @@ def added(left: Counts, right: Counts) -> Counts:
 
 
 @dataclass
-class Letters:
+class LetterBuffer:
     """Records for one topic with headers."""
 
     pairs: list[Pair] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledRecords:
     """Records of one input that a stage before this one judged already: all before an offset, and some that it put
     aside. So each is put aside once in a service, however many stages read it.
     """
@@ -75,4 +75,4 @@ class Settled:
         return offset < self.before or offset in self.offsets
 
 
-NOTHING_SETTLED = Settled()
+NOTHING_SETTLED = SettledRecords()

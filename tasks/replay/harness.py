@@ -1,7 +1,7 @@
 """One task at work with no log: what `samovar.testing` drives. Its heart is the real one, over the store in memory.
 
-`Bench` is what stands around a heart in a service: it has the input to read again, commits, keeps what was committed as
-a log would, and can crash. One partition; what is written for another stage is only kept.
+`TaskTestHarness` is what stands around a heart in a service: it has the input to read again, commits, keeps what was
+committed as a log would, and can crash. One partition; what is written for another stage is only kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from samovar.changelog.batches import Packed
+from samovar.changelog.batches import RecordBlock
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Append, Headers
 from samovar.native.kernel import joined
@@ -22,7 +22,7 @@ from samovar.state.store import Change
 from samovar.tasks.input.source import numbered
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.processors import Heart, heart_of
+from samovar.tasks.processors import Processor, heart_of
 
 PARTITION = 0
 
@@ -36,7 +36,7 @@ class Crash(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRecord:
     """A committed record of a topic."""
 
     key: bytes | None
@@ -45,17 +45,17 @@ class Written:
 
 
 @dataclass
-class Bench:
+class TaskTestHarness:
     """The source of truth for the input, for what is committed, and for the clock."""
 
     plan: Plan
     clock: SetClock = field(default_factory=SetClock)
-    topics: dict[str, list[Written]] = field(default_factory=dict)
+    topics: dict[str, list[WrittenRecord]] = field(default_factory=dict)
     store: MemoryStore = field(default_factory=MemoryStore)
     commits: int = 0
 
     def __post_init__(self) -> None:
-        self._input: list[tuple[str, Packed]] = []  # stream and one record each, in the order in which they came
+        self._input: list[tuple[str, RecordBlock]] = []  # stream and one record each, in the order in which they came
         self._given = 0  # so many of them the task was given, or had before it began
         self._ends = {spec.stream: 0 for spec in self.plan.inputs}
         self._changelog: dict[bytes, bytes | None] = {}
@@ -70,7 +70,7 @@ class Bench:
         spec = next(spec for spec in self.plan.inputs if spec.stream == stream)
         offset = self._ends[stream]
         self._ends[stream] = offset + 1
-        record = Packed(
+        record = RecordBlock(
             spec.topic,
             PARTITION,
             np.array([offset], np.int64),
@@ -140,7 +140,7 @@ class Bench:
 
     def _write(self, append: Append) -> None:
         headers = append.headers or [()] * len(append.records)
-        written = [Written(key, value, own) for (key, value), own in zip(append.records, headers, strict=True)]
+        written = [WrittenRecord(key, value, own) for (key, value), own in zip(append.records, headers, strict=True)]
         self.topics.setdefault(append.topic, []).extend(written)
 
     # ------------------------------------------------------------ crashes
@@ -160,7 +160,7 @@ class Bench:
         data = self.store.get(POSITION)
         return None if data is None else unpack_position(data)
 
-    def _begun(self) -> Heart:
+    def _begun(self) -> Processor:
         """A heart over the store, as a task of a service begins."""
         self._given = 0
         position = self.position()
@@ -173,5 +173,5 @@ class Bench:
             heart.note_rules()
         return heart
 
-    def _records(self, stream: str, start: int) -> Sequence[Packed]:
+    def _records(self, stream: str, start: int) -> Sequence[RecordBlock]:
         return [record for name, record in self._input if name == stream and int(record.offsets[0]) >= start]

@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from samovar.changelog.cursors import Part
+from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats.forwarded import EVENT, MARK, SILENT, Originals
-from samovar.changelog.formats.journal import REWIND, Entry, standing
+from samovar.changelog.formats.journal import REWIND, JournalEntry, standing
 from samovar.changelog.log import Int64s, Log, Records
 from samovar.patterns.engine.order import NO_TIME, Partition
 from samovar.state.store import TaskStore
-from samovar.tasks.input.repartition_source import Receiver, is_ours
+from samovar.tasks.input.repartition_source import RepartitionSource, is_ours
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Rebuilt, Replay, Until, journal_of, refuse_beyond
+from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until, journal_of, refuse_beyond
 
 
 def rebuild_at(
@@ -37,7 +37,7 @@ def rebuild_at(
     """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
     refuse_beyond(log, plan, partition, until)
     entries = standing(journal_of(log, plan, partition), until.journal)
-    replay = MomentReplay(log, plan, partition, store, entries, lambda _: None, on_progress)
+    replay = PointInTimeRebuild(log, plan, partition, store, entries, lambda _: None, on_progress)
     try:
         replay.run_to(until.inputs, moment_ms)
     finally:
@@ -45,7 +45,7 @@ def rebuild_at(
     return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
 
 
-class MomentReplay(Replay):
+class PointInTimeRebuild(SourceReplay):
     """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where.
 
     `applied` are the numbers of entries that count at the moment, `released` how event time then came up to it.
@@ -54,11 +54,11 @@ class MomentReplay(Replay):
     moment_ms: int
     cuts: dict[str, int]
     applied: list[int]
-    released: list[Entry]
+    released: list[JournalEntry]
 
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
         self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
-        if isinstance(self.core.intake, Receiver):
+        if isinstance(self.core.intake, RepartitionSource):
             self._receive_to(inputs)
             return
         for entry in self.entries:
@@ -85,12 +85,12 @@ class MomentReplay(Replay):
             self._feed_up_to(inputs)
         intake = self._receiver()
         facts = {"largest": self.moment_ms + 1}
-        entry = Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+        entry = JournalEntry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
         self.core.apply(entry)
         self.released.append(entry)
         self._commit()
 
-    def _receive_entry(self, entry: Entry) -> None:
+    def _receive_entry(self, entry: JournalEntry) -> None:
         if entry.kind == "rules":
             self._change_rules(entry)
         elif entry.kind == REWIND:
@@ -99,16 +99,16 @@ class MomentReplay(Replay):
             self.core.apply(entry)
         self.applied.append(entry.number)
 
-    def _receiver(self) -> Receiver:
+    def _receiver(self) -> RepartitionSource:
         intake = self.core.intake
-        assert isinstance(intake, Receiver), intake
+        assert isinstance(intake, RepartitionSource), intake
         return intake
 
-    def _is_beyond(self, entry: Entry) -> bool:
+    def _is_beyond(self, entry: JournalEntry) -> bool:
         """Whether it was once set back to a later moment, by this entry, with nothing in between."""
         return entry.kind == "advance" and entry.facts["largest"] > self.moment_ms + 1
 
-    def _apply(self, entry: Entry) -> bool:
+    def _apply(self, entry: JournalEntry) -> bool:
         """Whether the entry counts at the moment."""
         if entry.kind == "rules":
             self._change_rules(entry)
@@ -127,7 +127,7 @@ class MomentReplay(Replay):
         self.core.apply(entry)
         return True
 
-    def _is_after(self, entry: Entry) -> bool:
+    def _is_after(self, entry: JournalEntry) -> bool:
         """Rules that came after the moment were not there yet."""
         return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
 
@@ -141,7 +141,7 @@ class MomentReplay(Replay):
             self.core.intake.sources[stream].next = offset
 
     def _take(self, stream: str, until: int) -> Records | None:
-        if isinstance(self.core.intake, Receiver):
+        if isinstance(self.core.intake, RepartitionSource):
             return self._take_received(stream, until)
         records = super()._take(stream, until) if stream not in self.cuts else None
         if records is None:
@@ -153,7 +153,7 @@ class MomentReplay(Replay):
             return records
         row = int(rows[beyond[0]])
         self.cuts[stream] = int(records.offsets[row])
-        return Part(records, 0, row, self.cuts[stream]) if row else None
+        return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
 
     def _take_received(self, stream: str, until: int) -> Records | None:
         """What may be taken before the moment is passed; then nothing more, of no stream."""
@@ -163,7 +163,7 @@ class MomentReplay(Replay):
         if records is None or row is None:
             return records
         self.cuts = {**intake.nexts(), stream: int(records.offsets[row])}
-        return Part(records, 0, row, self.cuts[stream]) if row else None
+        return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
 
     def _release(self) -> None:
         """Let event time pass up to the moment, as an idle stream's does."""
@@ -173,12 +173,12 @@ class MomentReplay(Replay):
         for stream, source in list(intake.sources.items()):
             if not source.silent:
                 facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
-                entry = Entry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+                entry = JournalEntry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
                 self.core.apply(entry)
                 self.released.append(entry)
 
 
-class Said(NamedTuple):
+class SourceProgress(NamedTuple):
     """What each of some records says of its source partition; partition -1: nothing."""
 
     partitions: Int64s
@@ -187,7 +187,7 @@ class Said(NamedTuple):
 
 
 @dataclass
-class Course:
+class WatermarkTracker:
     """Event time on its way, record by record. `told` is how far silent partitions were."""
 
     slack_ms: list[int]
@@ -214,7 +214,7 @@ class Course:
         self.largest[place] = max(self.largest[place], time)
 
 
-def crossing_row(receiver: Receiver, records: Records, moment_ms: int) -> int | None:
+def crossing_row(receiver: RepartitionSource, records: Records, moment_ms: int) -> int | None:
     """The first row by which event time would pass a moment; None: it does not. Nothing is taken."""
     number, said = receiver.by_topic[records.topic].number, said_by(receiver, records)
     course = course_of(receiver)
@@ -229,7 +229,7 @@ def crossing_row(receiver: Receiver, records: Records, moment_ms: int) -> int | 
     return None
 
 
-def said_by(receiver: Receiver, records: Records) -> Said:
+def said_by(receiver: RepartitionSource, records: Records) -> SourceProgress:
     source = receiver.by_topic[records.topic]
     heads = receiver.heads(records)
     ours = is_ours(heads, source.spec)
@@ -240,10 +240,10 @@ def said_by(receiver: Receiver, records: Records) -> Said:
     is_mark = ours & (heads["kind"] == MARK)
     times[is_mark] = heads["time"][is_mark]
     partitions = np.where(ours, heads["partition"].astype(np.int64), -1)
-    return Said(partitions, times, is_mark & ((heads["flags"] & SILENT) != 0))
+    return SourceProgress(partitions, times, is_mark & ((heads["flags"] & SILENT) != 0))
 
 
-def course_of(receiver: Receiver) -> Course:
+def course_of(receiver: RepartitionSource) -> WatermarkTracker:
     told = {
         (receiver.sources[stream].number, partition): part.largest
         for stream, received in receiver.received.items()
@@ -251,10 +251,10 @@ def course_of(receiver: Receiver) -> Course:
         if part.largest is not None
     }
     buffer = receiver.buffer
-    return Course(list(buffer.slack_ms), buffer.floor, dict(buffer.largest), told)
+    return WatermarkTracker(list(buffer.slack_ms), buffer.floor, dict(buffer.largest), told)
 
 
-def most(course: Course, number: int, said: Said) -> int:
+def most(course: WatermarkTracker, number: int, said: SourceProgress) -> int:
     """As far as event time can come by these records at most: those that are silent, or fall silent, aside."""
     best = dict(course.largest)
     for partition in np.unique(said.partitions[said.partitions >= 0]).tolist():
@@ -264,7 +264,7 @@ def most(course: Course, number: int, said: Said) -> int:
         elif place in best:
             best[place] = max(best[place], int(said.times[mine].max()))
     if best:
-        return Course(course.slack_ms, course.floor, best).watermark()
+        return WatermarkTracker(course.slack_ms, course.floor, best).watermark()
     times = [(place, time) for place, time in (*course.largest.items(), *course.told.items())]
     latest = int(said.times.max()) - course.slack_ms[number] if len(said.times) else NO_TIME
     return max([course.floor, latest, *(time - course.slack_ms[place[0]] for place, time in times)])

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from samovar.changelog.cursors import Cursor, Part, read_all
-from samovar.changelog.formats.journal import REWIND, Entry, standing, unpack_entry
+from samovar.changelog.cursors import PartitionCursor, RecordSlice, read_all
+from samovar.changelog.formats.journal import REWIND, JournalEntry, standing, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
@@ -23,8 +23,8 @@ from samovar.tasks.input.startup_checks import recover_waiting
 from samovar.tasks.model.plan import InputSpec, Plan
 from samovar.tasks.processors import heart_of
 from samovar.tasks.rules.backfill import warm_rows
-from samovar.tasks.rules.migration import Switch, plan_of_facts, standing_rows, switch_rows
-from samovar.tasks.rules.processor import Core
+from samovar.tasks.rules.migration import RuleMigration, plan_of_facts, standing_rows, switch_rows
+from samovar.tasks.rules.processor import RuleProcessor
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def rebuild(
     """
     refuse_beyond(log, plan, partition, until)
     entries = standing(journal_of(log, plan, partition), until.journal)
-    replay = Replay(log, plan, partition, store, entries, on_alerts, on_progress, start)
+    replay = SourceReplay(log, plan, partition, store, entries, on_alerts, on_progress, start)
     try:
         replay.run(until)
     finally:
@@ -81,7 +81,7 @@ def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
             )
 
 
-def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
+def journal_of(log: Log, plan: Plan, partition: int) -> list[JournalEntry]:
     """All entries of a task; refused where the beginning is gone."""
     at = TopicPartition(plan.topics.journal, partition)
     entries = entries_of(log, at)
@@ -94,20 +94,20 @@ def journal_of(log: Log, plan: Plan, partition: int) -> list[Entry]:
     return entries
 
 
-def entries_of(log: Log, at: TopicPartition) -> list[Entry]:
+def entries_of(log: Log, at: TopicPartition) -> list[JournalEntry]:
     """All that a partition of a journal holds."""
     values = [value for records in read_all(log, at) for _, value in records.pairs()]
     return [unpack_entry(value) for value in values if value is not None]
 
 
-def plan_at(plan: Plan, entry: Entry) -> Plan:
+def plan_at(plan: Plan, entry: JournalEntry) -> Plan:
     """The plan with the rules that a journal entry tells. Of a user's task there is only the code of today."""
     if plan.task is not None:
         return plan
     return plan_of_facts(plan, entry.facts, entry.inputs)
 
 
-class Replay:
+class SourceReplay:
     """A rebuild on its way."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Replay:
         plan: Plan,
         partition: int,
         store: TaskStore,
-        entries: Sequence[Entry],
+        entries: Sequence[JournalEntry],
         on_alerts: Callable[[Sequence[Pair]], None],
         on_progress: Callable[[int], None],
         start: Position | None = None,
@@ -126,7 +126,7 @@ class Replay:
         self.on_alerts, self.on_progress = on_alerts, on_progress
         self.entries = list(entries)
         self.events = self.alerts = self._uncommitted = 0
-        self.cursors: dict[str, Cursor] = {}
+        self.cursors: dict[str, PartitionCursor] = {}
         if start is None:
             self._begin()
         else:
@@ -153,7 +153,7 @@ class Replay:
         recover_waiting(self.log, self.core.intake, start, self.partition)
         self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
 
-    def _first(self) -> Entry:
+    def _first(self) -> JournalEntry:
         if not self.entries or self.entries[0].kind != "rules":
             raise Refused(
                 "journal-empty",
@@ -164,10 +164,10 @@ class Replay:
         known = {spec.stream for spec in (*self.plan.inputs, *self.plan.others)}
         return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
 
-    def _cursor(self, stream: str, start: int) -> Cursor:
+    def _cursor(self, stream: str, start: int) -> PartitionCursor:
         at = self._held_from(stream, start)
         self.core.intake.sources[stream].next = start
-        return Cursor(self.log, at, start)
+        return PartitionCursor(self.log, at, start)
 
     def _held_from(self, stream: str, start: int) -> TopicPartition:
         """The input, which must still hold its records from here on."""
@@ -219,7 +219,9 @@ class Replay:
                 self.core.feed(piece)
                 self.events += len(piece)
                 self._uncommitted += len(piece)
-                is_much = isinstance(self.core, Core) and self.core.found_bytes >= self.plan.tunables.replay_bytes
+                is_much = (
+                    isinstance(self.core, RuleProcessor) and self.core.found_bytes >= self.plan.tunables.replay_bytes
+                )
                 if is_much or self._uncommitted >= self.plan.tunables.replay_events:
                     self._commit()
             self.on_progress(self.events)
@@ -233,7 +235,7 @@ class Replay:
         )
         for first in range(0, len(records), max(1, size)):
             end = min(first + size, len(records))
-            yield Part(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
+            yield RecordSlice(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
         if not len(records):
             yield records
 
@@ -251,7 +253,7 @@ class Replay:
         self.core.committed(outcome)
         self._uncommitted = 0
 
-    def _change_rules(self, entry: Entry) -> None:
+    def _change_rules(self, entry: JournalEntry) -> None:
         """As a restart with other rules does: states of rules that are no more go, waiting events are read again."""
         self._commit()
         position = self.core.position()
@@ -269,11 +271,11 @@ class Replay:
             if stream not in position.inputs and stream in self.core.intake.sources:
                 self.core.intake.sources[stream].next = offset
 
-    def _switched_rows(self, entry: Entry, specs: Sequence[InputSpec]) -> list[Change]:
+    def _switched_rows(self, entry: JournalEntry, specs: Sequence[InputSpec]) -> list[Change]:
         """As the task did it: before the rules that come after the change begin."""
         warm = entry.facts.get("warm", {"rules": (), "from": {}})
-        switch = Switch(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
-        assert isinstance(self.core, Core), self.core
+        switch = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+        assert isinstance(self.core, RuleProcessor), self.core
         folded = warm_rows(self.log, switch, self.partition, self.core, specs)
         rows = [*switch_rows(self.store, switch.plan, switch.moves), *folded]
         return rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)]

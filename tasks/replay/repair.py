@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from samovar.changelog.formats.journal import standing
 from samovar.changelog.formats.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
-from samovar.changelog.log import Append, Delivery, Joining, Log, Member, TopicPartition
+from samovar.changelog.log import Append, Delivery, GroupConfig, Log, Member, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import Plan
@@ -147,7 +147,7 @@ def stands_alike(one: Position | None, other: Position | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Mending:
+class RepairPlan:
     """What a changelog needs to agree with a rebuilt store."""
 
     changelog: TopicPartition
@@ -156,7 +156,7 @@ class Mending:
     offsets: Mapping[TopicPartition, int]  # of the inputs, which go with it
 
 
-class Mender:
+class ChangelogRepair:
     """A member of the service's group for the time of a repair, so that no container can write at the same time.
 
     The source of truth for which partitions are ours. Changes of a partition go out in transactions that carry its
@@ -172,7 +172,7 @@ class Mender:
         self.owned: set[int] = set()
         topics = sorted({spec.topic for plan in plans for spec in plan.inputs})
         lead = plans[0].topics.journal
-        joining = Joining(group, 0, topics, delivery, self._came, self._went, self._went, lead)
+        joining = GroupConfig(group, 0, topics, delivery, self._came, self._went, self._went, lead)
         self._member: Member = log.join(joining)
         self._at_once = log.tunables.append_rows
         try:
@@ -194,7 +194,7 @@ class Mender:
             if time.monotonic() > deadline:
                 raise _active(group, "its partitions did not come free")
 
-    def mend(self, mending: Mending) -> int:
+    def mend(self, mending: RepairPlan) -> int:
         """Append what is missing; the offset after the last record."""
         at, offsets = mending.changelog, mending.offsets
         # The position row goes last even where it is the same, so that a commit ends here.

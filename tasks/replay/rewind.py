@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.formats.journal import REWIND, Entry, pack_entry, standing, stretches
+from samovar.changelog.formats.journal import REWIND, JournalEntry, pack_entry, standing, stretches
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import OutputTopics, Plan
-from samovar.tasks.replay.point_in_time import MomentReplay
+from samovar.tasks.replay.point_in_time import PointInTimeRebuild
 from samovar.tasks.replay.rebuild import Until, journal_of, refuse_beyond
-from samovar.tasks.replay.repair import Mender
+from samovar.tasks.replay.repair import ChangelogRepair
 
 
 @dataclass(frozen=True)
-class Rewound:
+class RewoundState:
     """A state that was folded up to the moment, and the journal entries that say so."""
 
     position: Position
-    entries: Sequence[Entry]
+    entries: Sequence[JournalEntry]
     events: int
 
 
@@ -40,12 +40,12 @@ def fold_back(
     facts: Mapping[str, Any],
     on_progress: Callable[[int], None] = lambda _: None,
     start: Position | None = None,
-) -> Rewound:
+) -> RewoundState:
     """Fold input and journal into a store up to a moment. With `start`, the store holds the state of that position."""
     refuse_beyond(log, plan, partition, until)
     journal = journal_of(log, plan, partition)
     entries = standing(journal, until.journal)
-    replay = MomentReplay(log, plan, partition, store, entries, lambda _: None, on_progress, start)
+    replay = PointInTimeRebuild(log, plan, partition, store, entries, lambda _: None, on_progress, start)
     try:
         replay.run_to(until.inputs, moment_ms)
     finally:
@@ -56,13 +56,13 @@ def fold_back(
     told = _entries(journal[-1].number, replay, {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts})
     position = replace(replay.core.position(), journal=told[-1].number)
     store.put(POSITION, pack_position(position))
-    return Rewound(position, told, replay.events)
+    return RewoundState(position, told, replay.events)
 
 
-def _entries(last: int, replay: MomentReplay, facts: Mapping[str, Any]) -> list[Entry]:
+def _entries(last: int, replay: PointInTimeRebuild, facts: Mapping[str, Any]) -> list[JournalEntry]:
     """That it was set back, and how event time came up to the moment there."""
     intake = replay.core.intake
-    first = Entry(REWIND, last + 1, intake.nexts(), None, facts)
+    first = JournalEntry(REWIND, last + 1, intake.nexts(), None, facts)
     advances = [
         replace(entry, number=last + 2 + place, inputs=intake.nexts()) for place, entry in enumerate(replay.released)
     ]
@@ -70,12 +70,12 @@ def _entries(last: int, replay: MomentReplay, facts: Mapping[str, Any]) -> list[
 
 
 def write_back(
-    mender: Mender,
+    mender: ChangelogRepair,
     topics: OutputTopics,
     partition: int,
     changes: Sequence[Change],
     was: Position | None,
-    rewound: Rewound,
+    rewound: RewoundState,
     offsets: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
 ) -> int:
     """Let the changelog, the journal and the offsets follow; the offset after the last record of the changelog.

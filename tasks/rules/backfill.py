@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from samovar.changelog.cursors import Cursor, in_pieces
+from samovar.changelog.cursors import PartitionCursor, in_pieces
 from samovar.changelog.formats.record import row_parts
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
@@ -22,13 +22,13 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.input.schema_history import unknown_yet
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.results import Settled
-from samovar.tasks.rules.migration import Switch, with_rules
-from samovar.tasks.rules.processor import Core
+from samovar.tasks.model.results import SettledRecords
+from samovar.tasks.rules.migration import RuleMigration, with_rules
+from samovar.tasks.rules.processor import RuleProcessor
 
-ALL_SETTLED = Settled(NEVER, frozenset())  # whatever is put aside was put aside when the task took it
+ALL_SETTLED = SettledRecords(NEVER, frozenset())  # whatever is put aside was put aside when the task took it
 
 
 def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
@@ -43,9 +43,9 @@ def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> 
 
 def warm_rows(
     log: Log,
-    switch: Switch,
+    switch: RuleMigration,
     partition: int,
-    here: Core,
+    here: RuleProcessor,
     specs: Sequence[InputSpec],
     budget: StepBudget = UNLIMITED,
 ) -> list[Change]:
@@ -69,9 +69,9 @@ def _folded(
     partition: int,
     specs: Sequence[InputSpec],
     start: Mapping[str, int],
-    here: Intake,
+    here: StreamSource,
     budget: StepBudget,
-) -> Core:
+) -> RuleProcessor:
     """The rules where the fold ends. Where a batch finds more than is held at once, the fold begins again with smaller
     ones, down to one record; what that finds is held.
     """
@@ -102,14 +102,14 @@ class _Fold:
         piece_rows: int | None,
     ) -> None:
         self.log, self.partition = log, partition
-        self.core = Core(plan, partition, MemoryStore(), specs, None)
+        self.core = RuleProcessor(plan, partition, MemoryStore(), specs, None)
         self.core.intake.replays = True  # it notes nothing
         self.core.residence.limit(budget)
         self.piece_rows = piece_rows
         self.rows = 0  # that the step at hand takes
 
-    def run(self, start: Mapping[str, int], here: Intake) -> None:
-        cursors: dict[str, Cursor] = {}
+    def run(self, start: Mapping[str, int], here: StreamSource) -> None:
+        cursors: dict[str, PartitionCursor] = {}
         try:
             for stream, source in self.core.intake.sources.items():
                 if stream in here.sources:
@@ -122,7 +122,7 @@ class _Fold:
                 cursor.close()
         self._come_up_to(here)
 
-    def _cursor(self, at: TopicPartition, start: int) -> Cursor:
+    def _cursor(self, at: TopicPartition, start: int) -> PartitionCursor:
         """A replay must find what the live run folded."""
         begin = self.log.bounds([at])[at].begin
         if start < begin:
@@ -131,9 +131,9 @@ class _Fold:
                 f"{at} begins at {begin:,}, and the history of a rule was folded from {start:,} on",
                 "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came.",
             )
-        return Cursor(self.log, at, start)
+        return PartitionCursor(self.log, at, start)
 
-    def _feed(self, cursors: Mapping[str, Cursor], ends: Mapping[str, int]) -> None:
+    def _feed(self, cursors: Mapping[str, PartitionCursor], ends: Mapping[str, int]) -> None:
         """All records, of the stream that is behind in event time first."""
         left = set(cursors)
         while left:
@@ -147,7 +147,7 @@ class _Fold:
                 self.core.feed(piece, ALL_SETTLED)
             self.rows = 0
 
-    def _come_up_to(self, here: Intake) -> None:
+    def _come_up_to(self, here: StreamSource) -> None:
         """Event time as it is there: what was released there is folded here, what waits there is left to it."""
         if here.watermark > NO_TIME:
             self.core.release_to(here.watermark)

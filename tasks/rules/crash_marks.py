@@ -20,7 +20,7 @@ from samovar.tasks.model.plan import Plan
 ENDED_MOST = 3
 
 
-class Mark:
+class CrashMarks:
     """The files of one task."""
 
     def __init__(self, folder: Path) -> None:

@@ -27,14 +27,14 @@ from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.versioning import draining_ms
 from samovar.patterns.syntax.tree import Rule
 from samovar.state.store import Change, Readable
-from samovar.tasks.model.plan import MAIN, Book, Coming, Plan, RuleText
+from samovar.tasks.model.plan import MAIN, ActivationPolicy, Plan, PublishedRule, RulesetChange
 from samovar.tasks.rules.rate_limiter import limits_facts, limits_in, limits_of, limits_row
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Switch:
+class RuleMigration:
     """One change. `moves` are stores that go on under another name; `warm` are rules whose history is folded, and from
     which offsets of the streams on.
     """
@@ -78,17 +78,17 @@ def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
     return has_drained or standing.known_versions != wanted.known_versions
 
 
-def switched(standing: Plan, wanted: Plan, watermark: int | None) -> Switch:
+def switched(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigration:
     """What is at work from here on in a task whose event time is this."""
     assert wanted.book is not None
     before = {rule.id: rule for rule in standing.rules if not rule.drains}
     draining = {rule.name: rule for rule in standing.rules if rule.drains and not _has_drained(rule, watermark)}
     known = {f"{rule.id}@{rule.version}" for rule in standing.rules if rule.quarantined is None}
-    rules: list[RuleText] = []
+    rules: list[PublishedRule] = []
     moves: dict[str, str] = {}
     warm: list[str] = []
     for rule in wanted.rules:
-        old, coming = before.pop(rule.id, None), wanted.book.coming.get(rule.id, Coming())
+        old, coming = before.pop(rule.id, None), wanted.book.coming.get(rule.id, ActivationPolicy())
         draining.pop(f"{rule.id}@{rule.version}", None)
         if rule.quarantined is not None:
             rules.append(rule)
@@ -115,17 +115,17 @@ def switched(standing: Plan, wanted: Plan, watermark: int | None) -> Switch:
         if old.quarantined is None and name in wanted.book.draining and watermark is not None:
             draining |= _drained(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
-    return Switch(plan, moves, tuple(warm))
+    return RuleMigration(plan, moves, tuple(warm))
 
 
-def _stays_quarantined(old: RuleText, new: RuleText) -> bool:
+def _stays_quarantined(old: PublishedRule, new: PublishedRule) -> bool:
     """Whether this is the rule as it was, and nobody has enabled it since. What was in the folder becomes number 1."""
     return old.version == new.version and new.number <= max(old.number, 1)
 
 
-def quarantine(standing: Plan, failure: RuleFailure) -> Switch | None:
+def quarantine(standing: Plan, failure: RuleFailure) -> RuleMigration | None:
     """The change that takes a rule out which went over a step's budget; None where it is not at work."""
-    rules: list[RuleText] = []
+    rules: list[PublishedRule] = []
     for rule in standing.rules:
         if (rule.id, rule.version) != (failure.rule, failure.version) or rule.quarantined is not None:
             rules.append(rule)
@@ -134,10 +134,10 @@ def quarantine(standing: Plan, failure: RuleFailure) -> Switch | None:
     if tuple(rules) == standing.rules:
         return None
     facts = {"rule": failure.rule, "version": failure.version, "key": list(failure.key), "reason": failure.reason}
-    return Switch(with_rules(standing, rules), {}, quarantine=facts)
+    return RuleMigration(with_rules(standing, rules), {}, quarantine=facts)
 
 
-def _has_drained(rule: RuleText, watermark: int | None) -> bool:
+def _has_drained(rule: PublishedRule, watermark: int | None) -> bool:
     return rule.drains_until_ms is not None and watermark is not None and watermark > rule.drains_until_ms
 
 
@@ -145,14 +145,14 @@ def _still(until_ms: int | None, watermark: int | None) -> int | None:
     return until_ms if until_ms is not None and (watermark is None or watermark < until_ms) else None
 
 
-def _drained(standing: Plan, old: RuleText, watermark: int) -> dict[str, RuleText]:
+def _drained(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, PublishedRule]:
     until_ms = watermark + draining_ms(_rule(standing, old))
     # What was in the folder is number 1 of the rulebook.
     found = replace(old, number=old.number or 1, began_by_ms=watermark, drains_until_ms=until_ms)
     return {found.name: found}
 
 
-def _moves(standing: Plan, wanted: Plan, old: RuleText | None, new: RuleText) -> dict[str, str]:
+def _moves(standing: Plan, wanted: Plan, old: PublishedRule | None, new: PublishedRule) -> dict[str, str]:
     """Stores that a rule keeps though its lists changed: the text is the same, and so is the shape of its states. What
     was collected before the change stays as it was judged then.
     """
@@ -170,11 +170,11 @@ def _moves(standing: Plan, wanted: Plan, old: RuleText | None, new: RuleText) ->
     return {f"{old.id}@{old.version}": f"{new.id}@{new.version}", **histories}
 
 
-def _rule(plan: Plan, text: RuleText) -> Rule:
+def _rule(plan: Plan, text: PublishedRule) -> Rule:
     return next(each.rule for each in plan.program.rules if (each.rule.id, each.version) == (text.id, text.version))
 
 
-def with_rules(plan: Plan, texts: Sequence[RuleText]) -> Plan:
+def with_rules(plan: Plan, texts: Sequence[PublishedRule]) -> Plan:
     """The plan with these rules, compiled anew where they are others."""
     if tuple(texts) == plan.rules:
         return plan
@@ -184,7 +184,7 @@ def with_rules(plan: Plan, texts: Sequence[RuleText]) -> Plan:
     return replace(plan, program=compile_rules(rules), rules=tuple(texts))
 
 
-def rule_of(text: RuleText) -> Rule:
+def rule_of(text: PublishedRule) -> Rule:
     """A rule of the journal, which must still mean what it meant."""
     loaded = load_text(text.text, f"<journal: {text.id}>", params=text.params, lists=text.lists)
     if loaded.rule is not None:
@@ -203,7 +203,7 @@ def rule_of(text: RuleText) -> Rule:
 
 def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] | None = None) -> Plan:
     """The plan with the rules that the journal, or the row of a store, tells; of a stage, with the streams it had."""
-    texts = [from_wire(RuleText, each) for each in facts["rules"]]
+    texts = [from_wire(PublishedRule, each) for each in facts["rules"]]
     inputs = plan.inputs
     if plan.stage != MAIN and streams is not None:
         had = set(streams)
@@ -211,7 +211,7 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
     change = facts.get("book")
     coming = {} if plan.book is None else plan.book.coming
     draining = frozenset() if plan.book is None else plan.book.draining
-    book = None if change is None else Book(change, coming, draining)
+    book = None if change is None else RulesetChange(change, coming, draining)
     storm = limits_of(facts.get("storm", {}))
     return replace(with_rules(plan, texts), inputs=inputs, book=book, storm=storm)
 

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from samovar.changelog.formats.journal import ANEW, Entry, pack_entry
+from samovar.changelog.formats.journal import ANEW, JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.patterns.engine.matcher import MatchHeader, PendingMatches
-from samovar.patterns.engine.order import NO_TIME, Ordered, release
+from samovar.patterns.engine.order import NO_TIME, OrderedEvents, release
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import checked_streams
-from samovar.tasks.input.repartition_sink import Forwarding
-from samovar.tasks.input.repartition_source import Receiver
-from samovar.tasks.input.source import Fed, Intake, count_misplaced
+from samovar.tasks.input.repartition_sink import RepartitionSink
+from samovar.tasks.input.repartition_source import RepartitionSource
+from samovar.tasks.input.source import DecodedBatch, StreamSource, count_misplaced
 from samovar.tasks.input.startup_checks import rows_of_gone_rules
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Letters, Outcome, Settled, added
-from samovar.tasks.rules.migration import Switch, rules_facts
-from samovar.tasks.rules.rate_limiter import Alert, Guard
-from samovar.tasks.rules.replay_dedup import Skips
-from samovar.tasks.rules.shadow_filter import Muting
-from samovar.tasks.rules.state_cache import Residence
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords, added
+from samovar.tasks.rules.migration import RuleMigration, rules_facts
+from samovar.tasks.rules.rate_limiter import Alert, AlertRateLimiter
+from samovar.tasks.rules.replay_dedup import ReplayDedupFilter
+from samovar.tasks.rules.shadow_filter import ShadowFilter
+from samovar.tasks.rules.state_cache import StateCache
 
 
-class Core:
+class RuleProcessor:
     """One task's rules at work on its inputs, from a position on."""
 
     def __init__(
@@ -41,17 +41,17 @@ class Core:
             self.intake.resume(position)
         self.intake.check_places(checked_streams(plan), position)
         told = {} if position is None else position.forwards
-        self._skips = Skips.of(store)
-        self.forwarding = Forwarding(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
-        self.residence = Residence(plan, store, [spec.origin for spec in inputs])
+        self._skips = ReplayDedupFilter.of(store)
+        self.forwarding = RepartitionSink(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
+        self.residence = StateCache(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
-        self.muting = Muting(plan.rules)
-        self.guard = Guard(plan.storm, store)
+        self.muting = ShadowFilter(plan.rules)
+        self.guard = AlertRateLimiter(plan.storm, store)
         self.alerts: list[Pair] = []
-        self._dead, self._late = Letters(), Letters()
+        self._dead, self._late = LetterBuffer(), LetterBuffer()
         self._dirty = False
         self.found_bytes = 0  # of matches, since the last outcome
 
@@ -66,7 +66,7 @@ class Core:
 
     # ------------------------------------------------------------ what happens
 
-    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+    def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input."""
         aside: frozenset[int] = frozenset()
         for piece, anew in self.intake.pieces(records):
@@ -76,7 +76,7 @@ class Core:
         self._since.missed += self.intake.take_missed()
         return aside
 
-    def _feed(self, records: Records, settled: Settled) -> frozenset[int]:
+    def _feed(self, records: Records, settled: SettledRecords) -> frozenset[int]:
         self.forwarding.begin()
         fed = self.intake.feed(records)
         self._dirty = True
@@ -104,7 +104,7 @@ class Core:
         self._run(self.intake.advance(now_ms))
         return True
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
         self._dirty = True
         if entry.kind == ANEW:
@@ -131,13 +131,13 @@ class Core:
         self.intake.note_rules(rules_facts(self.plan))
         self._dirty = True
 
-    def turn(self, switch: Switch, inputs: Mapping[str, int]) -> None:
+    def turn(self, switch: RuleMigration, inputs: Mapping[str, int]) -> None:
         """The next outcome is the last of these rules: it leaves the state to those that come after."""
         self.plan = switch.plan
         self.intake.note_rules(switch.facts(), inputs)
         self._dirty = True
 
-    def _run(self, ordered: Ordered) -> None:
+    def _run(self, ordered: OrderedEvents) -> None:
         has_filters = not (self.muting.is_idle and self.guard.is_idle and self._skips.is_over)
         found = self.residence.run(ordered.released, ordered.watermark, defer_messages=has_filters)
         if len(found):
@@ -167,7 +167,7 @@ class Core:
         self._since.throttled += self.guard.throttled.total() - before
         return left
 
-    def _put_aside(self, records: Records, fed: Fed) -> None:
+    def _put_aside(self, records: Records, fed: DecodedBatch) -> None:
         if not fed.dead and not fed.late:
             return
         more: Headers = () if self.plan.stage == MAIN else (("samovar.stage", self.plan.stage.encode()),)
@@ -225,7 +225,7 @@ class Core:
         offsets = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
         since, self._since = self._since, Counts()
         since.commits = 1
-        self.alerts, self._dead, self._late = [], Letters(), Letters()
+        self.alerts, self._dead, self._late = [], LetterBuffer(), LetterBuffer()
         self.found_bytes = 0
         self.intake.entries = []
         self._dirty = False
@@ -252,6 +252,6 @@ class Core:
         """Rules hold nothing but their store."""
 
 
-def _intake_of(inputs: Sequence[InputSpec], plan: Plan, partition: int) -> Intake:
+def _intake_of(inputs: Sequence[InputSpec], plan: Plan, partition: int) -> StreamSource:
     is_forwarded = any(spec.is_forwarded for spec in inputs)
-    return (Receiver if is_forwarded else Intake)(inputs, plan.fields, partition, plan.tunables)
+    return (RepartitionSource if is_forwarded else StreamSource)(inputs, plan.fields, partition, plan.tunables)

@@ -4,7 +4,7 @@ Alerts of a rule are counted in windows of event time, in each task. Once the al
 as many as the limit, the others of that window are kept back: all that happen at one moment share one fate, so that how
 the input was cut into batches makes no difference. The count is a row of the store, and so a replay throttles the same:
 
-    b"v" + rule   JSON: `v` first, then the fields of `Count`
+    b"v" + rule   JSON: `v` first, then the fields of `AlertWindow`
     b"v"          JSON: `v` first, `limits`: what was in force; other ones are a journal entry of the rules
 
 The first alert that is kept back becomes an alarm, a record of the alerts topic that has the form of an alert and an
@@ -36,7 +36,7 @@ STORM_END = bytes([STORM[0] + 1])
 
 @stored("window_ms last_ms earlier all since_ms kept_back quiet")
 @dataclass
-class Count:
+class AlertWindow:
     """The alerts of one rule: `earlier` are those before `last_ms` in the window that begins at `window_ms`. A storm
     stands since the window `since_ms`, and has kept `kept_back` alerts back.
     """
@@ -60,17 +60,17 @@ class Alarm(NamedTuple):
 Alert: TypeAlias = MatchHeader | Alarm
 
 
-class Guard:
+class AlertRateLimiter:
     """The source of truth for how many alerts each rule raised lately, between two commits."""
 
     def __init__(self, limits: Limits, store: Readable) -> None:
         self.limits = limits
-        self.counts: dict[str, Count] = {}
+        self.counts: dict[str, AlertWindow] = {}
         self.throttled: Counter[str] = Counter()  # since these rules began here
         self._changed: set[str] = set()
         for row, value in store.range(STORM, STORM_END) if limits else ():
             if row != STORM:
-                self.counts[row[1:].decode()] = from_wire(Count, _fields(value))
+                self.counts[row[1:].decode()] = from_wire(AlertWindow, _fields(value))
 
     @property
     def is_idle(self) -> bool:
@@ -92,7 +92,7 @@ class Guard:
     def _judged(self, alert: MatchHeader, limit: tuple[int, int]) -> list[Alert]:
         rule, at, (most, per_ms) = alert.rule, alert.at, limit
         window_ms = at - at % per_ms
-        count = self.counts.setdefault(rule, Count(window_ms, at))
+        count = self.counts.setdefault(rule, AlertWindow(window_ms, at))
         if window_ms < count.window_ms:
             return [alert]
         self._changed.add(rule)
@@ -111,7 +111,7 @@ class Guard:
             found.append(alarm(alert, "storm", count.since_ms, text, limit, 0))
         return found
 
-    def _begun(self, count: Count, alert: MatchHeader, window_ms: int, per_ms: int) -> list[Alarm]:
+    def _begun(self, count: AlertWindow, alert: MatchHeader, window_ms: int, per_ms: int) -> list[Alarm]:
         """A new window begins; the storm is over where the last one was quiet, or where one passed with no alert."""
         found: list[Alarm] = []
         if count.since_ms is not None and (count.quiet or window_ms > count.window_ms + per_ms):

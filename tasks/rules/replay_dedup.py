@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 @dataclass
-class Skips:
+class ReplayDedupFilter:
     """What is left to be skipped. The source of truth between two commits."""
 
     ids: set[bytes]
@@ -36,7 +36,7 @@ class Skips:
     _found: list[bytes] = field(default_factory=list)
 
     @classmethod
-    def of(cls, store: Readable) -> Skips:
+    def of(cls, store: Readable) -> ReplayDedupFilter:
         rows = dict(store.range(SKIP, SKIP_END))
         raw = json.loads(rows.pop(SKIP, b"{}"))
         topics = frozenset(raw.get("topics", ()))

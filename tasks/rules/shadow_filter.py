@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from itertools import count
 
 from samovar.patterns.engine.matcher import MatchHeader
-from samovar.tasks.model.plan import RuleText
+from samovar.tasks.model.plan import PublishedRule
 
 _SERIALS = count()
 
 
-class Muting:
+class ShadowFilter:
     """The rules of one task that do not simply alert; most tasks have none, and then nothing is looked at."""
 
-    def __init__(self, rules: Sequence[RuleText]) -> None:
+    def __init__(self, rules: Sequence[PublishedRule]) -> None:
         self.is_idle = not any(map(may_be_muted, rules))
         self.serial = next(_SERIALS)  # no other of this process has it
         self.muted: Counter[str] = Counter()  # matches a rule, since these rules began here
@@ -31,5 +31,5 @@ class Muting:
         return [match for match in matches if not match.is_muted]
 
 
-def may_be_muted(rule: RuleText) -> bool:
+def may_be_muted(rule: PublishedRule) -> bool:
     return rule.shadow or rule.alerts_from_ms is not None or rule.began_by_ms is not None

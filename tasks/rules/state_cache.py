@@ -1,6 +1,6 @@
 """Which part of a task's state is in memory. The store holds all of it; memory holds what was touched lately.
 
-`Residence` is the source of truth for the rules' states between two commits. What a step changes is only in memory
+`StateCache` is the source of truth for the rules' states between two commits. What a step changes is only in memory
 until the commit stands; an aborted commit throws the whole of it away, so memory never holds what a store must not.
 
 A timer is raised when event time passes it, wherever its state is: either all states are in memory, or the index of
@@ -18,10 +18,10 @@ from samovar.patterns.engine.matcher import UNLIMITED, PendingMatches, StateErro
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.rules.shadow_filter import may_be_muted
-from samovar.tasks.rules.timer_index import ROWS_END, DeadlineIndex, Index
+from samovar.tasks.rules.timer_index import ROWS_END, Index, TimerIndex
 
 
-class Residence:
+class StateCache:
     """States of all rules of one task, over its store."""
 
     def __init__(self, plan: Plan, store: TaskStore, topics: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class Residence:
         self.budget = UNLIMITED
         self.dropped_before = 0  # by limits, in states that are gone
         self.states = self._fresh()
-        self.index = DeadlineIndex(store)
+        self.index = TimerIndex(store)
         self.whole = self._load_whole()
         if not self.whole:
             self.index.begin()
@@ -124,7 +124,7 @@ class Residence:
 
     def spill_to(self, store: TaskStore) -> None:
         """Have an empty store from here on, where nothing was committed to the one before."""
-        self.store, self.index = store, DeadlineIndex(store)
+        self.store, self.index = store, TimerIndex(store)
 
     # ------------------------------------------------------------ commits
 

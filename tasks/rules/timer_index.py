@@ -35,7 +35,7 @@ class Index(Enum):
     READY = "ready"
 
 
-class DeadlineIndex:
+class TimerIndex:
     """The index of one store, and what is known of it without looking."""
 
     def __init__(self, store: Store) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from samovar.changelog.log import Member, TopicPartition
 from samovar.common.tunables import Tunables
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.runtime.stream_task import Life, Task
+from samovar.tasks.runtime.stream_task import StreamTask, TaskState
 
 
 @dataclass
-class InFlight:
+class InFlightBytes:
     """The source of truth for how much of it there is, since all of it was last taken."""
 
     bytes: int = 0
@@ -39,16 +39,16 @@ class InFlight:
 
 
 @dataclass
-class Pausing:
+class Backpressure:
     """The source of truth for which inputs are paused."""
 
     tunables: Tunables
     paused: set[TopicPartition] = field(default_factory=set)
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: InFlightBytes = field(default_factory=InFlightBytes)
 
-    def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[Task], now_ms: int) -> None:
+    def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
-        running = [task for task in tasks if task.life is Life.RUNNING]
+        running = [task for task in tasks if task.life is TaskState.RUNNING]
         waiting = [task for task in running if self._holds_much(task.core.intake)]
         is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
         sources = _sources(plans, running) - _awaited(waiting, now_ms) if is_much else set()
@@ -61,15 +61,15 @@ class Pausing:
             member.resume(self.paused - ahead)
         self.paused = ahead
 
-    def _holds_much(self, intake: Intake) -> bool:
+    def _holds_much(self, intake: StreamSource) -> bool:
         most = self.tunables
         return len(intake.buffer.pending) > most.pending_events or intake.waiting_bytes() > most.pending_bytes
 
-    def _is_taken(self, tasks: Iterable[Task]) -> bool:
+    def _is_taken(self, tasks: Iterable[StreamTask]) -> bool:
         """Whether the later stages here have taken what was forwarded."""
         found: dict[TopicPartition, int | None] = {}
         for task in tasks:
-            found |= task.positions() if task.life is Life.RUNNING else dict.fromkeys(task.inputs)
+            found |= task.positions() if task.life is TaskState.RUNNING else dict.fromkeys(task.inputs)
         return self.in_flight.is_taken(found)
 
     def gone(self, partitions: Collection[int]) -> None:
@@ -81,7 +81,7 @@ class Pausing:
         self.in_flight.clear()
 
 
-def _ahead(task: Task, running: Iterable[Task], now_ms: int) -> set[TopicPartition]:
+def _ahead(task: StreamTask, running: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
     """Inputs of this container that are ahead of a task. One that another stage reads too and waits for is not paused:
     the two could wait for each other for ever.
     """
@@ -91,12 +91,12 @@ def _ahead(task: Task, running: Iterable[Task], now_ms: int) -> set[TopicPartiti
     return (ahead - needed) & inputs
 
 
-def _awaited(waiting: Iterable[Task], now_ms: int) -> set[TopicPartition]:
+def _awaited(waiting: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
     """Sources that later stages wait for, which hold much already: what those do not take must not pause them."""
     return {at for task in waiting for at in task.core.intake.behind(now_ms)}
 
 
-def _sources(plans: Iterable[Plan], running: Iterable[Task]) -> set[TopicPartition]:
+def _sources(plans: Iterable[Plan], running: Iterable[StreamTask]) -> set[TopicPartition]:
     """The inputs of which later stages get events."""
     topics = {spec.source_topic for plan in plans for spec in plan.inputs}
     return {at for task in running for at in task.inputs if at.topic in topics}

@@ -16,22 +16,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from samovar.changelog.log import Joining, Log, Member, Records, TopicPartition
+from samovar.changelog.log import GroupConfig, Log, Member, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.failpoints import passing
 from samovar.patterns.engine.matcher import BatchTooLarge, RuleFailure
-from samovar.state.errors import StoreHeld
+from samovar.state.errors import StoreLocked
 from samovar.tasks.model.clock import Clock
-from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settled, added
-from samovar.tasks.rules.processor import Core
-from samovar.tasks.runtime.backpressure import Pausing
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, SettledRecords, added
+from samovar.tasks.rules.processor import RuleProcessor
+from samovar.tasks.runtime.backpressure import Backpressure
 from samovar.tasks.runtime.collector import collector_off
 from samovar.tasks.runtime.commit_times import CommitTimes
-from samovar.tasks.runtime.rule_source import Never, Renewal
+from samovar.tasks.runtime.rule_source import Never, RuleSource
 from samovar.tasks.runtime.slot_claim import SlotClaim
-from samovar.tasks.runtime.stream_task import Life, RulesBehind, Task, Upkeep
+from samovar.tasks.runtime.stream_task import RulesBehind, StreamTask, TaskConfig, TaskState
 from samovar.tasks.runtime.topic_watch import TopicWatch
 
 POLL_S = 0.1
@@ -44,7 +44,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
 
 
 @dataclass(frozen=True)
-class Status:
+class RunStatus:
     """How a container is doing, for people and machines. A partition runs when its tasks of all stages do."""
 
     slot: int
@@ -63,10 +63,10 @@ class Container:
         plans: Sequence[Plan],
         log: Log,
         slot: int,
-        upkeep: Upkeep,
+        upkeep: TaskConfig,
         clock: Clock,
         tell: Callable[[str], None] = lambda _: None,
-        renewal: Renewal | None = None,
+        renewal: RuleSource | None = None,
         claim: SlotClaim | None = None,
     ) -> None:
         """`plans` are one a stage, the main one first. `renewal` gives others while it runs. Without a `claim` nobody
@@ -80,7 +80,7 @@ class Container:
         self.upkeep = upkeep
         self.clock = clock
         self.tell = tell
-        self.tasks: dict[tuple[str, int], Task] = {}  # by stage and partition
+        self.tasks: dict[tuple[str, int], StreamTask] = {}  # by stage and partition
         self._plan(plans)
         self._owned: set[TopicPartition] = set()
         self._stopped = threading.Event()
@@ -94,7 +94,7 @@ class Container:
         self._commits = 0
         self._polls = self.tunables.commit_polls
         self.commit_times = CommitTimes()
-        self._pausing = Pausing(self.tunables)
+        self._pausing = Backpressure(self.tunables)
         self._ask_after = 0  # so many cycles
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
@@ -110,7 +110,7 @@ class Container:
 
     # ------------------------------------------------------------ the loop
 
-    def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[Status], None] | None = None) -> Counts:
+    def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[RunStatus], None] | None = None) -> Counts:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
         self._claim_slot()
         self._goes_on = not until_caught_up
@@ -145,7 +145,7 @@ class Container:
             return len(self.log.members(self.upkeep.group)) <= 1
         return False
 
-    def _loop(self, until_caught_up: bool, on_cycle: Callable[[Status], None] | None) -> None:
+    def _loop(self, until_caught_up: bool, on_cycle: Callable[[RunStatus], None] | None) -> None:
         while not self._stopped.is_set():
             wait_s = self.step()
             if wait_s:
@@ -201,7 +201,7 @@ class Container:
                 str(error),
             ) from error
         text = f"container {self.slot} starts again: {type(error).__name__}: {error}"
-        self.tell(Note(text, "restart", "warning", error=type(error).__name__, times=self._rejoins))
+        self.tell(LogEvent(text, "restart", "warning", error=type(error).__name__, times=self._rejoins))
         with suppress(LogUnavailable):
             self.close()
         if isinstance(error, Fenced) and self._claim is not None:
@@ -215,7 +215,7 @@ class Container:
         self._renew()
         member = self._joined()
         self._switch_all(member)
-        busy = any(task.life is Life.RESTORING or task.indexing for task in self.tasks.values())
+        busy = any(task.life is TaskState.RESTORING or task.indexing for task in self.tasks.values())
         self._recover(member)
         taken = whole = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(self._polls - 1):
@@ -229,7 +229,7 @@ class Container:
         self._commit(member, whole)
         self._pausing.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
         self._index_some()
-        for task in [task for task in self.tasks.values() if task.life is not Life.RUNNING]:
+        for task in [task for task in self.tasks.values() if task.life is not TaskState.RUNNING]:
             self._restore_some(member, task)
 
     def _index_some(self) -> None:
@@ -251,7 +251,7 @@ class Container:
         is_other = topics_read(plans) != topics_read(list(self.plans.values()))
         self._plan(plans)
         if is_other:
-            self.tell(Note(f"container {self.slot} begins to read other topics: the rules need them", "replanned"))
+            self.tell(LogEvent(f"container {self.slot} begins to read other topics: the rules need them", "replanned"))
             self._last_commit()
             self.close()
         for (stage, _), task in self.tasks.items():
@@ -264,7 +264,7 @@ class Container:
         for task in due:
             self._switch(member, task)
 
-    def _switch(self, member: Member, task: Task) -> None:
+    def _switch(self, member: Member, task: StreamTask) -> None:
         """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
         passing("switch.before")
         outcome = task.begin_switch()
@@ -296,18 +296,20 @@ class Container:
         for records in member.poll(self.tunables.poll_records, timeout_s):
             readers = self._reading(TopicPartition(records.topic, records.partition))
             settled = NOTHING_SETTLED
-            for task in [task for task in readers if task.life is Life.RUNNING]:
+            for task in [task for task in readers if task.life is TaskState.RUNNING]:
                 if any(each.is_abandoned for each in readers):
                     break  # all of them read on from where that task stands
                 # A stage that came later reads again what the main one judged long ago.
                 before = task.core.intake.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
                 count, aside = self._feed(member, task, records, settled)
                 if len(readers) > 1:
-                    settled = Settled(before, settled.offsets | aside)
+                    settled = SettledRecords(before, settled.offsets | aside)
                 taken += count
         return taken
 
-    def _feed(self, member: Member, task: Task, records: Records, settled: Settled) -> tuple[int, frozenset[int]]:
+    def _feed(
+        self, member: Member, task: StreamTask, records: Records, settled: SettledRecords
+    ) -> tuple[int, frozenset[int]]:
         """Feed one task; how many records it took, and the offsets of those that it put aside. What it finds is
         committed before it takes much memory.
         """
@@ -320,14 +322,14 @@ class Container:
             if not self._attempt(task, partial(feed, piece), len(piece)):
                 break
             taken += len(piece)
-            found = sum(each.core.found_bytes for each in self._running() if isinstance(each.core, Core))
+            found = sum(each.core.found_bytes for each in self._running() if isinstance(each.core, RuleProcessor))
             if found > task.upkeep.budget.step_bytes or (task.piece_rows is not None and found):
                 self._commit(member)
         return taken, frozenset(aside)
 
     # ------------------------------------------------------------ steps that were abandoned
 
-    def _attempt(self, task: Task, act: Callable[[], None], rows: int = 0) -> bool:
+    def _attempt(self, task: StreamTask, act: Callable[[], None], rows: int = 0) -> bool:
         """Whether a step went to its end; else the task stands where it last committed."""
         try:
             act()
@@ -344,7 +346,7 @@ class Container:
             task.is_abandoned = False
             self._seek(member, task)
 
-    def _quarantine(self, member: Member, task: Task) -> None:
+    def _quarantine(self, member: Member, task: StreamTask) -> None:
         """As a change of rules: a transaction of its own, at the position before the batch. Then all are told."""
         failure = task.failure
         outcome = None if failure is None else task.begin_quarantine()
@@ -356,14 +358,14 @@ class Container:
         self._tell_notes(task)
         self.renewal.quarantine(failure)
 
-    def _seek(self, member: Member, task: Task) -> None:
+    def _seek(self, member: Member, task: StreamTask) -> None:
         """Read its inputs on from where all are that take them."""
         for at in task.inputs:
             readers = self._reading(at)
-            if all(each.life is Life.RUNNING for each in readers):
+            if all(each.life is TaskState.RUNNING for each in readers):
                 member.seek(at, min(each.positions()[at] for each in readers))
 
-    def _reading(self, at: TopicPartition) -> list[Task]:
+    def _reading(self, at: TopicPartition) -> list[StreamTask]:
         """The tasks that take records of a partition."""
         found = (self.tasks.get((stage, at.partition)) for stage in self._readers[at.topic])
         return [task for task in found if task is not None]
@@ -371,7 +373,7 @@ class Container:
     def _joined(self) -> Member:
         if self._member is None:
             self._member = self.log.join(
-                Joining(
+                GroupConfig(
                     self.upkeep.group,
                     self.slot,
                     list(self._readers),
@@ -424,7 +426,7 @@ class Container:
         found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
         for at in [at for at in found if len(self._readers[at.topic]) > 1]:
             readers = self._reading(at)
-            if all(task.life is Life.RUNNING for task in readers):
+            if all(task.life is TaskState.RUNNING for task in readers):
                 found[at] = min(task.positions()[at] for task in readers)
             else:
                 del found[at]
@@ -432,15 +434,17 @@ class Container:
 
     def _keep_small(self) -> None:
         """Hold no more states in memory than the cache may; the stores have them all."""
-        sizes = {place: task.core.memory_bytes() for place, task in self.tasks.items() if task.life is Life.RUNNING}
+        sizes = {
+            place: task.core.memory_bytes() for place, task in self.tasks.items() if task.life is TaskState.RUNNING
+        }
         for place in sorted(sizes, key=lambda each: -sizes[each]):
             if sum(sizes.values()) <= self.tunables.cache_bytes:
                 break
             self.tasks[place].core.let_go()
             sizes[place] = 0
 
-    def _restore_some(self, member: Member, task: Task) -> None:
-        if task.life is Life.CLOSED:
+    def _restore_some(self, member: Member, task: StreamTask) -> None:
+        if task.life is TaskState.CLOSED:
             return
         try:
             self._restore_more(member, task)
@@ -458,11 +462,11 @@ class Container:
         for place in [place for place in self.tasks if place[1] == partition]:
             self._close_task(self.tasks.pop(place))
         text = f"partition {partition} is left for a newer container: {refused}"
-        self.tell(Note(text, "set-aside", "warning", partition=partition))
+        self.tell(LogEvent(text, "set-aside", "warning", partition=partition))
         return True
 
-    def _restore_more(self, member: Member, task: Task) -> None:
-        if task.life is Life.CREATED and not self._open(task):
+    def _restore_more(self, member: Member, task: StreamTask) -> None:
+        if task.life is TaskState.CREATED and not self._open(task):
             return
         try:
             is_running = task.restore_some(RESTORE_POLL_S)
@@ -475,27 +479,27 @@ class Container:
             self._quarantine(member, task)
             for at in task.inputs:
                 readers = self._reading(at)
-                if all(each.life is Life.RUNNING for each in readers):
+                if all(each.life is TaskState.RUNNING for each in readers):
                     member.seek(at, min(each.positions()[at] for each in readers))
                     member.resume([at])
             self._tell_notes(task)
 
-    def _tell_notes(self, task: Task) -> None:
+    def _tell_notes(self, task: StreamTask) -> None:
         for note in task.notes:
             self.tell(note)
         task.notes.clear()
 
-    def _open(self, task: Task) -> bool:
+    def _open(self, task: StreamTask) -> bool:
         """Whether it can run at once. Not while another process has the store, one that hangs or is about to leave; and
         what is to be restored is read ahead while the other tasks are opened.
         """
         now_ms = self.clock.steady_ms()
         try:
             task.open()
-        except StoreHeld as held:
+        except StoreLocked as held:
             since_ms = self._held.setdefault((task.plan.stage, task.partition), now_ms)
             if since_ms == now_ms:
-                self.tell(Note(f"{task.name} waits for its store: {held}", "store-held", "warning", task=task.name))
+                self.tell(LogEvent(f"{task.name} waits for its store: {held}", "store-held", "warning", task=task.name))
             if now_ms - since_ms > HELD_MS:
                 raise
             return False
@@ -512,7 +516,7 @@ class Container:
                 # While rules change, another container may not read the topics of a stage yet.
                 is_whole = all(TopicPartition(spec.topic, number) in self._owned for spec in plan.inputs)
                 if is_whole and (stage, number) not in self.tasks:
-                    self.tasks[stage, number] = Task(plan, number, self.log, self.upkeep, self.clock, shared)
+                    self.tasks[stage, number] = StreamTask(plan, number, self.log, self.upkeep, self.clock, shared)
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         # What is not committed is forgotten here, and done again by the next owner.
@@ -528,16 +532,16 @@ class Container:
             self._close_task(self.tasks.pop(place))
         self._pausing.gone(gone)
 
-    def _close_task(self, task: Task) -> None:
-        if task.life is Life.RUNNING:
+    def _close_task(self, task: StreamTask) -> None:
+        if task.life is TaskState.RUNNING:
             self._gone = added(self._gone, task.counts)
         task.close()
         self._tell_notes(task)
 
     # ------------------------------------------------------------ how it is doing
 
-    def _running(self) -> list[Task]:
-        return [task for task in self.tasks.values() if task.life is Life.RUNNING]
+    def _running(self) -> list[StreamTask]:
+        return [task for task in self.tasks.values() if task.life is TaskState.RUNNING]
 
     def caught_up(self) -> bool:
         """Whether all that was in its partitions of the inputs has been processed and committed."""
@@ -545,7 +549,7 @@ class Container:
         if member is None or not self.tasks:
             return False
         return all(
-            task.life is Life.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
+            task.life is TaskState.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
             for task in self.tasks.values()
         )
 
@@ -564,20 +568,20 @@ class Container:
         ends = self.log.bounds(places)  # after the offsets: what a stage forwarded with them is there by now
         return all(ends[at].begin == ends[at].end or committed[at] == ends[at].end for at in places)
 
-    def status(self) -> Status:
+    def status(self) -> RunStatus:
         counts = self._gone
         for task in self._running():
             counts = added(counts, task.counts)
         restoring: dict[int, tuple[int, int]] = {}
         for task in self.tasks.values():
-            if task.life is Life.RESTORING:
+            if task.life is TaskState.RESTORING:
                 done, todo = restoring.get(task.partition, (0, 0))
                 step = task.restore
                 restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
-        others = {task.partition for task in self.tasks.values() if task.life is not Life.RUNNING}
+        others = {task.partition for task in self.tasks.values() if task.life is not TaskState.RUNNING}
         running = tuple(sorted({task.partition for task in self._running()} - others))
         watermarks = {task.partition: task.core.watermark for task in self._running() if task.plan.stage == MAIN}
-        return Status(self.slot, running, restoring, counts, self.caught_up(), watermarks)
+        return RunStatus(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
 
@@ -587,7 +591,7 @@ class Container:
             self._last_commit()
         except (Fenced, CommitUnknown, LogUnavailable) as error:
             text = f"container {self.slot} ends without a last commit: {type(error).__name__}: {error}"
-            self.tell(Note(text, "last-commit", "warning", error=type(error).__name__))
+            self.tell(LogEvent(text, "last-commit", "warning", error=type(error).__name__))
 
     def _last_commit(self) -> None:
         if self._member is not None:

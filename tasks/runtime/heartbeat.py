@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from samovar import __version__
 from samovar.changelog.formats import heartbeat as presence
-from samovar.changelog.formats.heartbeat import InputReport, Presence
+from samovar.changelog.formats.heartbeat import InputReport, MemberMetadata
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
-from samovar.tasks.runtime.metrics import Look, Observer
+from samovar.tasks.runtime.metrics import MetricsSampler, MetricsSnapshot
 from samovar.tasks.runtime.slot_claim import host_name
 
 TELL_EVERY_S = 2.0
@@ -56,14 +56,14 @@ class Ends:
         return max(taken_ago_s, 0.0)
 
 
-class Reporter:
+class HeartbeatReporter:
     """The thread. `latest` is what it told last, and may be read by any other one."""
 
     def __init__(
         self,
         log: Log,
         service: str,
-        observer: Observer,
+        observer: MetricsSampler,
         every_s: float = TELL_EVERY_S,
         address: str | None = None,
     ) -> None:
@@ -73,8 +73,8 @@ class Reporter:
         self._ends = Ends()
         self._wake, self._ending = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-        self.latest: Presence | None = None
-        self.look: Look | None = None
+        self.latest: MemberMetadata | None = None
+        self.look: MetricsSnapshot | None = None
         self.trouble: str | None = None  # why the last one could not be told
 
     def start(self) -> None:
@@ -114,19 +114,19 @@ class Reporter:
             self.latest, self.look = self._presence(look), look
             self.trouble = str(error)
 
-    def _look_at_ends(self, look: Look) -> None:
+    def _look_at_ends(self, look: MetricsSnapshot) -> None:
         places = {TopicPartition(each.topic, each.partition) for task in look.tasks for each in task.inputs}
         bounds = self._log.bounds(places)
         self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
 
-    def _presence(self, look: Look) -> Presence:
+    def _presence(self, look: MetricsSnapshot) -> MemberMetadata:
         now_ms, now_s = int(time.time() * 1000), time.monotonic()
         tasks = [
             replace(task, inputs=[self._with_lag(look, each, now_ms, now_s) for each in task.inputs])
             for task in look.tasks
         ]
         counts = {name: int(value) for name, value in asdict(look.counts).items()}
-        return Presence(
+        return MemberMetadata(
             look.slot,
             self._host,
             self._pid,
@@ -143,7 +143,7 @@ class Reporter:
             unread=look.unread,
         )
 
-    def _with_lag(self, look: Look, each: InputReport, now_ms: int, now_s: float) -> InputReport:
+    def _with_lag(self, look: MetricsSnapshot, each: InputReport, now_ms: int, now_s: float) -> InputReport:
         at = TopicPartition(each.topic, each.partition)
         taken_ms = look.taken_ms.get(at)
         ago_s = None if taken_ms is None else (now_ms - taken_ms) / 1000

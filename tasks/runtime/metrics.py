@@ -2,8 +2,9 @@
 
     the container's thread  --looks, once a second-->  Look  --taken by another thread-->  topic, /metrics
 
-`Observer` looks; it is called between two cycles, and is the only one who touches tasks. What would have to walk over
-all states is asked for only so often that it takes a hundredth of the time. `samovar.tasks.runtime.heartbeat` tells.
+`MetricsSampler` looks; it is called between two cycles, and is the only one who touches tasks. What would have to walk
+over all states is asked for only so often that it takes a hundredth of the time. `samovar.tasks.runtime.heartbeat`
+tells.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.restore import Restore
 from samovar.patterns.engine.matcher import States, Tallies
 from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.clock import Clock
-from samovar.tasks.model.plan import RuleText
+from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.model.results import Counts
-from samovar.tasks.rules.processor import Core
+from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.stream_task import Life, Task
+from samovar.tasks.runtime.stream_task import StreamTask, TaskState
 
 LOOK_EVERY_S = 1.0
 WALK_EVERY_S = 5.0
@@ -31,7 +32,7 @@ WALK_SHARE = 0.01  # of the time, at most, to count what only a walk over all st
 
 
 @dataclass(frozen=True)
-class Look:
+class MetricsSnapshot:
     """A container at one moment."""
 
     slot: int
@@ -67,7 +68,7 @@ class _Walked:
         return now_s - self.at_s >= max(WALK_EVERY_S, self.took_s / WALK_SHARE)
 
 
-class Observer:
+class MetricsSampler:
     """Looks at a container between its cycles. `latest` may be read by any thread."""
 
     def __init__(self, container: Container, clock: Clock) -> None:
@@ -81,7 +82,7 @@ class Observer:
         self._restores: dict[tuple[str, int], tuple[float, int]] = {}  # when first seen, and what was done then
         self._records: dict[Restore, int] = {}
         self._restored = 0
-        self.latest: Look | None = None
+        self.latest: MetricsSnapshot | None = None
 
     def __call__(self, *, now: bool = False) -> None:
         """Look, if it is time; on every change of tasks at once."""
@@ -99,16 +100,16 @@ class Observer:
             each.life.value for each in self._container.tasks.values()
         ]
 
-    def _look(self, now_s: float) -> Look:
+    def _look(self, now_s: float) -> MetricsSnapshot:
         container = self._container
         tasks = list(container.tasks.values())
-        running = [task for task in tasks if task.life is Life.RUNNING]
+        running = [task for task in tasks if task.life is TaskState.RUNNING]
         status = container.status()
         self._rules.take(running)
         if self._walked.is_due(now_s):
             self._walk(running)
         self._count_restored(tasks)
-        return Look(
+        return MetricsSnapshot(
             container.slot,
             self._clock.wall_ms(),
             tuple(self._report(task, now_s) for task in tasks),
@@ -124,10 +125,10 @@ class Observer:
             container.watch.unread,
         )
 
-    def _report(self, task: Task, now_s: float) -> TaskReport:
+    def _report(self, task: StreamTask, now_s: float) -> TaskReport:
         place = stage_of(task), task.partition
-        if task.life is not Life.RUNNING:
-            restore = self._restoring(place, task, now_s) if task.life is Life.RESTORING else None
+        if task.life is not TaskState.RUNNING:
+            restore = self._restoring(place, task, now_s) if task.life is TaskState.RESTORING else None
             return TaskReport(*place, task.life.value, restore=restore)
         self._restores.pop(place, None)
         intake = task.core.intake
@@ -146,19 +147,23 @@ class Observer:
             waiting=len(intake.buffer.pending),
         )
 
-    def _restoring(self, place: tuple[str, int], task: Task, now_s: float) -> RestoreReport:
+    def _restoring(self, place: tuple[str, int], task: StreamTask, now_s: float) -> RestoreReport:
         restore = task.restore
         done, todo = restore.next - restore.start, restore.end - restore.start
         since_s, before = self._restores.setdefault(place, (now_s, done))
         per_s = (done - before) / (now_s - since_s) if now_s > since_s and done > before else None
         return RestoreReport(done, todo, per_s)
 
-    def _count_restored(self, tasks: Iterable[Task]) -> None:
-        seen = {task.restore: task.restore.records for task in tasks if task.life in (Life.RESTORING, Life.RUNNING)}
+    def _count_restored(self, tasks: Iterable[StreamTask]) -> None:
+        seen = {
+            task.restore: task.restore.records
+            for task in tasks
+            if task.life in (TaskState.RESTORING, TaskState.RUNNING)
+        }
         self._restored += sum(records - self._records.get(restore, 0) for restore, records in seen.items())
         self._records = seen
 
-    def _walk(self, running: Iterable[Task]) -> None:
+    def _walk(self, running: Iterable[StreamTask]) -> None:
         began = time.monotonic()
         walked = _Walked(at_s=began)
         for task in running:
@@ -182,7 +187,7 @@ class RuleTotals:
         self._kept: dict[str, list[int]] = {}
         self._kept_seen: dict[tuple[int, str], tuple[int, int]] = {}
 
-    def take(self, running: Sequence[Task]) -> None:
+    def take(self, running: Sequence[StreamTask]) -> None:
         seen: dict[tuple[int, str], tuple[float, ...]] = {}
         for task in running:
             states = states_of(task)
@@ -196,9 +201,9 @@ class RuleTotals:
                     totals[at] += each - other
                 seen[place] = now
         self._seen = seen
-        self._take_kept([task.core for task in running if isinstance(task.core, Core)])
+        self._take_kept([task.core for task in running if isinstance(task.core, RuleProcessor)])
 
-    def _take_kept(self, cores: Iterable[Core]) -> None:
+    def _take_kept(self, cores: Iterable[RuleProcessor]) -> None:
         """Matches that raised no alert; rules that begin anew in a task count from 0 there."""
         seen: dict[tuple[int, str], tuple[int, int]] = {}
         for core in cores:
@@ -229,23 +234,23 @@ def _sums(told: Tallies) -> tuple[float, ...]:
 # ---------------------------------------------------------------- what a task shows
 
 
-def stage_of(task: Task) -> str:
+def stage_of(task: StreamTask) -> str:
     return str(getattr(task.plan, "stage", ""))
 
 
-def states_of(task: Task) -> States | None:
+def states_of(task: StreamTask) -> States | None:
     """The rules' states; None of a task that runs a program of the user's own."""
     residence = getattr(task.core, "residence", None)
     return None if residence is None else residence.states
 
 
-def at_work(running: Iterable[Task]) -> tuple[RuleAtWork, ...]:
+def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
     """The rules of a container, where any was published, or is in a storm."""
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
     for task in running:
         core = task.core
-        if not isinstance(core, Core):
+        if not isinstance(core, RuleProcessor):
             continue
         for rule in core.plan.rules:
             place = rule.id, rule.version, status_of(rule, core.watermark)
@@ -254,7 +259,7 @@ def at_work(running: Iterable[Task]) -> tuple[RuleAtWork, ...]:
     return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
 
 
-def status_of(rule: RuleText, watermark: int) -> str:
+def status_of(rule: PublishedRule, watermark: int) -> str:
     if rule.quarantined is not None:
         return "quarantined"
     if rule.drains:
@@ -264,12 +269,12 @@ def status_of(rule: RuleText, watermark: int) -> str:
     return "cold" if rule.alerts_from_ms is not None and watermark < rule.alerts_from_ms else "live"
 
 
-def change_of(task: Task) -> int:
+def change_of(task: StreamTask) -> int:
     book = task.core.plan.book
     return 0 if book is None else book.change
 
 
-def holder_of(intake: Intake) -> tuple[str, int] | None:
+def holder_of(intake: StreamSource) -> tuple[str, int] | None:
     """The stream and partition that event time waits for: the one that is furthest behind."""
     buffer = intake.buffer
     streams = {source.number: stream for stream, source in intake.sources.items()}
@@ -285,7 +290,7 @@ def holder_of(intake: Intake) -> tuple[str, int] | None:
     return streams[stream], partition
 
 
-def _taken(task: Task) -> Iterable[tuple[TopicPartition, int]]:
+def _taken(task: StreamTask) -> Iterable[tuple[TopicPartition, int]]:
     for source in task.core.intake.sources.values():
         if source.taken_ms is not None:
             yield TopicPartition(source.spec.topic, task.partition), source.taken_ms

@@ -9,7 +9,7 @@ from samovar.patterns.engine.matcher import RuleFailure
 from samovar.tasks.model.plan import Plan
 
 
-class Renewal(Protocol):
+class RuleSource(Protocol):
     """Makes plans beside the container's loop, which only asks whether there are newer ones."""
 
     @property

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from samovar import __version__
 from samovar.changelog.formats import heartbeat as presence
-from samovar.changelog.formats.heartbeat import Heartbeat, Presence, heartbeats
+from samovar.changelog.formats.heartbeat import Heartbeat, MemberMetadata, heartbeats
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.tasks.model.clock import SYSTEM_CLOCK, Clock
@@ -70,8 +70,8 @@ class SlotClaim:
             with suppress(Refused, LogUnavailable, Fenced):
                 presence.leave(self._log, self._service, self._slot)
 
-    def _claim(self) -> Presence:
-        return Presence(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
+    def _claim(self) -> MemberMetadata:
+        return MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
 
     def _wait_for_others(self) -> int | None:
         """Until none tells of itself any more; from which offset on others may have told something since. None where it

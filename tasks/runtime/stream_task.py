@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from samovar.changelog.cursors import Part
+from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats.record import (
     FOLLOWING,
     FORMATS,
     INDEXED,
     POSITION,
     ROW,
-    Following,
+    ChangelogCheckpoint,
     Position,
     deadline_rows,
     pack_following,
@@ -35,13 +35,13 @@ from samovar.changelog.formats.record import (
     unpack_position,
 )
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
-from samovar.changelog.restore.restore import Changelog, Restore, following_of, next_step
+from samovar.changelog.restore.restore import ChangelogPartition, Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.failpoints import passing
 from samovar.patterns.engine.matcher import NEVER, RuleFailure, StepBudget
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state import snapshots
-from samovar.state.rocks import Memory
+from samovar.state.rocks import RocksMemory
 from samovar.state.store import Change
 from samovar.state.task_storage import DiskStorage, LocalStore, TaskStorage
 from samovar.tasks.input.source import numbered
@@ -54,16 +54,16 @@ from samovar.tasks.input.startup_checks import (
     rows_of_gone_rules,
 )
 from samovar.tasks.model.clock import Clock
-from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settled
-from samovar.tasks.processors import Heart, heart_of
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, SettledRecords
+from samovar.tasks.processors import Processor, heart_of
 from samovar.tasks.replay.rebuild import entries_of
 from samovar.tasks.replay.repair import plan_of_position
 from samovar.tasks.rules.backfill import warm_offsets, warm_rows
-from samovar.tasks.rules.crash_marks import Mark
+from samovar.tasks.rules.crash_marks import CrashMarks
 from samovar.tasks.rules.migration import (
-    Switch,
+    RuleMigration,
     book_of,
     book_row,
     is_due,
@@ -72,7 +72,7 @@ from samovar.tasks.rules.migration import (
     switch_rows,
     switched,
 )
-from samovar.tasks.rules.processor import Core
+from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.rate_limiter import limits_in, limits_row
 
 LIVE_BUDGET = StepBudget()
@@ -86,7 +86,7 @@ class RulesBehind(Exception):
         self.change = change
 
 
-class Life(Enum):
+class TaskState(Enum):
     """Where a task is in its life, and where it may go."""
 
     CREATED = "created"
@@ -94,27 +94,27 @@ class Life(Enum):
     RUNNING = "running"
     CLOSED = "closed"
 
-    def may_become(self, other: Life) -> bool:
+    def may_become(self, other: TaskState) -> bool:
         return other in _MOVES[self]
 
 
 _MOVES = {
-    Life.CREATED: {Life.RESTORING, Life.CLOSED},
-    Life.RESTORING: {Life.RUNNING, Life.CLOSED},
-    Life.RUNNING: {Life.CLOSED},
-    Life.CLOSED: set(),
+    TaskState.CREATED: {TaskState.RESTORING, TaskState.CLOSED},
+    TaskState.RESTORING: {TaskState.RUNNING, TaskState.CLOSED},
+    TaskState.RUNNING: {TaskState.CLOSED},
+    TaskState.CLOSED: set(),
 }
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class TaskConfig:
     """How a task keeps its state: where, what is shared, and how many snapshots stay.
 
     Restores and snapshots work in threads of their own unless `has_threads` is off: then one container is one thread.
     """
 
     folder: Path
-    memory: Memory
+    memory: RocksMemory
     group: str
     delivery: Delivery
     delete_retention_ms: int
@@ -129,7 +129,7 @@ class Upkeep:
         return DiskStorage(folder, self.memory, in_thread=self.has_threads)
 
 
-class Task:
+class StreamTask:
     """The source of truth for one partition's state while this process owns it."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Task:
         plan: Plan,
         partition: int,
         log: Log,
-        upkeep: Upkeep,
+        upkeep: TaskConfig,
         clock: Clock,
         shared: Collection[str] = (),
     ) -> None:
@@ -148,17 +148,17 @@ class Task:
         self.log = log
         self.upkeep = upkeep
         self.clock = clock
-        self.life = Life.CREATED
+        self.life = TaskState.CREATED
         self.folder = task_folder(upkeep.folder, partition, plan.stage)
         self.notes: list[str] = []  # what a person should know: wipes, skipped snapshots, dropped states
         self._committed: Mapping[TopicPartition, int | None] = {}
         self._storage = upkeep.storage_in(self.folder)
         self._store: LocalStore | None = None
-        self._core: Heart | None = None
+        self._core: Processor | None = None
         self._counts = Counts()  # while there is none
         self._restore: Restore | None = None
         self._dropped: list[Change] = []
-        self._following: Following | None = None
+        self._following: ChangelogCheckpoint | None = None
         self._snapshot_at_ms = clock.steady_ms()
         self.failure: RuleFailure | None = None  # for which a rule is to be taken out
         self._ended_by: RuleFailure | None = None  # the process, while the rule was not at work yet
@@ -166,9 +166,9 @@ class Task:
         self.is_abandoned = False  # its inputs are to be read again from its position on
         self.piece_rows: int | None = None  # records that are taken at once, where whole batches find too much
         self._takes_all = False  # the next step may find as much as it likes: it cannot be cut
-        self._mark = Mark(self.folder)
+        self._mark = CrashMarks(self.folder)
 
-    def _become(self, life: Life) -> None:
+    def _become(self, life: TaskState) -> None:
         assert self.life.may_become(life), (self.life, life)
         self.life = life
 
@@ -178,7 +178,7 @@ class Task:
         return name_of(self.plan.stage, self.partition)
 
     @property
-    def core(self) -> Heart:
+    def core(self) -> Processor:
         assert self._core is not None, self.life
         return self._core
 
@@ -204,10 +204,10 @@ class Task:
         Raises StoreHeld, and may be called again, where another process has the store.
         """
         self._store = self._storage.open()
-        self._become(Life.RESTORING)
+        self._become(TaskState.RESTORING)
         self._committed = self.log.committed(self.upkeep.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
-        self.changelog = Changelog.look(self.log, at, self.upkeep.delete_retention_ms, self.plan.service)
+        self.changelog = ChangelogPartition.look(self.log, at, self.upkeep.delete_retention_ms, self.plan.service)
         data = self._store.get(POSITION)
         refuse_others(None if data is None else unpack_position(data), self.plan.service, f"the state in {self.folder}")
         start = self._start()
@@ -244,7 +244,7 @@ class Task:
 
     def _usable(self, snapshot: snapshots.Snapshot) -> bool:
         known = snapshot.manifest.changelog
-        following = Following(
+        following = ChangelogCheckpoint(
             known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
         )
         try:
@@ -261,7 +261,7 @@ class Task:
 
     def restore_some(self, timeout_s: float) -> bool:
         """Restore a little more. True when the task is running."""
-        if self.life is Life.RUNNING:
+        if self.life is TaskState.RUNNING:
             return True
         if self._core is None:
             if not self.restore.advance(timeout_s):
@@ -272,7 +272,7 @@ class Task:
         if self.core.waits_for_index:
             self.core.index_some()
             return False
-        self._become(Life.RUNNING)
+        self._become(TaskState.RUNNING)
         return True
 
     def _start_processing(self) -> None:
@@ -312,13 +312,13 @@ class Task:
         self._limit()
 
     def _count_on(self, counts: Counts) -> None:
-        if isinstance(self.core, Core):
+        if isinstance(self.core, RuleProcessor):
             self.core.count_on(counts)
         else:
             self.core.counts = counts
 
     def _limit(self) -> None:
-        if isinstance(self.core, Core):
+        if isinstance(self.core, RuleProcessor):
             budget = replace(self.upkeep.budget, mark=self._mark.path)
             self.core.residence.limit(replace(budget, step_bytes=NEVER) if self._takes_all else budget)
 
@@ -335,7 +335,7 @@ class Task:
             raise RulesBehind(facts["book"], self.name)
         return plan_of_facts(self.plan, facts, position.inputs)
 
-    def _core_of(self, plan: Plan, position: Position | None) -> Heart:
+    def _core_of(self, plan: Plan, position: Position | None) -> Processor:
         """The rules of a plan, from a position on."""
         specs = numbered(position, plan.inputs)
         topics = self.log.topics([*(spec.topic for spec in specs), plan.topics.journal])
@@ -391,14 +391,14 @@ class Task:
     @property
     def switch_due(self) -> bool:
         """Whether a change of rules is to come in, between two batches."""
-        if self.plan.book is None or self.life is not Life.RUNNING:
+        if self.plan.book is None or self.life is not TaskState.RUNNING:
             return False
         return is_due(self.core.plan, self.plan, _known(self.core.watermark))
 
     def begin_switch(self) -> Outcome:
         """The last of the rules before a change: what it commits is what those after it begin from."""
         assert not self.dirty, self.name
-        assert isinstance(self.core, Core), self.name
+        assert isinstance(self.core, RuleProcessor), self.name
         switch, warm = self._backfill(switched(self.core.plan, self.plan, _known(self.core.watermark)))
         rows = switch_rows(self.store, switch.plan, switch.moves)
         self.core.turn(switch, self._nexts_after(switch.plan))
@@ -408,12 +408,12 @@ class Task:
             outcome.changes.extend(deadline_rows([*rows, *warm]))
         return outcome
 
-    def _backfill(self, switch: Switch) -> tuple[Switch, list[Change]]:
+    def _backfill(self, switch: RuleMigration) -> tuple[RuleMigration, list[Change]]:
         """The change, and the rows of its rules' history. A rule that goes over the budget comes in quarantined."""
         failure, self._ended_by = self._ended_by, None
         if failure is not None:
             switch = self._without(switch, failure)
-        assert isinstance(self.core, Core), self.name
+        assert isinstance(self.core, RuleProcessor), self.name
         while switch.warm:
             since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
             switch = replace(switch, warm_from=since)
@@ -431,7 +431,7 @@ class Task:
         found, self._backfill_failures = self._backfill_failures, []
         return found
 
-    def _without(self, switch: Switch, failure: RuleFailure) -> Switch:
+    def _without(self, switch: RuleMigration, failure: RuleFailure) -> RuleMigration:
         """The change with the rule in quarantine whose history cannot be folded."""
         if failure.rule not in switch.warm:
             return switch
@@ -463,7 +463,7 @@ class Task:
             for spec in plan.inputs
         }
 
-    def _tell_switch(self, switch: Switch, rows: Sequence[Change]) -> None:
+    def _tell_switch(self, switch: RuleMigration, rows: Sequence[Change]) -> None:
         assert switch.plan.book is not None
         gone = {row_parts(row)[1] for row, value in rows if value is None and row[:1] == ROW} - switch.moves.keys()
         more = f", states of {', '.join(sorted(gone))} are dropped" if gone else ""
@@ -471,7 +471,7 @@ class Task:
         drains = [rule.name for rule in switch.plan.rules if rule.drains]
         more += f", {', '.join(drains)} drains" if drains else ""
         text = f"{self.name}: rules of change {switch.plan.book.change} from here on{more}"
-        self.notes.append(Note(text, "rules", partition=self.partition, change=switch.plan.book.change))
+        self.notes.append(LogEvent(text, "rules", partition=self.partition, change=switch.plan.book.change))
 
     # ------------------------------------------------------------ a step that was abandoned
 
@@ -493,7 +493,7 @@ class Task:
 
     def begin_quarantine(self) -> Outcome | None:
         """What takes the rule out that failed, at the position before the batch; None where it is not at work."""
-        assert isinstance(self.core, Core), self.name
+        assert isinstance(self.core, RuleProcessor), self.name
         failure, self.failure = self.failure, None
         switch = None if failure is None else quarantine(self.core.plan, failure)
         if switch is None or failure is None:
@@ -509,7 +509,7 @@ class Task:
     def _tell_quarantine(self, failure: RuleFailure) -> None:
         text = f"{self.name}: rule {failure.rule} is in quarantine: {failure.reason}; its states are dropped"
         facts = {"rule": failure.rule, "version": failure.version, "reason": failure.reason}
-        self.notes.append(Note(text, "rule-quarantined", "error", partition=self.partition, **facts))
+        self.notes.append(LogEvent(text, "rule-quarantined", "error", partition=self.partition, **facts))
 
     def pieces(self, records: Records) -> Iterator[Records]:
         """Records as many at a time as may be taken."""
@@ -520,10 +520,10 @@ class Task:
         while first < len(records) and self.piece_rows is not None:
             end = min(first + self.piece_rows, len(records))
             next_ = records.next if end == len(records) else int(records.offsets[end])
-            yield Part(records, first, end, next_)
+            yield RecordSlice(records, first, end, next_)
             first = end
         if first < len(records):
-            yield Part(records, first, len(records), records.next)
+            yield RecordSlice(records, first, len(records), records.next)
 
     def _take_more(self) -> None:
         """A commit went well: more may be taken at once again."""
@@ -541,14 +541,14 @@ class Task:
         sources = self.core.intake.sources.values()
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
 
-    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+    def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take records; of a shared input, those that were taken before are passed over. The offsets of those that were
         put aside, but for settled ones.
         """
         done = self.core.intake.by_topic[records.topic].next
         rows = int(np.searchsorted(records.offsets, done)) if records.topic in self.shared else 0
         if rows:
-            records = Part(records, rows, len(records), records.next)
+            records = RecordSlice(records, rows, len(records), records.next)
         return self.core.feed(records, settled) if records.next > done else frozenset()
 
     def tick(self, ended: Mapping[TopicPartition, int | None]) -> None:
@@ -563,11 +563,11 @@ class Task:
 
     @property
     def indexing(self) -> bool:
-        return self.life is Life.RUNNING and self.core.indexing
+        return self.life is TaskState.RUNNING and self.core.indexing
 
     @property
     def dirty(self) -> bool:
-        return self.life is Life.RUNNING and (self.core.dirty or bool(self._dropped))
+        return self.life is TaskState.RUNNING and (self.core.dirty or bool(self._dropped))
 
     def outcome(self) -> Outcome:
         dropped, self._dropped = self._dropped, []
@@ -576,7 +576,7 @@ class Task:
     def committed(self, outcome: Outcome, last_offset: int) -> None:
         """The log has it: now the store, rows and position in one batch (P4)."""
         topic, at = self.changelog.topic, self.changelog.at
-        self._following = Following(
+        self._following = ChangelogCheckpoint(
             at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, self.clock.wall_ms()
         )
         passing("write.before")
@@ -584,7 +584,7 @@ class Task:
         passing("write.after")
         self.core.committed(outcome)
         self._take_more()
-        is_marked = isinstance(self.core, Core) and self.core.residence.states.take_marked()
+        is_marked = isinstance(self.core, RuleProcessor) and self.core.residence.states.take_marked()
         if is_marked or self._mark.path.exists():
             self._mark.clear()
 
@@ -602,9 +602,9 @@ class Task:
         if self._following is not None:
             self._storage.take_snapshot(self._manifest(self._following), keep=self.upkeep.snapshot_keep)
 
-    def _manifest(self, following: Following) -> snapshots.Manifest:
+    def _manifest(self, following: ChangelogCheckpoint) -> snapshots.SnapshotManifest:
         position = self.core.position()
-        changelog = snapshots.Changelog(
+        changelog = snapshots.ChangelogPosition(
             following.topic,
             following.topic_id,
             following.partition,
@@ -614,15 +614,17 @@ class Task:
         )
         inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
         formats, now_ms = FORMATS, self.clock.wall_ms()
-        return snapshots.Manifest(changelog, inputs, position.watermark, position.journal, formats, None, now_ms)
+        return snapshots.SnapshotManifest(
+            changelog, inputs, position.watermark, position.journal, formats, None, now_ms
+        )
 
     # ------------------------------------------------------------ the end
 
     def close(self) -> None:
         """Let go of everything; what is not committed is forgotten, and the store's lock is free."""
-        if self.life is Life.CLOSED:
+        if self.life is TaskState.CLOSED:
             return
-        self._become(Life.CLOSED)
+        self._become(TaskState.CLOSED)
         try:
             said = None if self._core is None else self._core.close()
             if said is not None:

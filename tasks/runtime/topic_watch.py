@@ -13,7 +13,7 @@ from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Log, Topic, TopicPartition
 from samovar.common.errors import Refused
 from samovar.tasks.model.clock import Clock
-from samovar.tasks.model.log_events import Note
+from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import Plan
 
 LOOK_EVERY_MS = 5_000
@@ -71,7 +71,7 @@ class TopicWatch:
             beyond = [TopicPartition(topic.name, number) for number in range(own.partitions, topic.partitions)]
             unread[spec.stream] = sum(end - begin for begin, end in self._log.bounds(beyond).values())
             if spec.stream not in self.unread:
-                self._tell(Note(_grown(topic, own.partitions), "input-grown", "warning", topic=topic.name))
+                self._tell(LogEvent(_grown(topic, own.partitions), "input-grown", "warning", topic=topic.name))
         self.unread = unread
 
 

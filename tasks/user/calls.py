@@ -22,7 +22,7 @@ from samovar.state.errors import StoreError
 from samovar.state.stack import Stack
 from samovar.state.store import Store
 from samovar.state.ttl import UnknownRowVersionError
-from samovar.tasks.input.user_source import Given
+from samovar.tasks.input.user_source import UserEvent
 from samovar.tasks.model.user_spec import TaskSpec
 from samovar.tasks.model.user_task import ClosableTask, Event, InitableTask, Task, TimerTask, WindowableTask
 from samovar.tasks.user.context import Phase, TaskContext
@@ -40,14 +40,14 @@ OURS = Path(__file__).resolve().parent.parent  # frames in here are not the user
 class Failure:
     """A call that raised. Without an event it was a timer's or a window's, and `record` says which."""
 
-    fault: Fault
+    fault: UserFault
     record: Pair
     event: Event | None = None
     headers: Headers = ()  # that a letter keeps of its record
 
 
 @dataclass
-class Done:
+class UserOutput:
     """What the user's code did since the last commit, beside its stores."""
 
     emitted: dict[str, list[Pair]] = field(default_factory=dict)  # by topic
@@ -63,7 +63,7 @@ class Calls:
         self.partition = partition
         self.stack = Stack(store, cache_bytes)
         self.timers = Timers(self.stack.rows(OWN), self.stack.index(OWN))
-        self.done = Done()
+        self.done = UserOutput()
         self.has_emitted: Callable[[Phase, int], bool] = lambda _phase, _now: False  # before a rewind
         self._object = _made(spec)
         # Asked once: whether an object has a protocol's methods is slow to find out.
@@ -92,7 +92,7 @@ class Calls:
 
     # ------------------------------------------------------------ in order of event time
 
-    def run(self, given: Iterable[Given], watermark: int) -> None:
+    def run(self, given: Iterable[UserEvent], watermark: int) -> None:
         """Take events in order; then let event time pass."""
         for each in given:
             self._pass_to(each.event.time)
@@ -127,7 +127,7 @@ class Calls:
 
     # ------------------------------------------------------------ calls
 
-    def _process(self, given: Given) -> None:
+    def _process(self, given: UserEvent) -> None:
         event = given.event
         fault = self._call(Phase.PROCESS, event.time, lambda: self._object.process(event, self._context))
         if fault is not None:
@@ -151,11 +151,11 @@ class Calls:
         if fault is not None:
             self._failed_alone(fault, {"window": end})
 
-    def _failed_alone(self, fault: Fault, what: dict[str, Any]) -> None:
+    def _failed_alone(self, fault: UserFault, what: dict[str, Any]) -> None:
         told = json_bytes({"task": self.spec.name, "partition": self.partition, **what})
         self.done.failures.append(Failure(fault, (self.spec.name.encode(), told)))
 
-    def _call(self, phase: Phase, now: int, call: Callable[[], None]) -> Fault | None:
+    def _call(self, phase: Phase, now: int, call: Callable[[], None]) -> UserFault | None:
         """All that the call does is kept, or nothing."""
         self._context.enter(phase, now)
         try:
@@ -203,14 +203,14 @@ def _refused(spec: TaskSpec, method: str, error: Exception) -> Refused:
 
 
 @dataclass(frozen=True)
-class Fault:
+class UserFault:
     """`message` is one line; `trace` begins where the user's code was called."""
 
     message: str
     trace: str
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> UserFault:
     frames = traceback.extract_tb(error.__traceback__)
     first = next((place for place, frame in enumerate(frames) if not _is_ours(frame)), len(frames))
     theirs = [frame for frame in frames[first:] if not _is_ours(frame)]
@@ -220,7 +220,7 @@ def fault_of(error: BaseException) -> Fault:
         last = theirs[-1]
         where = f" ({Path(last.filename).name}:{last.lineno} in {last.name})"
     trace = "".join(traceback.format_list(frames[first:])) + said
-    return Fault(said[:MOST_CHARACTERS] + where, trace[-MOST_CHARACTERS:])
+    return UserFault(said[:MOST_CHARACTERS] + where, trace[-MOST_CHARACTERS:])
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:

@@ -10,23 +10,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from samovar.changelog.formats.dead_letters import Origin, failure
-from samovar.changelog.formats.journal import Entry, pack_entry
+from samovar.changelog.formats.dead_letters import SourceCoordinates, failure
+from samovar.changelog.formats.journal import JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Headers, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.engine.order import NO_TIME, Ordered, due_at
+from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at
 from samovar.state.stack import INDEX, reindexed
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import checked_streams
-from samovar.tasks.input.source import Fed, count_misplaced
-from samovar.tasks.input.user_source import WholeIntake, WholeReceiver
+from samovar.tasks.input.source import DecodedBatch, count_misplaced
+from samovar.tasks.input.user_source import UserRepartitionSource, UserStreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Letters, Outcome, Settled, added
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords, added
 from samovar.tasks.model.user_spec import TaskSpec
-from samovar.tasks.rules.replay_dedup import Skips
-from samovar.tasks.user.calls import Calls, Done, Failure
+from samovar.tasks.rules.replay_dedup import ReplayDedupFilter
+from samovar.tasks.user.calls import Calls, Failure, UserOutput
 from samovar.tasks.user.context import Phase
 from samovar.tasks.user.timers import reindexed_timers
 
@@ -34,7 +34,7 @@ TASK_FAILED = "TASK_FAILED"
 FITS = INDEX  # the key of a local row: the position that the local indexes fit
 
 
-class UserHeart:
+class UserTaskProcessor:
     """One task of the user's at work on its inputs, from a position on."""
 
     def __init__(
@@ -45,7 +45,7 @@ class UserHeart:
         self.spec = plan.task
         self.partition = partition
         self.is_receiving = any(spec.is_forwarded for spec in inputs)
-        self.intake = (WholeReceiver if self.is_receiving else WholeIntake)(
+        self.intake = (UserRepartitionSource if self.is_receiving else UserStreamSource)(
             inputs, plan.fields, partition, plan.tunables
         )
         if position is not None:
@@ -53,14 +53,14 @@ class UserHeart:
         self.intake.check_places(checked_streams(plan), position)
         _fit_indexes(store, self.spec, plan.tunables.rebuilt_rows)
         self.calls = Calls(self.spec, partition, store, plan.tunables.cache_bytes)
-        self._skips = Skips.of(store)
+        self._skips = ReplayDedupFilter.of(store)
         if self._skips.topics:
             self.calls.has_emitted = self._has_emitted
         self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
         self.alerts: list[Pair] = []  # rules have them
         self._since = Counts()
-        self._dead, self._late = Letters(), Letters()
+        self._dead, self._late = LetterBuffer(), LetterBuffer()
         self._dirty = False
         self.calls.begin(self.watermark)
 
@@ -75,7 +75,7 @@ class UserHeart:
 
     # ------------------------------------------------------------ what happens
 
-    def feed(self, records: Records, settled: Settled = NOTHING_SETTLED) -> frozenset[int]:
+    def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input. What its stores hold stays, also where it was away for a while."""
         aside: frozenset[int] = frozenset()
         for piece, _ in self.intake.pieces(records):
@@ -98,7 +98,7 @@ class UserHeart:
         self._run(self.intake.advance(now_ms))
         return True
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
         self._run(self.intake.apply(entry))
 
@@ -108,7 +108,7 @@ class UserHeart:
         self.intake.note_rules({"rules": [], "task": facts})
         self._dirty = True
 
-    def _run(self, ordered: Ordered) -> None:
+    def _run(self, ordered: OrderedEvents) -> None:
         self._dirty = True
         self.calls.run(self.intake.events(ordered.released), ordered.watermark)
 
@@ -121,7 +121,7 @@ class UserHeart:
 
     # ------------------------------------------------------------ what is put aside
 
-    def _put_aside(self, records: Records, fed: Fed) -> None:
+    def _put_aside(self, records: Records, fed: DecodedBatch) -> None:
         for late in fed.late:
             where, offset, pair = self.intake.letter(records, late.row)
             redriven = carried(records.headers(late.row))
@@ -139,7 +139,7 @@ class UserHeart:
         message, trace, event = failed.fault.message, failed.fault.trace, failed.event
         headers: Headers = failure(TASK_FAILED, message, trace)
         if event is not None:
-            where = Origin.of(event.topic, event.partition, event.stream)
+            where = SourceCoordinates.of(event.topic, event.partition, event.stream)
             headers = where.dead(event.offset, TASK_FAILED, message, trace)
         self._dead.put(failed.record, (*headers, self._name, *failed.headers))
 
@@ -159,7 +159,7 @@ class UserHeart:
         """All since the last one. `more` are further rows to log."""
         if self.watermark > NO_TIME:
             self.calls.stack.expire(self.watermark)
-        done, self.calls.done = self.calls.done, Done()
+        done, self.calls.done = self.calls.done, UserOutput()
         for failed in done.failures:
             self._put_failure_aside(failed)
         position = self.position()
@@ -170,11 +170,11 @@ class UserHeart:
         appends = self._appends(rows, done)
         offsets = {TopicPartition(each.topic, self.partition): each.next for each in position.inputs.values()}
         counts = self._counted(done, rows)
-        self._since, self._dead, self._late, self.intake.entries = Counts(), Letters(), Letters(), []
+        self._since, self._dead, self._late, self.intake.entries = Counts(), LetterBuffer(), LetterBuffer(), []
         self._dirty = False
         return Outcome(appends, offsets, [*rows, *index, (FITS, _fit(packed))], position, counts)
 
-    def _appends(self, rows: Sequence[Change], done: Done) -> list[Append]:
+    def _appends(self, rows: Sequence[Change], done: UserOutput) -> list[Append]:
         topics, partition = self.plan.topics, self.partition
         appends = [Append(topics.changelog, rows, partition)]
         among = {emit.topic: emit.among for emit in self.spec.emits.values()}
@@ -188,7 +188,7 @@ class UserHeart:
                 appends.append(Append(topic, letters.pairs, None, letters.headers))
         return appends
 
-    def _counted(self, done: Done, rows: Sequence[Change]) -> Counts:
+    def _counted(self, done: UserOutput, rows: Sequence[Change]) -> Counts:
         since = self._since
         since.commits, since.rows = 1, len(rows)
         since.emitted = sum(map(len, done.emitted.values()))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from samovar.patterns.engine.matcher import NEVER
-from samovar.state.prefixed import Prefixed, after
+from samovar.state.prefixed import PrefixedStore, after
 from samovar.state.stack import INDEX, ROWS, namespace
 from samovar.state.store import Change, Readable, Store
 from samovar.tasks.rules.timer_index import SIGN, time_bytes
@@ -87,7 +87,7 @@ def overdue_timers(base: Readable, watermark: int) -> Iterator[tuple[str, int]]:
 
 def reindexed_timers(base: Store, rows_at_once: int) -> None:
     """Make the index of timers fit their rows, at once and in the base: it is local, and no commit waits for it."""
-    rows, index = Prefixed(base, namespace(ROWS, OWN)), Prefixed(base, namespace(INDEX, OWN))
+    rows, index = PrefixedStore(base, namespace(ROWS, OWN)), PrefixedStore(base, namespace(INDEX, OWN))
     _write(index, rows_at_once, ((row, None) for row, _ in index.range()))
     _write(index, rows_at_once, ((TIMER + time + row[1:], b"") for row, time in rows.range(TIMER, after(TIMER))))
 

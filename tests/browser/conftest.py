@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, ViewportSize, expect, sync_playwright
 
 from samovar.service.config.loading import load_service
-from samovar.service.views.store import Manifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 from tests.browser.chromium import ADVICE, FLAGS, find_chromium
 from tests.browser.waiting import wait_for
 
@@ -156,7 +156,7 @@ def publish_view(folder: Path, rows: dict[str, list[Any]]) -> None:
         pq.write_table(pa.table(rows), part / "part-0.parquet")
         kinds = {"card": "string", "purchases": "bigint", "paid": "double"}
         made_ms, count = 1_790_000_000_000 + version, len(rows["card"])
-        store.publish(Manifest("spent", version, "d", made_ms, "full", count, {}, {}, kinds), 3)
+        store.publish(ViewManifest("spent", version, "d", made_ms, "full", count, {}, {}, kinds), 3)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 from samovar.changelog.formats.record import FOLLOWING, POSITION, Position, pack_position
 from samovar.changelog.log import Append, Pair, TopicPartition, TopicSpec
 from samovar.changelog.restore.point_in_time import commit_before, image_at, is_exact, last_position
-from samovar.changelog.restore.restore import Changelog
+from samovar.changelog.restore.restore import ChangelogPartition
 from samovar.common.tunables import Tunables
 from samovar.tasks.model.clock import SetClock
 from tests.simulation.broker import Broker
@@ -25,7 +25,7 @@ RECORDS: list[Pair] = [(b"ra", b"1"), (b"rb", b"1"), position(1), (b"ra", b"2"),
 RECORDS += [(b"r%d" % number, b"1") for number in range(39)] + [position(3), (b"rz", b"1"), (b"ra", None)]
 
 
-def changelog() -> tuple[MemoryLog, Changelog, SetClock]:
+def changelog() -> tuple[MemoryLog, ChangelogPartition, SetClock]:
     """One record a second."""
     clock = SetClock()
     log = MemoryLog(Broker(clock), Tunables(look_back_records=2, replay_records=3))
@@ -33,7 +33,7 @@ def changelog() -> tuple[MemoryLog, Changelog, SetClock]:
     for pair in RECORDS:
         log.append([Append("c", [pair], 0)])
         clock.pass_ms(1_000)
-    return log, Changelog.look(log, AT, 1_000), clock
+    return log, ChangelogPartition.look(log, AT, 1_000), clock
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_newest_position() -> None:
     assert newest is not None
     assert newest.journal == 3
     log.create([TopicSpec("empty", 1)])
-    assert last_position(log, Changelog.look(log, TopicPartition("empty", 0), 1_000)) is None
+    assert last_position(log, ChangelogPartition.look(log, TopicPartition("empty", 0), 1_000)) is None
 
 
 def test_an_image_has_the_rows_up_to_an_offset() -> None:

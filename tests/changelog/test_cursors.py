@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.changelog.cursors import POLL_S, STUCK_S, Cursor, in_pieces, read_all
+from samovar.changelog.cursors import POLL_S, STUCK_S, PartitionCursor, in_pieces, read_all
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
@@ -29,7 +29,7 @@ def offsets(records: Records | None) -> list[int]:
 
 @pytest.mark.parametrize("end", [None, 3, 4, 10])
 def test_it_gives_all_before_an_offset_and_goes_on_from_there(end: int | None) -> None:
-    cursor = Cursor(log_of(10), AT, 0, end)
+    cursor = PartitionCursor(log_of(10), AT, 0, end)
     first = cursor.take(3)
     assert first is not None
     assert (offsets(first), first.next, cursor.next) == ([0, 1, 2], 3, 3)
@@ -45,21 +45,21 @@ def test_it_gives_all_before_an_offset_and_goes_on_from_there(end: int | None) -
 
 
 def test_nothing_is_given_before_where_it_stands() -> None:
-    cursor = Cursor(log_of(10), AT, 5)
+    cursor = PartitionCursor(log_of(10), AT, 5)
     assert (cursor.take(5), cursor.take(2), cursor.next) == (None, None, 5)
     assert offsets(cursor.take(6)) == [5]
     cursor.close()
 
 
 def test_what_is_cut_off_is_kept_in_order() -> None:
-    cursor = Cursor(log_of(10, at_once=10), AT, 0)
+    cursor = PartitionCursor(log_of(10, at_once=10), AT, 0)
     found = [offsets(cursor.take(until)) for until in (1, 2, 2, 7, 10)]
     assert found == [[0], [1], [], [2, 3, 4, 5, 6], [7, 8, 9]]
     cursor.close()
 
 
 def test_a_replay_that_gets_no_record_fails_after_so_many_polls() -> None:
-    cursor = Cursor(log_of(2), AT, 0)
+    cursor = PartitionCursor(log_of(2), AT, 0)
     assert offsets(cursor.take(5)) == [0, 1]
     polls = []
     poll = cursor._reader.poll
@@ -92,7 +92,7 @@ def test_a_gap_up_to_the_offset_gives_nothing() -> None:
     seat = cluster.seat()
     seat.member.transact(out(b"1", b"2"), {IN: 1})  # 0 1, marker 2
     seat.member.transact(out(b"3"), {IN: 2})  # 3, marker 4
-    cursor = Cursor(cluster.log, OUT, 2)
+    cursor = PartitionCursor(cluster.log, OUT, 2)
     assert (cursor.take(3), cursor.next) == (None, 3)
     assert offsets(cursor.take(5)) == [3]
     cursor.close()

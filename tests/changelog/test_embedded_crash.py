@@ -14,7 +14,7 @@ import pytest
 
 from samovar.changelog.embedded.locks import folder_of, take
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.log import Append, Delivery, Joining, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Delivery, GroupConfig, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from tests.contracts.log_driving import Seat, drive, read_to_end, seated, until, values
 
@@ -150,7 +150,7 @@ def test_a_revoked_partition_is_held_until_its_owner_has_let_go(log: EmbeddedLog
 
     owned: list[TopicPartition] = []
     member = log.join(
-        Joining("g", 0, ["in"], Delivery.EXACTLY_ONCE, owned.extend, on_revoked, lambda _: pytest.fail("lost"))
+        GroupConfig("g", 0, ["in"], Delivery.EXACTLY_ONCE, owned.extend, on_revoked, lambda _: pytest.fail("lost"))
     )
     until(lambda: len(owned) == 4, lambda: member.poll(10, 0.01))
     other = Seat(log, "g", ["in"], slot=1)

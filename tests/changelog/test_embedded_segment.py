@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.changelog.batches import Packed, joined, kept, rows_between
+from samovar.changelog.batches import RecordBlock, joined, kept, rows_between
 from samovar.changelog.embedded.segment import (
     DamagedSegmentError,
-    Standing,
+    SegmentInfo,
     columns,
     pack,
     repack,
@@ -23,13 +23,13 @@ PAIRS = st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.bin
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=2).map(tuple)
 
 
-def packed(pairs: list[Pair], headers: list[Headers] | None = None, first: int = 7, time: int = 50) -> Packed:
+def packed(pairs: list[Pair], headers: list[Headers] | None = None, first: int = 7, time: int = 50) -> RecordBlock:
     ((count, data),) = pack(columns(pairs, headers))
     assert count == len(pairs)
-    return unpack(Standing("t", 3, first, first + count, time), data)
+    return unpack(SegmentInfo("t", 3, first, first + count, time), data)
 
 
-def headers_of(records: Packed) -> list[Headers]:
+def headers_of(records: RecordBlock) -> list[Headers]:
     return [records.headers(row) for row in range(len(records))]
 
 
@@ -52,7 +52,7 @@ def test_parts_that_are_joined_and_thinned_come_back(one: list[Pair], two: list[
     whole = joined([packed(one), packed(two, headers, first=100, time=60)])
     stays = np.array(data.draw(st.lists(st.booleans(), min_size=len(whole), max_size=len(whole))), np.bool_)
     still = kept(whole, stays)
-    again = unpack(Standing("t", 3, 7, 200, 60), repack(still, 7, 200, 60))
+    again = unpack(SegmentInfo("t", 3, 7, 200, 60), repack(still, 7, 200, 60))
     assert again.pairs() == [pair for pair, stay in zip(one + two, stays.tolist(), strict=True) if stay]
     assert again.offsets.tolist() == whole.offsets[stays].tolist()
     assert again.times.tolist() == whole.times[stays].tolist()
@@ -79,12 +79,12 @@ def test_segments_have_a_bounded_size() -> None:
 def test_a_row_that_does_not_fit_its_records_is_found(first: int, following: int) -> None:
     ((_, data),) = pack(columns([(b"a", b"1"), (b"b", b"2")]))
     with pytest.raises(DamagedSegmentError):
-        unpack(Standing("t", 0, first, following, 0), data)
+        unpack(SegmentInfo("t", 0, first, following, 0), data)
 
 
 def test_a_flipped_bit_is_found() -> None:
     ((count, data),) = pack(columns([(b"key", b"value"), (b"key", None)]))
-    standing = Standing("t", 0, 0, count, 0)
+    standing = SegmentInfo("t", 0, 0, count, 0)
     for place in range(len(data)):
         broken = bytearray(data)
         broken[place] ^= 1

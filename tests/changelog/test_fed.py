@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from samovar.changelog.cursors import Cursor
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
-from samovar.changelog.spark.connector_log import Feed, Range, fed_log
+from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
 from samovar.common.tunables import Tunables
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     found.close()
 
 
-def taken(cursor: Cursor, until: int) -> list[tuple[int, bytes | None]]:
+def taken(cursor: PartitionCursor, until: int) -> list[tuple[int, bytes | None]]:
     found = []
     while (records := cursor.take(until)) is not None:
         found += [(int(offset), records.value(row)) for row, offset in enumerate(records.offsets)]
@@ -56,8 +56,8 @@ def taken(cursor: Cursor, until: int) -> list[tuple[int, bytes | None]]:
 
 
 def test_a_range_is_read_as_it_came_and_the_log_after_it(log: Log) -> None:
-    feed = Feed([Range(A, 2, 20)], iter([batch((A, 2), (A, 4)), batch((A, 7))]))
-    cursor = Cursor(fed_log(log, feed), A, 2)
+    feed = SparkFeed([Range(A, 2, 20)], iter([batch((A, 2), (A, 4)), batch((A, 7))]))
+    cursor = PartitionCursor(fed_log(log, feed), A, 2)
     assert taken(cursor, 20) == [(2, b"v2"), (4, b"v4"), (7, b"v7")]
     assert cursor.next == 20  # gaps at the end are passed
     assert taken(cursor, 22) == [(20, b"own20"), (21, b"own21")]
@@ -65,7 +65,7 @@ def test_a_range_is_read_as_it_came_and_the_log_after_it(log: Log) -> None:
 
 
 def test_columns_are_those_of_a_log() -> None:
-    records = Feed([Range(A, 0, 9)], iter([batch((A, 1), (A, 3), (A, 5), (A, 8))])).take(A)
+    records = SparkFeed([Range(A, 0, 9)], iter([batch((A, 1), (A, 3), (A, 5), (A, 8))])).take(A)
     assert records is not None
     assert records.pairs() == [(b"k1", b"v1"), (b"k3", None), (None, b"v5"), (b"k8", b"v8")]
     assert records.times.tolist() == [1, 3, 5, 8]
@@ -74,11 +74,11 @@ def test_columns_are_those_of_a_log() -> None:
 
 
 def test_other_places_are_the_logs_own_business(log: Log) -> None:
-    feed = Feed([Range(A, 2, 20)], iter([batch((A, 2))]))
+    feed = SparkFeed([Range(A, 2, 20)], iter([batch((A, 2))]))
     read = fed_log(log, feed)
-    assert taken(Cursor(read, A, 5), 7) == [(5, b"own5"), (6, b"own6")]
-    assert taken(Cursor(read, A, 2), 20) == [(2, b"v2")]
-    assert taken(Cursor(read, A, 2), 4) == [(2, b"own2"), (3, b"own3")]  # once more
+    assert taken(PartitionCursor(read, A, 5), 7) == [(5, b"own5"), (6, b"own6")]
+    assert taken(PartitionCursor(read, A, 2), 20) == [(2, b"v2")]
+    assert taken(PartitionCursor(read, A, 2), 4) == [(2, b"own2"), (3, b"own3")]  # once more
     assert read.bounds([A]) == log.bounds([A])
 
 
@@ -86,9 +86,11 @@ def test_other_places_are_the_logs_own_business(log: Log) -> None:
 def test_ranges_are_read_by_turns(log: EmbeddedLog, in_memory: int) -> None:
     """The one that comes first waits for its turn, in files where it is large."""
     log.tunables = Tunables(feed_bytes=in_memory)
-    feed = Feed([Range(A, 1, 10), Range(B, 1, 10)], iter([batch((A, 1), (A, 2)), batch((A, 4), (B, 1)), batch((B, 8))]))
+    feed = SparkFeed(
+        [Range(A, 1, 10), Range(B, 1, 10)], iter([batch((A, 1), (A, 2)), batch((A, 4), (B, 1)), batch((B, 8))])
+    )
     read = fed_log(log, feed)
-    first, second = Cursor(read, A, 1), Cursor(read, B, 1)
+    first, second = PartitionCursor(read, A, 1), PartitionCursor(read, B, 1)
     assert taken(second, 2) == [(1, b"v1")]
     assert taken(first, 2) == [(1, b"v1")]
     assert taken(second, 10) == [(8, b"v8")]
@@ -98,12 +100,12 @@ def test_ranges_are_read_by_turns(log: EmbeddedLog, in_memory: int) -> None:
 
 def test_a_range_in_two_stretches_is_an_error(log: Log) -> None:
     """Its order would not be known."""
-    feed = Feed([Range(A, 1, 10), Range(B, 1, 10)], iter([batch((A, 1), (B, 1), (A, 2))]))
+    feed = SparkFeed([Range(A, 1, 10), Range(B, 1, 10)], iter([batch((A, 1), (B, 1), (A, 2))]))
     with pytest.raises(AssertionError, match="a/0 came in two stretches"):
-        taken(Cursor(fed_log(log, feed), B, 1), 10)
+        taken(PartitionCursor(fed_log(log, feed), B, 1), 10)
 
 
 def test_a_range_without_records_is_passed(log: Log) -> None:
-    cursor = Cursor(fed_log(log, Feed([Range(A, 3, 9)], iter(()))), A, 3)
+    cursor = PartitionCursor(fed_log(log, SparkFeed([Range(A, 3, 9)], iter(()))), A, 3)
     assert taken(cursor, 9) == []
     assert cursor.next == 9

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samovar.changelog.batches import Packed
-from samovar.changelog.restore.latest_by_key import Newest, NewestTable
+from samovar.changelog.batches import RecordBlock
+from samovar.changelog.restore.latest_by_key import LatestByKey, NewestTable
 from samovar.native.kernel import joined
 from samovar.state.errors import StoreDamaged, StoreError
 from samovar.state.memory import MemoryStore
@@ -20,15 +20,15 @@ from samovar.state.tables import TableStore
 FIRST = (b"\x01", b"first")
 
 
-def newest_of(*parts: list[Change]) -> Newest:
+def newest_of(*parts: list[Change]) -> LatestByKey:
     """As if each part had been read from a log."""
-    made = Newest()
+    made = LatestByKey()
     for part in parts:
         count = len(part)
         null = np.array([value is None for _, value in part])
         numbers = np.arange(count, dtype=np.int64)
         keys, values = joined([key for key, _ in part]), joined([value or b"" for _, value in part])
-        made.add(Packed("t", 0, numbers, numbers, count, keys, values, np.zeros(count, np.bool_), null), count)
+        made.add(RecordBlock("t", 0, numbers, numbers, count, keys, values, np.zeros(count, np.bool_), null), count)
     made.sort()
     return made
 
@@ -139,4 +139,4 @@ def test_a_first_row_that_is_not_first_is_refused(tmp_path: Path) -> None:
 def test_the_first_of_the_newest_rows() -> None:
     assert newest_of([(b"b", b"1"), (b"a", b"2")], [(b"a", None)]).first() == (b"a", None)
     assert newest_of([(b"b", b"1"), (b"a", b"2")]).first() == (b"a", b"2")
-    assert Newest().first() is None
+    assert LatestByKey().first() is None

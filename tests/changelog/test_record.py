@@ -8,10 +8,10 @@ import pytest
 
 from samovar.changelog.formats.record import (
     FORMAT,
+    EmittedWatermark,
     Input,
-    Part,
     Position,
-    Told,
+    SourcePartitionPosition,
     Unknown,
     deadline_rows,
     pack_position,
@@ -36,8 +36,8 @@ def with_input(**fields: object) -> Position:
     "position",
     [
         PLAIN,
-        replace(PLAIN, forwards={"r": Told(0, 4, False)}),
-        with_input(parts=(Part(0, 4, False, 1, 0),), joins=((1, 0, 4),)),
+        replace(PLAIN, forwards={"r": EmittedWatermark(0, 4, False)}),
+        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), joins=((1, 0, 4),)),
         with_input(unknown=(Unknown(7, 3, None),)),
         replace(PLAIN, book=1),
         replace(PLAIN, changelog="c"),

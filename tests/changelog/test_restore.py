@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from samovar.changelog.formats.record import FOLLOWING, INDEXED, POSITION, Following, Position, pack_position
+from samovar.changelog.formats.record import FOLLOWING, INDEXED, POSITION, ChangelogCheckpoint, Position, pack_position
 from samovar.changelog.log import Append, Bounds, Pair, Topic, TopicPartition, TopicSpec
-from samovar.changelog.restore.restore import STUCK_S, Changelog, Restore, following_of, next_step
+from samovar.changelog.restore.restore import STUCK_S, ChangelogPartition, Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
 from samovar.state.memory import MemoryStore
@@ -17,12 +17,12 @@ from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
 AT = TopicPartition("c", 0)
-CHANGELOG = Changelog(AT, Topic("c", 1, {}, "id"), Bounds(10, 20), delete_retention_ms=1_000)
+CHANGELOG = ChangelogPartition(AT, Topic("c", 1, {}, "id"), Bounds(10, 20), delete_retention_ms=1_000)
 NOW = 50_000
 
 
-def store_at(offset: int, age_ms: int = 0) -> Following:
-    return Following("c", "id", 0, 1, offset, NOW - age_ms)
+def store_at(offset: int, age_ms: int = 0) -> ChangelogCheckpoint:
+    return ChangelogCheckpoint("c", "id", 0, 1, offset, NOW - age_ms)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,9 @@ def store_at(offset: int, age_ms: int = 0) -> Following:
         (store_at(20, age_ms=9_999), 20),  # nothing to read, so nothing can be missing
     ],
 )
-def test_a_store_goes_on_where_no_delete_can_be_missing(following: Following | None, start: int | None) -> None:
+def test_a_store_goes_on_where_no_delete_can_be_missing(
+    following: ChangelogCheckpoint | None, start: int | None
+) -> None:
     assert next_step(following, CHANGELOG, NOW) == start
 
 
@@ -49,7 +51,7 @@ def test_a_store_goes_on_where_no_delete_can_be_missing(following: Following | N
         (replace(store_at(15), partitions=2), "changelog-repartitioned"),
     ],
 )
-def test_a_store_of_another_changelog_is_refused(following: Following, code: str) -> None:
+def test_a_store_of_another_changelog_is_refused(following: ChangelogCheckpoint, code: str) -> None:
     with pytest.raises(Refused) as refused:
         next_step(following, CHANGELOG, NOW)
     assert refused.value.code == code
@@ -76,7 +78,7 @@ def rows_of(store: MemoryStore) -> dict[bytes, bytes]:
 
 
 def restored(store: MemoryStore, log: MemoryLog, start: int = 0, to: int | None = None) -> Restore:
-    restore = Restore(store, log, Changelog.look(log, AT, 1_000), start, to=to, in_thread=False)
+    restore = Restore(store, log, ChangelogPartition.look(log, AT, 1_000), start, to=to, in_thread=False)
     while not restore.advance(0.0):
         assert not restore.done
     assert restore.done
@@ -103,7 +105,7 @@ def test_a_store_gets_the_newest_value_of_each_key_up_to_an_offset(to: int | Non
     assert rows_of(store) == rows
     assert (restore.next, restore.records, restore.end) == (end, end, end)
     following = following_of(store)
-    expected = Following("c", log.topics(["c"])["c"].id, 0, 1, end, clock.now_ms - 6 + end)
+    expected = ChangelogCheckpoint("c", log.topics(["c"])["c"].id, 0, 1, end, clock.now_ms - 6 + end)
     assert following == (expected if end else None)
 
 
@@ -133,7 +135,7 @@ def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written(
     tunables = replace(SMALL, restore_records=1)
     log, _ = log_of((POSITION, position), (b"ua", b"1"), tunables=tunables)
     store = MemoryStore()
-    restore = Restore(store, log, Changelog.look(log, AT, 1_000, "mine"), 0, in_thread=False)
+    restore = Restore(store, log, ChangelogPartition.look(log, AT, 1_000, "mine"), 0, in_thread=False)
     assert not restore.advance(0.0)
     with pytest.raises(Refused) as refused:
         restore.advance(0.0)
@@ -143,7 +145,7 @@ def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written(
 
 def test_a_restore_that_gets_no_record_fails_by_its_clock() -> None:
     log, clock = log_of(*PAIRS)
-    changelog = replace(Changelog.look(log, AT, 1_000), bounds=Bounds(0, 9))  # of which three never come
+    changelog = replace(ChangelogPartition.look(log, AT, 1_000), bounds=Bounds(0, 9))  # of which three never come
     now_s = [0.0]
     restore = Restore(MemoryStore(), log, changelog, 0, in_thread=False, now_s=lambda: now_s[0])
     for now_s[0] in (1.0, 2.0, 3.0, 4.0, 3.0 + STUCK_S):

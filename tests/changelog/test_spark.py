@@ -17,20 +17,20 @@ from samovar.changelog.broker import jars as broker_jars
 from samovar.changelog.broker.jars import Java
 from samovar.changelog.spark import jars as spark_jars
 from samovar.changelog.spark.errors import explained
-from samovar.changelog.spark.progress import Progress, Ticker, ticked
-from samovar.changelog.spark.session import Session, starting
+from samovar.changelog.spark.progress import JobProgress, Ticker, ticked
+from samovar.changelog.spark.session import OpenSession, starting
 from samovar.common.errors import Refused
 
 Batches = Iterable[pa.RecordBatch]
 
 
-def test_a_session_that_is_open_is_used_and_stays_open(spark: Session) -> None:
+def test_a_session_that_is_open_is_used_and_stays_open(spark: OpenSession) -> None:
     with starting("another") as start:
         assert start.ready() is spark
     assert spark.spark.range(3).count() == 3
 
 
-def test_a_job_tells_how_far_it_is(spark: Session, tmp_path: Path) -> None:
+def test_a_job_tells_how_far_it_is(spark: OpenSession, tmp_path: Path) -> None:
     """The second task ends only when the first one's end was told: no job is so quick that nothing is told."""
     seen, folder = [], str(tmp_path)
     (tmp_path / "ticks").mkdir()
@@ -43,7 +43,7 @@ def test_a_job_tells_how_far_it_is(spark: Session, tmp_path: Path) -> None:
                 pass
             yield batch
 
-    def on_progress(now: Progress) -> None:
+    def on_progress(now: JobProgress) -> None:
         seen.append(now)
         if now.rows == 10:
             (tmp_path / "told").touch()
@@ -67,7 +67,7 @@ def test_ticks_of_all_tasks_are_added(tmp_path: Path) -> None:
     assert ticked(tmp_path) == 7
 
 
-def test_a_refusal_of_a_task_is_the_job_s(spark: Session) -> None:
+def test_a_refusal_of_a_task_is_the_job_s(spark: OpenSession) -> None:
     def work(batches: Batches) -> Batches:
         for _ in batches:
             raise Refused("topic-missing", "there is no topic `x`", "Make it.", "seen by a task")
@@ -79,7 +79,7 @@ def test_a_refusal_of_a_task_is_the_job_s(spark: Session) -> None:
     assert refused.value == Refused("topic-missing", "there is no topic `x`", "Make it.", "seen by a task")
 
 
-def test_an_error_of_spark_is_short_and_coded(spark: Session) -> None:
+def test_an_error_of_spark_is_short_and_coded(spark: OpenSession) -> None:
     with pytest.raises(Refused) as refused:
         spark.run("asking", lambda: spark.spark.sql("select a from nowhere").collect())
     assert refused.value.code == "spark-job-failed"
@@ -87,7 +87,7 @@ def test_an_error_of_spark_is_short_and_coded(spark: Session) -> None:
     assert len(str(refused.value).splitlines()) == 3
 
 
-def test_an_unknown_topic(spark: Session, kafka: str) -> None:
+def test_an_unknown_topic(spark: OpenSession, kafka: str) -> None:
     read = spark.spark.read.format("kafka").option("kafka.bootstrap.servers", kafka)
     frame = read.option("assign", '{"not-there": [0]}').option("startingOffsets", '{"not-there": {"0": 0}}')
     with pytest.raises(Refused) as refused:
@@ -95,7 +95,7 @@ def test_an_unknown_topic(spark: Session, kafka: str) -> None:
     assert refused.value.code == "topic-missing"
 
 
-def test_ctrl_c_cancels_the_job(spark: Session, tmp_path: Path) -> None:
+def test_ctrl_c_cancels_the_job(spark: OpenSession, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
     def work(batches: Batches) -> Batches:
@@ -103,7 +103,7 @@ def test_ctrl_c_cancels_the_job(spark: Session, tmp_path: Path) -> None:
         threading.Event().wait()  # for ever: only a cancelled job ends
         yield from batches
 
-    def on_progress(_now: Progress) -> None:
+    def on_progress(_now: JobProgress) -> None:
         if begun.exists():
             signal.raise_signal(signal.SIGINT)
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from samovar.changelog.kafka.java import java_settings
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 
 BROKER = {"bootstrap.servers": "b:9092"}
@@ -54,7 +54,7 @@ def test_what_java_cannot_do_is_refused(given: dict[str, str], words: str) -> No
     assert words in refused.value.what
 
 
-def test_java_reads_a_password_as_it_is(spark: Session) -> None:
+def test_java_reads_a_password_as_it_is(spark: OpenSession) -> None:
     """The line that Java's parser makes of it, whatever the password has in it."""
     found = java_settings(BROKER | SASL | {"sasl.password": CANARY}).settings
     assert (found["security.protocol"], found["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
@@ -63,7 +63,7 @@ def test_java_reads_a_password_as_it_is(spark: Session) -> None:
     assert dict(entry.getOptions()) == {"username": "me", "password": CANARY}
 
 
-def jaas(spark: Session, line: str) -> Any:
+def jaas(spark: OpenSession, line: str) -> Any:
     jvm: Any = spark.spark._jvm
     value = jvm.org.apache.kafka.common.config.types.Password(line)
     types = jvm.java.util.HashMap()
@@ -72,7 +72,7 @@ def jaas(spark: Session, line: str) -> Any:
     return context.configurationEntries()[0]
 
 
-def test_java_takes_certificates_as_text(spark: Session, tmp_path: Path) -> None:
+def test_java_takes_certificates_as_text(spark: OpenSession, tmp_path: Path) -> None:
     """By the part of Java's client that reads them; on an executor elsewhere, where the files are not."""
     key, certificate = made(tmp_path)
     files = {"ssl.ca.location": certificate, "ssl.certificate.location": certificate, "ssl.key.location": key}

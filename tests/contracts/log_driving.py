@@ -10,7 +10,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pytest
 
-from samovar.changelog.log import Delivery, Headers, Joining, Log, Member, Reader, Records, TopicPartition, TopicSpec
+from samovar.changelog.log import (
+    Delivery,
+    GroupConfig,
+    Headers,
+    Log,
+    Member,
+    Reader,
+    Records,
+    TopicPartition,
+    TopicSpec,
+)
 from samovar.tasks.model.clock import SystemClock
 
 DEADLINE_S = 30.0
@@ -99,7 +109,7 @@ class Seat:
 
     def __post_init__(self) -> None:
         self._unsought: set[TopicPartition] = set()
-        joining = Joining(
+        joining = GroupConfig(
             self.group,
             self.slot,
             self.topics,

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.journal import JournalEntry, unpack_entry
 from samovar.changelog.formats.record import POSITION, ROW, Position, unpack_position
 from samovar.changelog.log import Append, Log, Pair, TopicPartition
 from samovar.patterns.engine.matcher import digest_of_rows
@@ -202,7 +202,7 @@ class Service:
     def changelog(self) -> list[Row]:
         return self.read(self.settings.changelog.topic)
 
-    def journal(self, partition: int = 0) -> list[Entry]:
+    def journal(self, partition: int = 0) -> list[JournalEntry]:
         rows = self.read(self.settings.journal.topic)
         return [unpack_entry(row.value or b"") for row in rows if row.at.partition == partition]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from samovar.service.runtime.running import container_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.input.repartition_source import RepartitionSource
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.replay.rebuild import Until, rebuild
 from samovar.tasks.runtime.container import Container
@@ -72,7 +72,9 @@ class Stage:
 
     def _stands(self) -> bool:
         intakes = [task.core.intake for task in self.container.tasks.values()]
-        sources = [each for intake in intakes if not isinstance(intake, Receiver) for each in intake.sources.values()]
+        sources = [
+            each for intake in intakes if not isinstance(intake, RepartitionSource) for each in intake.sources.values()
+        ]
         now_ms = self.clock.steady_ms()
         return all(each.stood_since_ms is not None and each.stood_until_ms == now_ms for each in sources)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from samovar.tasks.input.source import Intake
-from samovar.tasks.input.user_source import WholeIntake
+from samovar.tasks.input.source import StreamSource
+from samovar.tasks.input.user_source import UserStreamSource
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.runtime.container import Container
 from tests.faults.conftest import Making
@@ -60,12 +60,12 @@ def at_work(make: Making, request: pytest.FixtureRequest) -> Iterator[tuple[Serv
         yield service, container
 
 
-def held(intake: Intake) -> int:
+def held(intake: StreamSource) -> int:
     """Bytes of texts and records that wait, counted one by one."""
     pending = intake.buffer.pending
     values: list[Any] = [value for column in range(pending.columns) for value in pending.values(column)]
     texts = sum(len(value.encode()) for value in values if isinstance(value, str))
-    whole = intake.kept.values() if isinstance(intake, WholeIntake) else ()
+    whole = intake.kept.values() if isinstance(intake, UserStreamSource) else ()
     return texts + sum(len(key or b"") + len(value or b"") for (key, value), _ in whole)
 
 

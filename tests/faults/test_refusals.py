@@ -17,7 +17,7 @@ import pytest
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.formats.record import FOLLOWING, Following, pack_following
+from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, pack_following
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.restore.restore import following_of
 from samovar.state import snapshots
@@ -59,7 +59,7 @@ def ends_right(service: Service) -> None:
     same_alerts(service, told_by_oracle(service, world.STREAM))
 
 
-def follow(service: Service, change: Callable[[Following], Following], partition: int = 0) -> None:
+def follow(service: Service, change: Callable[[ChangelogCheckpoint], ChangelogCheckpoint], partition: int = 0) -> None:
     """Change what a store says about its changelog."""
     with service.store(partition) as store:
         following = following_of(store)

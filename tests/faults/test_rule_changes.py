@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.journal import JournalEntry
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.topology.plans import plan_of
 from samovar.service.topology.rule_registry import with_rulebook
@@ -47,7 +47,7 @@ def change(service: Service, text: str, **options: Any) -> None:
     publish(service.settings, service.log, plan, "test", "")
 
 
-def switches(service: Service, partition: int) -> list[Entry]:
+def switches(service: Service, partition: int) -> list[JournalEntry]:
     return [entry for entry in service.journal(partition) if entry.kind == "rules" and "book" in entry.facts]
 
 

@@ -122,7 +122,7 @@ class RuleRunner(ABC):
         self.no_key = 0
         self.memory = Memory(brackets, limits.max_events)
         self.names = key_names(rule.form.by, brackets[0])
-        gathers = isinstance(rule.form, syntax.Session | syntax.Window)
+        gathers = isinstance(rule.form, syntax.SessionForm | syntax.Window)
         self.most_listed = MAX_LISTED if gathers else sys.maxsize  # the others hold max_events at the most
 
     def run(self, events: list[Event], end: float) -> list[Found]:
@@ -226,7 +226,7 @@ class GatheringRunner(RuleRunner):
     """aggregate, session and window."""
 
     def __init__(
-        self, number: int, rule: Rule, form: syntax.AggregateForm | syntax.Session | syntax.Window, limits: Limits
+        self, number: int, rule: Rule, form: syntax.AggregateForm | syntax.SessionForm | syntax.Window, limits: Limits
     ) -> None:
         super().__init__(number, rule, list(form.brackets), limits)
         self.form = form
@@ -256,7 +256,7 @@ class GatheringRunner(RuleRunner):
     def match(self, key: KeyValue, made: Record) -> Found:
         events = made.gathered.events
         record = self.record(key, (made.start, made.end, made.at), {"events": events}, made.gathered.scope())
-        if isinstance(self.form, syntax.Session):
+        if isinstance(self.form, syntax.SessionForm):
             # A session's count is always there.
             record["emit"] = {"count": len(events), **record["emit"]}
         return self.found(key, record, events, (tuple(event.place for event in events),))

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from samovar.patterns.syntax.tree import AggregateForm, Expr, Session, Window
+from samovar.patterns.syntax.tree import AggregateForm, Expr, SessionForm, Window
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 
@@ -98,7 +98,7 @@ class AggregateOfKey(FormOfKey):
 class SessionOfKey(FormOfKey):
     """Emits once, when event time passes last + gap or start + max; the next event opens a new one."""
 
-    def __init__(self, form: Session) -> None:
+    def __init__(self, form: SessionForm) -> None:
         self.form = form
         self.open = Gathered()
 
@@ -147,7 +147,7 @@ class WindowOfKey(FormOfKey):
         return records
 
 
-def of_key(form: AggregateForm | Session | Window, max_events: int) -> FormOfKey:
+def of_key(form: AggregateForm | SessionForm | Window, max_events: int) -> FormOfKey:
     if isinstance(form, AggregateForm):
         return AggregateOfKey(form, max_events)
-    return SessionOfKey(form) if isinstance(form, Session) else WindowOfKey(form)
+    return SessionOfKey(form) if isinstance(form, SessionForm) else WindowOfKey(form)

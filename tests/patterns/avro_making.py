@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 
 from samovar.native.kernel import Other, joined
-from samovar.patterns.engine.avro.codec import Avro, AvroDecoder, Listed
+from samovar.patterns.engine.avro.codec import Avro, AvroDecoder, SchemaFiles
 from samovar.patterns.engine.avro.schema import parse_schema
 from samovar.patterns.engine.decode import Bad, lookup
 
@@ -261,7 +261,7 @@ def decoder_of(writer: Any, reader: Any = None, paths: tuple[str, ...] = PATHS) 
     """As for one framed message of schema 1, where there is a reader."""
     if reader is None:
         return Avro(parse_schema(json.dumps(writer))).decoder(paths, "ts", None, "event")
-    listed = Listed({1: parse_schema(json.dumps(writer))})
+    listed = SchemaFiles({1: parse_schema(json.dumps(writer))})
     return Avro(parse_schema(json.dumps(reader)), listed).decoder(paths, "ts", None, "event")
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from samovar.native.kernel import Other, joined
-from samovar.patterns.engine.decode import Bad, Event, decode_strict, integer, last_of_each, members_of
+from samovar.patterns.engine.decode import Bad, DecodedEvent, decode_strict, integer, last_of_each, members_of
 from samovar.patterns.engine.decoder import Decoder
 
 PATHS = ("x", "a", "a.b", "a.b.c", "b.c", "a.b.c.d", "a long name", "", "é", "process.name")
@@ -20,13 +20,13 @@ def decoder(type_field: str | None = "type") -> Decoder:
     return Decoder(PATHS, "ts", type_field, "fixed")
 
 
-def decode(messages: Sequence[bytes], type_field: str | None = "type", copy: bool = False) -> list[Event | Bad]:
+def decode(messages: Sequence[bytes], type_field: str | None = "type", copy: bool = False) -> list[DecodedEvent | Bad]:
     """The kernel's verdicts in the terms of the strict decoder."""
     batch = decoder(type_field).batch()
     verdicts = decoder(type_field).decode(batch, joined(messages), copy=copy)
     columns = [[plain(value) for value in batch.values(k)] for k in range(len(PATHS))]
     rows = [dict(zip(PATHS, row, strict=True)) for row in zip(*columns, strict=True)]
-    events = iter([Event(*row) for row in zip(batch.time.tolist(), batch.types(), rows, strict=True)])
+    events = iter([DecodedEvent(*row) for row in zip(batch.time.tolist(), batch.types(), rows, strict=True)])
     return [
         decoder(type_field).bad(verdict, message) if verdict["code"] else next(events)
         for verdict, message in zip(verdicts, messages, strict=True)
@@ -42,7 +42,7 @@ def plain(value: Any) -> Any:
 def assert_same(message: bytes, type_field: str | None = "type") -> None:
     (fast,) = decode([message], type_field)
     strict = decode_strict(message, PATHS, "ts", type_field, "fixed")
-    if isinstance(strict, Event) or isinstance(fast, Event):
+    if isinstance(strict, DecodedEvent) or isinstance(fast, DecodedEvent):
         assert repr(fast) == repr(strict)  # repr tells 1 from 1.0 and from True, and 0.0 from -0.0
         return
     assert fast.code == strict.code, (fast, strict)
@@ -62,4 +62,4 @@ def assert_first_fault(message: bytes, bad: Bad) -> None:
     cut = decode([text[:place].encode(), text[: place + 1].encode()])
     if place < len(text):
         assert cut[1] == bad
-    assert isinstance(cut[0], Event) or cut[0].code != "NOT_JSON" or cut[0].column == bad.column
+    assert isinstance(cut[0], DecodedEvent) or cut[0].code != "NOT_JSON" or cut[0].column == bad.column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from samovar.patterns.rulefile.rule_file import Loaded, load_text
+from samovar.patterns.rulefile.rule_file import LoadedRuleFile, load_text
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding, render
 from samovar.patterns.syntax.tree import Rule
@@ -27,7 +27,7 @@ def rule_text(match: str, **sections: str) -> str:
     return "rule: r\nmatch: |\n" + body + "".join(f"{name}: {value}\n" for name, value in sections.items())
 
 
-def load(match: str, /, options: Any = None, **sections: str) -> Loaded:
+def load(match: str, /, options: Any = None, **sections: str) -> LoadedRuleFile:
     """`options` are the further arguments of load_text."""
     return load_text(rule_text(match, **sections), "r.yml", **(options or {}))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from samovar.native.kernel import joined
-from samovar.patterns.engine.avro.codec import REASONS, Avro, Listed, framed
-from samovar.patterns.engine.avro.schema import AvroSchemaError, Schema, kinds, parse_schema, symbols_of
+from samovar.patterns.engine.avro.codec import REASONS, Avro, SchemaFiles, framed
+from samovar.patterns.engine.avro.schema import AvroSchema, AvroSchemaError, kinds, parse_schema, symbols_of
 from samovar.patterns.engine.avro.write import AvroValueError, Encoder
 from samovar.patterns.engine.decode import CODES, Bad
 from tests.patterns.avro_making import by_kernel, encoded, plain
@@ -45,7 +45,7 @@ def resolved(writer: Any, reader: Any, value: Any, *paths: str) -> Any:
 
 
 def reading(writer: Any, reader: Any, *paths: str) -> Any:
-    listed = Listed({1: parse_schema(json.dumps(writer))})
+    listed = SchemaFiles({1: parse_schema(json.dumps(writer))})
     return Avro(parse_schema(json.dumps(reader)), listed).decoder(paths or ("x",), "ts", None, "event")
 
 
@@ -297,7 +297,7 @@ def test_a_missing_field_without_a_default_is_told() -> None:
 
 def test_messages_of_several_schemas_in_one_batch() -> None:
     first, second = record(x("int")), record(x("string"), {"name": "y", "type": "int"})
-    listed = Listed({1: parse_schema(json.dumps(first)), 70_000: parse_schema(json.dumps(second))})
+    listed = SchemaFiles({1: parse_schema(json.dumps(first)), 70_000: parse_schema(json.dumps(second))})
     decoder = Avro(None, listed).decoder(["x", "y"], "ts", None, "event")
     old, new = framed(1, encoded(first, {"x": 1, "ts": T})), encoded(second, {"x": "a", "y": 2, "ts": T})
     batch = decoder.batch()
@@ -553,7 +553,7 @@ def test_json_that_the_schema_cannot_hold_is_refused(kind: Any, value: Any, why:
 
 
 def test_a_field_that_the_schema_lacks_is_not_left_out_in_silence() -> None:
-    schema: Schema = parse_schema(json.dumps(record(x("int", default=3))))
+    schema: AvroSchema = parse_schema(json.dumps(record(x("int", default=3))))
     with pytest.raises(AvroValueError, match="`Event` has no field `z`"):
         Encoder(schema).encode('{"x": 1, "ts": 1, "z": 2}')
     assert Encoder(schema, 5).encode('{"ts": 1}') == framed(5, b"\x06\x02")

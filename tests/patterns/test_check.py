@@ -19,7 +19,7 @@ from samovar.patterns.syntax.tree import (
     OfStep,
     Overlap,
     Sequence,
-    Session,
+    SessionForm,
     Skip,
     StepKind,
     Window,
@@ -226,7 +226,7 @@ def test_the_other_forms() -> None:
         ["x", None],
     )
     form = sound("session by u with gap=30m, max=8h [a where true] by v").form
-    assert isinstance(form, Session)
+    assert isinstance(form, SessionForm)
     assert (form.gap_ms, form.max_ms, form.brackets[0].by) == (1_800_000, 28_800_000, (Key("u", Field("v")),))
     form = sound("window by u every 10m, size=1h [a where true] having sum(n) > 2").form
     assert isinstance(form, Window)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from samovar.native.kernel import Messages, Other, data_of, joined, kernel, lines_of
-from samovar.patterns.engine.decode import CODES, MAX_DEPTH, Bad, Event
+from samovar.patterns.engine.decode import CODES, MAX_DEPTH, Bad, DecodedEvent
 from samovar.patterns.engine.decoder import Decoder
 from tests.patterns.decoding import GOOD, assert_same, decode, decoder
 
@@ -129,7 +129,7 @@ def test_bad_messages(message: bytes, code: str) -> None:
 def test_values(raw: str, value: Any) -> None:
     message = f'{{"x": {raw}, "type": "t", "ts": 1}}'.encode()
     (event,) = decode([message])
-    assert isinstance(event, Event)
+    assert isinstance(event, DecodedEvent)
     assert repr(event.values["x"]) == repr(value)
     assert_same(message)
 
@@ -159,14 +159,14 @@ def test_values(raw: str, value: Any) -> None:
 def test_paths(raw: str, path: str, value: Any) -> None:
     message = f'{{{raw}, "type": "t", "ts": 1}}'.encode()
     (event,) = decode([message])
-    assert isinstance(event, Event)
+    assert isinstance(event, DecodedEvent)
     assert event.values[path] == value
     assert_same(message)
 
 
 def test_an_object_on_the_way_is_a_value_too() -> None:
     (event,) = decode([b'{"a": {"b": {"c": 1}}, "type": "t", "ts": 1}'])
-    assert isinstance(event, Event)
+    assert isinstance(event, DecodedEvent)
     assert (event.values["a"], event.values["a.b"], event.values["a.b.c"]) == ({"b": {"c": 1}}, {"c": 1}, 1)
 
 
@@ -202,7 +202,7 @@ def test_an_object_on_the_way_is_a_value_too() -> None:
 def test_times(raw: str, ms: int) -> None:
     message = f'{{"type": "t", "ts": {raw}}}'.encode()
     (event,) = decode([message])
-    assert isinstance(event, Event)
+    assert isinstance(event, DecodedEvent)
     assert event.time == ms
     assert_same(message)
 
@@ -261,7 +261,7 @@ def test_a_sentence_for_every_code() -> None:
 
 def test_a_fixed_type_needs_no_field() -> None:
     (event,) = decode([b'{"ts": 5}'], type_field=None)
-    assert isinstance(event, Event)
+    assert isinstance(event, DecodedEvent)
     assert event.type == "fixed"
     assert_same(b'{"ts": 5, "type": 7}', type_field=None)
 

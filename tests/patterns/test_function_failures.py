@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from samovar.native.kernel import Batch
 from samovar.patterns.engine import scalars
 from samovar.patterns.engine.matcher import END_OF_TIME, FunctionFailure, States, step
-from samovar.service.offline.match import RULE_ERRORS, Options, match
+from samovar.service.offline.match import RULE_ERRORS, MatchRunOptions, match
 from samovar.service.rules.testing import run_files
 from tests.matching import arrived, in_order, matches_of, program_of
 
@@ -147,7 +147,7 @@ def test_samovar_match_says_which_rule_failed_and_where(tmp_path: Path, monkeypa
     rule.write_text(RULE.format(id="r", match=PLACES["a condition"][0], emit="1"))
     events.write_text('{"type": "b", "ts": 1, "u": "k", "f": "bad"}\n')
     out, err = io.BytesIO(), io.StringIO()
-    assert match([str(rule)], str(events), Options(quiet=True), out, err) == RULE_ERRORS
+    assert match([str(rule)], str(events), MatchRunOptions(quiet=True), out, err) == RULE_ERRORS
     assert out.getvalue() == b""
     assert err.getvalue().startswith("samovar: rule r, key ['k']: number raised MemoryError at event 0\n  ")
 

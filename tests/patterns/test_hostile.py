@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.patterns.parse.parser import MAX_STEPS, parse_expression, parse_match
-from samovar.patterns.rulefile.rule_file import MAX_FILE_CHARACTERS, Loaded, load_path, load_text
+from samovar.patterns.rulefile.rule_file import MAX_FILE_CHARACTERS, LoadedRuleFile, load_path, load_text
 from samovar.patterns.syntax.findings import render
 from tests.patterns.loading import CASES, rule_text
 
@@ -22,7 +22,7 @@ FILE = "rule: r\nmatch: "
 SECONDS_AT_MOST = 20
 
 
-def taken(text: str) -> Loaded:
+def taken(text: str) -> LoadedRuleFile:
     """What loading gives, with all its findings shown, within the time allowed."""
     start = time.process_time()
     loaded = load_text(text)

@@ -14,7 +14,7 @@ from samovar.common.tunables import Tunables
 from samovar.native.kernel import Batch
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
-from samovar.patterns.engine.replay import BadLine, Late, Lines, Replay
+from samovar.patterns.engine.replay import BadLine, EventReplay, LateLine, Lines
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.constants import duration_ms
 
@@ -40,7 +40,7 @@ def run(
 ) -> list[bytes]:
     """The output for the input cut into pieces of these sizes, over and over; whole without any."""
     lines = Lines(Decoder(program.fields, *names), lambda _: None)
-    replay = Replay(program, **options)  # type: ignore[arg-type]
+    replay = EventReplay(program, **options)  # type: ignore[arg-type]
     found: list[bytes] = []
     place = number = 0
     while place < len(data):
@@ -113,7 +113,7 @@ def test_disorder_within_the_slack_changes_nothing(
     ordered = sorted({ts: (kind, ts, card) for kind, ts, card in events}.values(), key=lambda event: event[1])
     arrival = sorted(range(len(ordered)), key=lambda place: ordered[place][1] + delays[place])
     arrived = [ordered[place] for place in arrival]
-    late: list[Late] = []
+    late: list[LateLine] = []
     found = run(program, as_lines(arrived), sizes, slack_ms=10, on_late=late.append)
     assert not late
     back = []
@@ -126,16 +126,16 @@ def test_disorder_within_the_slack_changes_nothing(
 
 
 def test_late_events_are_told_and_left_out() -> None:
-    late: list[Late] = []
+    late: list[LateLine] = []
     data = as_lines([("a", 0, "1"), ("a", 50, "1"), ("a", 39, "1"), ("a", 40, "1"), ("a", 10, "1")])
     run(program_of(RULE), data, slack_ms=10, on_late=late.append)
-    assert late == [Late(2, 1), Late(4, 30)]
+    assert late == [LateLine(2, 1), LateLine(4, 30)]
 
 
 def test_events_fed_as_batches_belong_to_the_replay() -> None:
     program = program_of(RULE)
     decoder = Decoder(program.fields)
-    replay = Replay(program)
+    replay = EventReplay(program)
     lines = Lines(decoder, lambda _: None)
     replay.feed(lines.take(as_lines([("a", 1, "1"), ("a", 2, "1")])))
     replay.feed(Batch(len(program.fields)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from samovar.patterns.rule_tests import Result, compare, run_tests, same, time_text
+from samovar.patterns.rule_tests import RuleTestResult, compare, run_tests, same, time_text
 from samovar.patterns.rulefile.rule_file import load_path, load_text
 from samovar.patterns.syntax.tree import Rule
 
@@ -39,7 +39,7 @@ def rule_of(text: str) -> Rule:
     return loaded.rule
 
 
-def result_of(expect: str, amount: object = 900) -> Result:
+def result_of(expect: str, amount: object = 900) -> RuleTestResult:
     (result,) = run_tests(rule_of(RULE % (amount, expect)))
     return result
 

@@ -13,9 +13,9 @@ from samovar.native.kernel import joined
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import Matches
-from samovar.patterns.engine.replay import Lines, Replay
-from samovar.patterns.explain.key_trace import Story, follow, key_candidates
-from samovar.patterns.explain.why import Told, explain
+from samovar.patterns.engine.replay import EventReplay, Lines
+from samovar.patterns.explain.key_trace import KeyTrace, follow, key_candidates
+from samovar.patterns.explain.why import WhyText, explain
 from samovar.patterns.rulefile.rule_file import load_text
 
 CASES = sorted((Path(__file__).resolve().parent.parent / "cases" / "match").iterdir())
@@ -23,14 +23,16 @@ CASES = sorted((Path(__file__).resolve().parent.parent / "cases" / "match").iter
 Event = tuple[int, str, dict[str, Any]]
 
 
-def story_of(match: str, events: list[Event], key: tuple[Any, ...] = ("c1",), extra: str = "", **options: Any) -> Story:
+def story_of(
+    match: str, events: list[Event], key: tuple[Any, ...] = ("c1",), extra: str = "", **options: Any
+) -> KeyTrace:
     indented = "\n".join(f"  {line}" for line in match.strip().splitlines())
     loaded = load_text(f"rule: r\nmatch: |\n{indented}\n{extra}")
     assert loaded.rule is not None, loaded.findings
     program = compile_rules([loaded.rule])
     messages = [json.dumps({"card": "c1", **fields, "ts": ts, "type": type}).encode() for ts, type, fields in events]
 
-    def feed(replay: Replay) -> Iterator[Matches]:
+    def feed(replay: EventReplay) -> Iterator[Matches]:
         decoder = Decoder(program.fields)
         batch = decoder.batch()
         decoder.decode(batch, joined(messages), copy=True)
@@ -40,11 +42,11 @@ def story_of(match: str, events: list[Event], key: tuple[Any, ...] = ("c1",), ex
     return follow(program, key, feed, **options)
 
 
-def told(match: str, events: list[Event], **more: Any) -> Told:
+def told(match: str, events: list[Event], **more: Any) -> WhyText:
     return explain(story_of(match, events, **more))
 
 
-def of_events(answer: Told) -> list[tuple[str, ...]]:
+def of_events(answer: WhyText) -> list[tuple[str, ...]]:
     return [sentences for _, sentences in answer.events]
 
 
@@ -191,13 +193,13 @@ def test_tracing_changes_no_match(folder: Path) -> None:
     program = compile_rules([loaded.rule])
     found: list[list[bytes]] = []
 
-    def feed(replay: Replay) -> Iterator[Matches]:
+    def feed(replay: EventReplay) -> Iterator[Matches]:
         lines = Lines(Decoder(program.fields), lambda _: None)
         parts = [replay.feed(lines.take((folder / "events.jsonl").read_bytes() + b"\n")), *replay.finish()]
         found.append([line for part in parts for line in part.lines])
         yield from parts
 
-    for _ in feed(Replay(program, show_suppressed=True)):
+    for _ in feed(EventReplay(program, show_suppressed=True)):
         pass
     keys = {tuple(json.loads(line)["key"].values()) for line in found[0]}
     for key in keys:

@@ -15,7 +15,7 @@ from samovar.patterns.api import Rules
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.service.backtest import fold as backtest_fold
 from samovar.service.backtest.report import html
-from samovar.service.backtest.run import Asked, Backtest, backtest, run_here
+from samovar.service.backtest.run import Backtest, BacktestOptions, backtest, run_here
 from tests.oncall import RULES, START, Service, catch_up, make, many, purchase, run, run_apart
 
 PROBES = RULES["testing"]
@@ -32,7 +32,7 @@ def backtested(
     service: Service, *rules: str, start: int | None = None, stop: int | None = None, **asked: Any
 ) -> Backtest:
     with service.log() as log:
-        return backtest(service.settings, log, rules, start, stop, asked=Asked(**asked))
+        return backtest(service.settings, log, rules, start, stop, asked=BacktestOptions(**asked))
 
 
 def ids_of(service: Service, *rules: str, **asked: Any) -> set[str]:

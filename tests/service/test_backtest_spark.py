@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from tests.oncall import RULES, make, many, run
 
 SPREAD = "rule: spread\nmatch: |\n  aggregate by country over 1m [purchase where true] having distinct(card) >= 4\n"
 TOO_LOW = RULES["testing"].replace("rule: testing", "rule: lower").replace("amount > 200", "amount > 20")
 
 
-def test_both_engines_give_the_same(spark: Session, tmp_path: Path) -> None:
+def test_both_engines_give_the_same(spark: OpenSession, tmp_path: Path) -> None:
     service = make(tmp_path / "s")
     service.process(many(300))
     service.settle()

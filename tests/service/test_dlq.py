@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.formats import redrives as redriven
-from samovar.changelog.formats.redrives import Place, carried
+from samovar.changelog.formats.redrives import LetterPlace, carried
 from samovar.changelog.log import Append, Topic, TopicPartition
 from samovar.service.recovery import redrive as dlq_redrive
 from tests.oncall import Service, make, many, purchase, run, run_apart
@@ -252,9 +252,9 @@ def test_a_topics_id_may_have_slashes(service: Service) -> None:
     letters = Topic("s-dead-letters", 2, {}, "a/b+c/d==")
     with service.log() as log:
         log.create([redriven.spec_of("s")])
-        marks = [redriven.mark(letters, Place(1, 7), "purchase", 1, 0)]
+        marks = [redriven.mark(letters, LetterPlace(1, 7), "purchase", 1, 0)]
         log.append([Append(redriven.topic_of("s"), marks, 0)])
-        assert redriven.marked(log, "s", letters) == {Place(1, 7)}
+        assert redriven.marked(log, "s", letters) == {LetterPlace(1, 7)}
         assert redriven.marked(log, "s", Topic("s-dead-letters", 2, {}, "d==")) == set()
 
 
@@ -262,4 +262,4 @@ def test_headers_that_a_letter_keeps() -> None:
     own = ("samovar.redriven.attempt", b"2")
     assert carried((("x", b"1"), own)) == (own,)
     assert carried(()) == ()
-    assert str(Place(3, 17)) == "3/17"
+    assert str(LetterPlace(3, 17)) == "3/17"

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.heartbeat import Presence, Seen
+from samovar.changelog.formats.heartbeat import HeartbeatRecord, MemberMetadata
 from samovar.changelog.kafka import facts as kafka_facts
 from samovar.changelog.kafka.facts import metadata_level, release_of
 from samovar.changelog.log import TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.ops import doctor
 from samovar.service.ops import machine as doctor_machine
-from samovar.service.ops.findings import Finding
-from samovar.service.topology.acls import Right
+from samovar.service.ops.findings import Diagnosis
+from samovar.service.topology.acls import AclEntry
 from samovar.state.rocks import RocksStore
 from tests.oncall import ROOT, Service, make, many, run
 from tests.registry import USER, TestRegistry, running
@@ -217,10 +217,10 @@ def test_a_restore_left_halfway(service: Service) -> None:
 # ---------------------------------------------------------------- clocks, rights, versions
 
 
-def clock_findings(log_ms: int, time_ms: int, now_ms: int, service: Service) -> list[Finding]:
+def clock_findings(log_ms: int, time_ms: int, now_ms: int, service: Service) -> list[Diagnosis]:
     service.config.write_text(service.config.read_text() + 'log: {kafka: {bootstrap: "h:9092"}}\n')
-    here = Presence(0, "h", 7, NOW, "1", time_ms)
-    return [*doctor.clocks(service.settings, {0: Seen(here, log_ms)}, now_ms)]
+    here = MemberMetadata(0, "h", 7, NOW, "1", time_ms)
+    return [*doctor.clocks(service.settings, {0: HeartbeatRecord(here, log_ms)}, now_ms)]
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_clocks(log_ms: int, time_ms: int, now_ms: int, state: str, word: str, s
 
 def test_rights_that_are_lacking() -> None:
     wanted = [
-        Right("service", "topic", "a", ("READ", "DESCRIBE", "CREATE")),
-        Right("service", "group", "s", ("READ",)),
-        Right("service", "transactional-id", "s-", ("WRITE",), "prefixed"),
-        Right("http", "topic", "s-labels", ("READ", "WRITE")),
+        AclEntry("service", "topic", "a", ("READ", "DESCRIBE", "CREATE")),
+        AclEntry("service", "group", "s", ("READ",)),
+        AclEntry("service", "transactional-id", "s-", ("WRITE",), "prefixed"),
+        AclEntry("http", "topic", "s-labels", ("READ", "WRITE")),
     ]
     all_of_it = {"a": frozenset({"READ", "DESCRIBE"})}
     (found,) = doctor._missing_rights(wanted, all_of_it, {"s": frozenset({"READ"})}, frozenset())
@@ -292,4 +292,4 @@ def test_a_brokers_version_is_told_by_its_metadata_level() -> None:
 
 
 def test_findings_are_frozen() -> None:
-    assert replace(Finding("a", "ok", "b"), state="warn").state == "warn"
+    assert replace(Diagnosis("a", "ok", "b"), state="warn").state == "warn"

@@ -16,7 +16,7 @@ from samovar.changelog.cursors import read_all
 from samovar.changelog.formats.record import POSITION
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.spark.errors import translated
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.spark.frame_events import _typed
 from samovar.service.spark.frames import frame_of
@@ -239,7 +239,7 @@ def ends_of(service: Service, partition: int) -> list[int]:
 # ---------------------------------------------------------------- through Spark
 
 
-def test_spark_reads_the_same(spark: Session, service: Service) -> None:
+def test_spark_reads_the_same(spark: OpenSession, service: Service) -> None:
     """With the types that the frame says, from all tasks; and SQL works on it."""
     samovar.register_spark(spark.spark)
     reader = spark.spark.read.format("samovar").option("config", str(service.config))
@@ -294,7 +294,7 @@ def test_what_cannot_be_read(service: Service, source: str, options: dict[str, s
     assert word in str(refused.value)
 
 
-def test_a_service_that_never_ran(spark: Session, tmp_path: Path) -> None:
+def test_a_service_that_never_ran(spark: OpenSession, tmp_path: Path) -> None:
     """On its way through Spark a refusal stays what it is."""
     samovar.register_spark(spark.spark)
     config = str(make(tmp_path / "new").config)

@@ -13,8 +13,8 @@ from samovar.changelog.log import Append
 from samovar.service.alerts.follow import Follower
 from samovar.service.alerts.index import AlertsIndex
 from samovar.tasks.model.clock import SystemClock
-from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import Observer
+from samovar.tasks.runtime.heartbeat import HeartbeatReporter
+from samovar.tasks.runtime.metrics import MetricsSampler
 from tests.http import Served, listening_to, served, wait_for
 from tests.oncall import RULES, make, many, purchase
 
@@ -47,8 +47,8 @@ def test_it_is_ready_and_caught_up_when_a_container_is_in_the_group(tmp_path: Pa
     service = make(tmp_path / "s")
     service.produce(many(5))
     with served(service) as site, service.container() as container:
-        observer = Observer(container, SystemClock())
-        reporter = Reporter(site.log, "s", observer, address=site.world.place.advertised)
+        observer = MetricsSampler(container, SystemClock())
+        reporter = HeartbeatReporter(site.log, "s", observer, address=site.world.place.advertised)
         observer(now=True)
         reporter.report()
         wait_for(lambda: site.client.get("/ready").status_code == 200)

@@ -18,7 +18,7 @@ import httpx2
 
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.formats import heartbeat as presence
-from samovar.changelog.formats.heartbeat import Presence, TaskReport
+from samovar.changelog.formats.heartbeat import MemberMetadata, TaskReport
 from samovar.service.config.loading import load_service
 from tests.http import Served, served, wait_for
 from tests.lived import MARKED
@@ -34,7 +34,7 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
     with served(service, bare) as asked, served(service) as owner, service.container():  # which is in the group
         now = int(time.time() * 1000)
         tasks = [TaskReport("", number, "running") for number in range(2)]
-        told = Presence(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
+        told = MemberMetadata(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
         presence.tell(asked.log, "s", told)
         wait_for(lambda: asked.world.watch.latest.presences)
         wait_for(lambda: owner.world.watch.latest.presences)

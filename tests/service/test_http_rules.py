@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.service.query.rule_cache import LOOK_EVERY_S, Loaded, RuleShelf
+from samovar.service.query.rule_cache import LOOK_EVERY_S, LoadedRules, RuleCache
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.topology.logs import open_log
 from tests.faults.harness import make_service
@@ -26,24 +26,24 @@ def test_what_was_published_is_found_although_a_look_is_under_way(
     """A look begins before the change, or is not at its end when somebody asks for the new rule."""
     service = make_service(tmp_path / "s", {"first": RULE.format(name="first")}, {"use": {"key": "card"}})
     assert service.partitions
-    shelf = RuleShelf(service.settings, service.log)
+    shelf = RuleCache(service.settings, service.log)
     assert shelf.get().rules.keys() == {"first"}
 
-    look, load = RuleShelf._look, RuleShelf._load
+    look, load = RuleCache._look, RuleCache._load
     has_begun, may_look, is_loading, may_load = (threading.Event() for _ in range(4))
 
-    def slow_look(self: RuleShelf) -> None:
+    def slow_look(self: RuleCache) -> None:
         has_begun.set()
         assert may_look.wait(30)
         look(self)
 
-    def slow_load(self: RuleShelf) -> Loaded:
+    def slow_load(self: RuleCache) -> LoadedRules:
         is_loading.set()
         assert may_load.wait(30)
         return load(self)
 
-    monkeypatch.setattr(RuleShelf, "_look", slow_look)
-    monkeypatch.setattr(RuleShelf, "_load", slow_load)
+    monkeypatch.setattr(RuleCache, "_look", slow_look)
+    monkeypatch.setattr(RuleCache, "_load", slow_load)
     shelf._looked_s -= 2 * LOOK_EVERY_S
     shelf.get()  # somebody else's question begins a look, in a thread
     assert has_begun.wait(30)
@@ -53,7 +53,7 @@ def test_what_was_published_is_found_although_a_look_is_under_way(
     shelf.look_again()
     may_look.set()
     assert is_loading.wait(30)
-    found: list[Loaded] = []
+    found: list[LoadedRules] = []
     asks = threading.Thread(target=lambda: found.append(shelf.get()))
     asks.start()
     may_load.set()

@@ -14,9 +14,9 @@ import pytest
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
 from samovar.service.query import tailing_reader as http_tail
-from samovar.service.query.events import Event, Events, Place
+from samovar.service.query.events import Events, Place, StreamEvent
 from samovar.service.query.surrounding_events import events_near
-from samovar.service.query.tailing_reader import Tail
+from samovar.service.query.tailing_reader import TailingReader
 from samovar.service.topology.logs import opened
 from tests.http import wait_for
 from tests.oncall import Service, make, purchase
@@ -55,7 +55,7 @@ def service(tmp_path: Path) -> Service:
 
 @contextmanager
 def asked(service: Service, log: Log, *, with_tail: bool) -> Iterator[Events]:
-    events = Events(service.settings, log, Tail(log, [TOPIC]) if with_tail else None)
+    events = Events(service.settings, log, TailingReader(log, [TOPIC]) if with_tail else None)
     try:
         yield events
     finally:
@@ -68,7 +68,7 @@ def held(events: Events) -> int:
     return sum(each.next - each.first for each in kept)
 
 
-def amounts(found: dict[Place, Event]) -> dict[Place, int]:
+def amounts(found: dict[Place, StreamEvent]) -> dict[Place, int]:
     return {place: event.event["amount"] for place, event in found.items()}
 
 

@@ -19,13 +19,13 @@ from samovar.service.auth import audit
 from samovar.service.auth import tokens as access
 from samovar.service.auth.sessions import MOST_PER_TOKEN
 from samovar.service.auth.tokens import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
-from samovar.service.config.addresses import Place, place_of
+from samovar.service.config.addresses import HttpAddress, place_of
 from samovar.service.http.app import tokens_text
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.middleware import FORWARDED
 from samovar.service.http.request import cookie_of
 from samovar.service.http.routes import live as api_live
-from samovar.service.http.state import World, refuse_open
+from samovar.service.http.state import AppState, refuse_open
 from samovar.service.topology.logs import opened
 from tests.http import Served, listening_to, served, wait_for
 from tests.lived import MARKED
@@ -163,14 +163,14 @@ def test_pseudonyms_are_never_made_with_a_secret_that_anybody_knows(tmp_path: Pa
     service = make(tmp_path / "s")
     service.config.write_text(MARKED)
     with opened(service.settings) as log:
-        worlds = [World(service.settings, log, _place()) for _ in range(2)]
+        worlds = [AppState(service.settings, log, _place()) for _ in range(2)]
         first, second = (world.masks(access.NOBODY).alias("4929") for world in worlds)
         assert first != second  # before the topic's secret is known
         for world in worlds:
             world.index.close()
 
 
-def _place() -> Place:
+def _place() -> HttpAddress:
     return place_of("127.0.0.1", 0)
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from samovar.service.masking.fields import HIDDEN
-from samovar.service.views.store import Manifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 from tests.http import Served, served
 from tests.lived import MARKED, ROWS, VIEW
 from tests.oncall import make
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         part.mkdir()
         pq.write_table(pa.table(ROWS), part / "part-0.parquet")
         lineage = {"card": {"reads": ["purchase.card"], "plain": True}, "purchases": {"reads": [], "plain": True}}
-        store.publish(Manifest("cards", 1, "d", 0, "full", 3, {}, {}, {"card": "string"}, lineage=lineage), 3)
+        store.publish(ViewManifest("cards", 1, "d", 0, "full", 3, {}, {}, {"card": "string"}, lineage=lineage), 3)
     tokens = tokens_of(service)
     with served(service) as made:
         operator = made.as_(tokens["operator"])
@@ -82,7 +82,7 @@ def test_versions_are_listed_and_an_operator_goes_back(site: Served) -> None:
         part = store.being_made(2)
         part.mkdir()
         pq.write_table(pa.table(ROWS).slice(0, 1), part / "part-0.parquet")
-        store.publish(Manifest("cards", 2, "d", 5, "full", 1, {}, {}, {"card": "string"}), 3)
+        store.publish(ViewManifest("cards", 2, "d", 5, "full", 1, {}, {}, {"card": "string"}), 3)
     found = site.get("/views/cards")
     assert (found["version"], [each["version"] for each in found["kept"]]) == (2, [2, 1])
     viewer = site.as_(site.headers["x-viewer"])

@@ -21,7 +21,7 @@ import typer
 from samovar.changelog.broker import node as broker
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.service.cli.main import app
 from samovar.service.config.loading import load_service
 from samovar.service.rules.publishing import quarantine
@@ -35,7 +35,7 @@ from samovar.service.topology.acls import (
     READERS,
     SERVICE,
     TRAFFIC,
-    Right,
+    AclEntry,
     rights,
 )
 from samovar.service.topology.logs import opened
@@ -97,7 +97,7 @@ class Place:
         return self.folder / "service.yml"
 
     @property
-    def planned(self) -> list[Right]:
+    def planned(self) -> list[AclEntry]:
         settings = load_service(self.config, lenient=True)
         return rights(settings, plan(settings))
 
@@ -163,9 +163,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 
 @pytest.fixture(scope="module")
-def shop(kafka: SecureKafka, spark: Session, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def shop(kafka: SecureKafka, spark: OpenSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A service that makes its topics, and all that its users did, by command. Commands find Spark open."""
-    assert isinstance(spark, Session)
+    assert isinstance(spark, OpenSession)
     place = make_place(kafka, tmp_path_factory.mktemp("shop"), "shop", "create")
     tell_story(place)
     return place
@@ -371,7 +371,7 @@ def test_nothing_was_denied_and_no_right_is_planned_in_vain(shop: Place) -> None
     assert idle == []
 
 
-def used(place: Place, right: Right, operation: str, asked: set[Decision]) -> bool:
+def used(place: Place, right: AclEntry, operation: str, asked: set[Decision]) -> bool:
     return any(
         (each.who, each.operation, each.resource) == (place.user(right.who), operation, right.resource)
         and (each.name.startswith(right.name) if right.pattern == "prefixed" else each.name == right.name)
@@ -476,7 +476,7 @@ def post(place: Place, event: Mapping[str, Any]) -> None:
 
 
 def test_doctor_lists_rights_that_are_missing(bank: Place) -> None:
-    taken = Right(SERVICE, "topic", "bank-changelog", ("WRITE",))
+    taken = AclEntry(SERVICE, "topic", "bank-changelog", ("WRITE",))
     bank.kafka.revoke(bank.user(SERVICE), [taken])
     try:
         code, text = bank.run(SERVICE, "doctor", "CONFIG")

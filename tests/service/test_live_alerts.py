@@ -13,7 +13,7 @@ import pytest
 
 from samovar.service.alerts.index import Alert, AlertsIndex, read_alert
 from samovar.service.http.routes import live as api_live
-from samovar.service.http.routes.live import Hub, Position, Wish, listen, read_position
+from samovar.service.http.routes.live import Broadcaster, Position, Subscription, listen, read_position
 from tests.asynchronous import run_async
 
 PARTITIONS = 3
@@ -24,7 +24,7 @@ FEW, ENOUGH = 30, BATCHES * MOST_OF_A_BATCH  # alerts that a listener has room f
 class Feed:
     """What a follower does, from a thread of its own: into the index, then the position, then to who listens."""
 
-    def __init__(self, index: AlertsIndex, hub: Hub, seed: int) -> None:
+    def __init__(self, index: AlertsIndex, hub: Broadcaster, seed: int) -> None:
         self.index, self.hub = index, hub
         self.position: Position = dict.fromkeys(range(PARTITIONS), 0)
         self.all: list[Alert] = []
@@ -92,7 +92,7 @@ async def heard_by(feed: Feed, seed: int) -> tuple[list[str], Position, int]:
     while not feed.is_all(len(heard), first):
         times += 1
         left = random.randint(1, 20)
-        stream = listen(feed.hub, feed.index, lambda: feed.position, Wish(place, (), None, shown, mark))
+        stream = listen(feed.hub, feed.index, lambda: feed.position, Subscription(place, (), None, shown, mark))
         async for text in stream:
             for event in events_of(text):
                 assert event["event"] != "gap"
@@ -116,7 +116,7 @@ def test_each_alert_is_heard_once_and_in_order_through_gaps(
 ) -> None:
     """With room for few alerts listeners are cut off all the time; with room for all of them never."""
     monkeypatch.setattr(api_live, "QUEUE_MOST", queue)
-    index, hub = AlertsIndex(tmp_path / "alerts.db", "alerts"), Hub()
+    index, hub = AlertsIndex(tmp_path / "alerts.db", "alerts"), Broadcaster()
 
     async def all_listen() -> tuple[Feed, list[tuple[list[str], Position, int]]]:
         hub.bind(asyncio.get_running_loop())

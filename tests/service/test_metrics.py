@@ -28,8 +28,8 @@ from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.commit_times import BOUNDS_S, CommitTimes
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import Observer
+from samovar.tasks.runtime.heartbeat import HeartbeatReporter
+from samovar.tasks.runtime.metrics import MetricsSampler
 from tests.http import wait_for
 from tests.oncall import ROOT, Service, catch_up, make, many, purchase, run, wipe
 
@@ -50,8 +50,8 @@ class Watched:
 
     def __init__(self, service: Service, container: Container, log: EmbeddedLog, host: str = "127.0.0.1") -> None:
         self.container = container
-        self.observer = Observer(container, SystemClock())
-        self.reporter = Reporter(log, "s", self.observer)
+        self.observer = MetricsSampler(container, SystemClock())
+        self.reporter = HeartbeatReporter(log, "s", self.observer)
         self.port = free_port("127.0.0.1")
         collector = ContainerMetrics("s", self.reporter, container.commit_times)
         self.server = ExitStack()

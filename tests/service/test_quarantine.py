@@ -21,7 +21,7 @@ from samovar.service.runtime import running
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.metrics import at_work
-from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Task
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET, StreamTask
 from tests.oncall import ROOT, Service, catch_up, make, run
 from tests.service.test_rule_changes import alerts, equal, journal, published, take
 
@@ -258,15 +258,15 @@ def test_a_log_that_goes_away_while_a_batch_is_to_be_taken_again_ends_nothing(
 ) -> None:
     """What waited for event time is read again for it. A container that could not starts again, and counts on."""
     budget(monkeypatch, step_bytes=300_000)
-    begin, gone = Task._begin, list[Task]()
+    begin, gone = StreamTask._begin, list[StreamTask]()
 
-    def begin_later(task: Task, position: Position | None, standing: Plan | None = None) -> None:
+    def begin_later(task: StreamTask, position: Position | None, standing: Plan | None = None) -> None:
         if standing is not None and task.counts.commits and not gone:
             gone.append(task)
             raise LogUnavailable("all brokers are down")
         begin(task, position, standing)
 
-    monkeypatch.setattr(Task, "_begin", begin_later)
+    monkeypatch.setattr(StreamTask, "_begin", begin_later)
     with service.container() as container:
         service.produce(mixed(service, 40))
         for _ in range(1_000):

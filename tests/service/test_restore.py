@@ -11,9 +11,9 @@ import pytest
 from samovar.changelog.log import Append
 from samovar.service.recovery import restore as restoring
 from samovar.service.recovery import restore_progress as restore_show
-from samovar.service.recovery.restore import Restored, alone
-from samovar.service.recovery.restore_plan import Planned
-from samovar.service.topology.stores import Standing
+from samovar.service.recovery.restore import RestoreResult, alone
+from samovar.service.recovery.restore_plan import RestorePlan
+from samovar.service.topology.stores import StoreStatus
 from samovar.state.rocks import RocksStore
 from tests.oncall import (
     Service,
@@ -96,11 +96,11 @@ class Terminal(io.StringIO):
 def test_bars_on_a_terminal_and_lines_elsewhere(kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """P7: rate and time left show."""
     monkeypatch.setattr(restore_show, "EVERY_S", 0.0)
-    planned = Planned(3, Standing("missing"), "changelog", 0, 1_000)
+    planned = RestorePlan(3, StoreStatus("missing"), "changelog", 0, 1_000)
     err = kind()
     with restore_show.Bars([planned], err) as bars:
         bars.moved(planned, 250)
-        bars.done(planned, Restored(3, "changelog", "d", None, 1_000, 1_000, 2.0))
+        bars.done(planned, RestoreResult(3, "changelog", "d", None, 1_000, 1_000, 2.0))
     shown = err.getvalue()
     assert "partition 3" in shown
     assert ("\x1b[" in shown) == (kind is Terminal)

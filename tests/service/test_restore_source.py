@@ -12,7 +12,7 @@ from samovar.changelog.formats.record import key_prefix, row_parts
 from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.rocks import RocksStore
-from samovar.tasks.replay.repair import Mender
+from samovar.tasks.replay.repair import ChangelogRepair
 from tests.oncall import (
     Service,
     is_equal,
@@ -103,17 +103,17 @@ def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.
         with service.log() as log:
             log.append([Append("s-changelog", gone, partition)])
     monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "3")
-    whole = Mender._transact
+    whole = ChangelogRepair._transact
     appended: list[int] = []
 
-    def fails(self: Mender, appends: Any, offsets: Any) -> Any:
+    def fails(self: ChangelogRepair, appends: Any, offsets: Any) -> Any:
         appended.append(1)
         if len(appended) == 2:
             raise Refused("mend-failed", "the test says so", "Run it again.")
         return whole(self, appends, offsets)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Mender, "_transact", fails)
+        patch.setattr(ChangelogRepair, "_transact", fails)
         assert refused(service, "--from", "source") == "mend-failed"
     wipe(service)
     with pytest.raises(Refused, match="state-lost"):

@@ -11,7 +11,7 @@ import pytest
 
 from samovar.changelog.formats.journal import (
     FORMAT,
-    Entry,
+    JournalEntry,
     is_void,
     pack_entry,
     standing,
@@ -24,9 +24,9 @@ from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import journal_of
-from samovar.tasks.replay.repair import Mender
+from samovar.tasks.replay.repair import ChangelogRepair
 from samovar.tasks.rules.rate_limiter import Alarm
-from samovar.tasks.rules.replay_dedup import Skips, rows_between, skip_rows
+from samovar.tasks.rules.replay_dedup import ReplayDedupFilter, rows_between, skip_rows
 from tests.oncall import HOUR, START, Service, catch_up, is_equal, make, many, purchase, run, run_apart, wipe
 
 TIMER = """
@@ -227,19 +227,19 @@ def test_half_a_changelog_is_refused_until_it_was_run_again(service: Service, mo
     """P4: where one transaction is not enough, what lies between is never taken for a state."""
     service.process(many(150))
     digests, published = service.digests(), ids(service)
-    whole = Mender.write
+    whole = ChangelogRepair.write
     calls = []
 
-    def broken(mender: Mender, *arguments: Any) -> Any:
+    def broken(mender: ChangelogRepair, *arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise Refused("mend-failed", "the log is away", "Run it again.")
         return whole(mender, *arguments)
 
     monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "2")
-    monkeypatch.setattr(Mender, "write", broken)
+    monkeypatch.setattr(ChangelogRepair, "write", broken)
     assert refused(service, 171.5) == "mend-failed"
-    monkeypatch.setattr(Mender, "write", whole)
+    monkeypatch.setattr(ChangelogRepair, "write", whole)
     ran = run("run", service.config, "--until-caught-up")
     assert (ran.exit_code, "rewind-unfinished" in ran.stderr) == (2, True)
     assert "Run `samovar rewind` again" in ran.stderr
@@ -274,7 +274,7 @@ def test_nothing_is_remembered_once_the_task_is_past_it(service: Service) -> Non
     service.process(many(150))
     rewind(service, 50.5)
     with service.container() as container:
-        assert all(Skips.of(task.store).is_over for task in container.tasks.values())
+        assert all(ReplayDedupFilter.of(task.store).is_over for task in container.tasks.values())
         assert sum(task.core.counts.skipped for task in container.tasks.values()) > 0
 
 
@@ -359,8 +359,8 @@ def test_a_partition_that_is_behind_stays(service: Service) -> None:
 # ---------------------------------------------------------------- the journal and the rows
 
 
-def entry(kind: str, number: int, at: int, **facts: Any) -> Entry:
-    return Entry(kind, number, {"a": at}, None, facts)
+def entry(kind: str, number: int, at: int, **facts: Any) -> JournalEntry:
+    return JournalEntry(kind, number, {"a": at}, None, facts)
 
 
 def test_a_journal_as_if_what_was_set_back_had_never_been() -> None:
@@ -408,7 +408,7 @@ def test_ids_go_one_by_one_and_then_all() -> None:
     store = MemoryStore()
     rows = skip_rows({b"x", b"y"}, {"a": 10}, 500)
     store.write(rows)
-    skips = Skips.of(store)
+    skips = ReplayDedupFilter.of(store)
     again, new = Alarm("x", (b"k", b"")), Alarm("z", (b"k", b""))
     assert skips.left([again, new]) == [new]
     assert skips.changes(at(5, 100)) == [(b"sx", None)]
@@ -417,14 +417,14 @@ def test_ids_go_one_by_one_and_then_all() -> None:
     assert skips.is_over
     assert rows_between([], store) == [(b"s", None), (b"sx", None), (b"sy", None)]
     assert skip_rows(set(), {"a": 1}, None) == []
-    assert Skips.of(MemoryStore()).is_over
+    assert ReplayDedupFilter.of(MemoryStore()).is_over
 
 
 def test_an_earlier_rewind_counts_for_how_far_it_had_been() -> None:
     store = MemoryStore()
     store.write(skip_rows({b"x"}, {"a": 10}, 500))
-    assert Skips.of(store).furthest({"a": 4}, 100) == ({"a": 10}, 500)
-    assert Skips.of(store).furthest({"a": 40}, None) == ({"a": 40}, 500)
+    assert ReplayDedupFilter.of(store).furthest({"a": 4}, 100) == ({"a": 10}, 500)
+    assert ReplayDedupFilter.of(store).furthest({"a": 40}, None) == ({"a": 40}, 500)
 
 
 def test_catching_up_is_needed_for_none_of_it(service: Service) -> None:

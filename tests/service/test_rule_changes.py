@@ -17,21 +17,21 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.journal import JournalEntry, unpack_entry
 from samovar.changelog.formats.rules_topic import append_changes
 from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.common.errors import Refused
 from samovar.service.query.state_counts import states_here
 from samovar.service.rules.publishing import plan_publish, publish
-from samovar.service.runtime.rule_source import RuleWatch
+from samovar.service.runtime.rule_source import PublishedRuleSource
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.rule_registry import read_rulebook
 from samovar.service.topology.stores import site_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.heartbeat import Reporter
-from samovar.tasks.runtime.metrics import Observer
+from samovar.tasks.runtime.heartbeat import HeartbeatReporter
+from samovar.tasks.runtime.metrics import MetricsSampler
 from tests.contracts.log_driving import read_to_end
 from tests.oncall import RULES, Service, catch_up, make, many, purchase, run
 
@@ -68,7 +68,7 @@ def published(service: Service, text: str, *options: object, code: int = 0, name
 
 def take(container: Container) -> None:
     """Look at the rules topic, as a thread does while a service runs; and go on."""
-    assert isinstance(container.renewal, RuleWatch)
+    assert isinstance(container.renewal, PublishedRuleSource)
     container.renewal.look()
     catch_up(container)
 
@@ -78,7 +78,7 @@ def alerts(service: Service) -> list[dict[str, Any]]:
         return [json.loads(row.value or b"") for row in read_to_end(log, "s-alerts")]
 
 
-def journal(service: Service, partition: int) -> list[Entry]:
+def journal(service: Service, partition: int) -> list[JournalEntry]:
     with service.log() as log:
         rows = read_to_end(log, "s-journal")
         return [unpack_entry(row.value or b"") for row in rows if row.at.partition == partition]
@@ -487,9 +487,9 @@ def test_status_tells_numbers_shadow_and_what_drains(service: Service) -> None:
         published(service, BIG, "--shadow")
         published(service, TESTING_3, "--drain")
         take(container)
-        observer = Observer(container, service.clock)
+        observer = MetricsSampler(container, service.clock)
         observer(now=True)
-        Reporter(log, "s", observer).report()
+        HeartbeatReporter(log, "s", observer).report()
         told = run("status", service.config)
         assert "rule big number 1, version " in told.stdout
         assert ": shadow" in told.stdout

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from samovar.common.errors import Refused
-from samovar.patterns.engine.avro.codec import AvroDecoder, Listed
+from samovar.patterns.engine.avro.codec import AvroDecoder, SchemaFiles
 from samovar.patterns.engine.decoder import Decoder
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
 from samovar.service.topology.encoding import avro_of, decoding_of
@@ -61,7 +61,7 @@ def test_a_schema_may_stand_in_the_service_file(folder: Path) -> None:
 def test_framed_avro_with_schemas_from_files_or_a_registry(folder: Path) -> None:
     stream = load(folder, "format: avro, schemas: {1: purchase.avsc, 20: other.avsc}").streams["purchase"]
     writers = avro_of(stream).writers
-    assert isinstance(writers, Listed)
+    assert isinstance(writers, SchemaFiles)
     assert {number: schema.name for number, schema in writers.schemas.items()} == {1: "Purchase", 20: "Other"}
     assert stream.fields is None
     stream = load(folder, 'format: avro, registry: "http://registry:8081"').streams["purchase"]

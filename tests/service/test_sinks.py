@@ -95,10 +95,10 @@ def running(service: Service) -> Iterator[Sinks]:
 
 def ids_of(service: Service) -> list[str]:
     """Of all alerts but those before the sink was there."""
-    from samovar.service.query.read import Options, bounded  # noqa: PLC0415 - only here
+    from samovar.service.query.read import ReadOptions, bounded  # noqa: PLC0415 - only here
 
     with service.log() as log:
-        found = [json.loads(record.value or b"") for record in bounded(log, "s-alerts", Options())]
+        found = [json.loads(record.value or b"") for record in bounded(log, "s-alerts", ReadOptions())]
     return sorted(each["id"] for each in found if each["key"]["card"] != "before")
 
 

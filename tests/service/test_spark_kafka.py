@@ -26,17 +26,17 @@ from samovar.changelog.kafka.java import JavaSettings, java_settings
 from samovar.changelog.log import Append, Log, Pair, TopicPartition, TopicSpec
 from samovar.changelog.restore.restore import stuck
 from samovar.changelog.spark import records as spark_records
-from samovar.changelog.spark.connector_log import Feed, Range
-from samovar.changelog.spark.parts import Reading, spread_over
-from samovar.changelog.spark.progress import Progress, Ticker
+from samovar.changelog.spark.connector_log import Range, SparkFeed
+from samovar.changelog.spark.parts import PartRanges, spread_over
+from samovar.changelog.spark.progress import JobProgress, Ticker
 from samovar.changelog.spark.records import raw_records
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.changelog.spark.views import put_tables, rows_of
 from samovar.common.errors import Refused
 from samovar.service.config.loading import load_service
 from samovar.service.recovery.restore import restore_all
-from samovar.service.recovery.restore_plan import Asked, plan_restore
-from samovar.service.spark.jobs import Part, Shipped, arrived, ranges_of, shipped, stage
+from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
+from samovar.service.spark.jobs import JobPart, ShippedService, arrived, ranges_of, shipped, stage
 from samovar.service.spark.restore import OnSpark
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import site_of
@@ -126,7 +126,7 @@ def log(ran: OnKafka) -> Iterator[Log]:
 # ---------------------------------------------------------------- restore
 
 
-def test_p2_spark_local_and_live_are_one(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_p2_spark_local_and_live_are_one(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     """P2: several partitions, three versions of a rule, tombstones, aborted transactions."""
     before = ran.service.digests()
     assert any(value is None for _, _, _, value in raw(log, ran.changelog))
@@ -146,7 +146,7 @@ def both_engines(ran: OnKafka) -> dict[int, str]:
     return ran.service.digests()
 
 
-def test_p7_an_open_transaction_is_waited_for(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_p7_an_open_transaction_is_waited_for(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     """The high watermark is above it: the job ends when the writer has, and what was aborted is in no store."""
     site = site_of(load_service(ran.service.config), log)
     live = ran.service.digests()
@@ -160,14 +160,14 @@ def test_p7_an_open_transaction_is_waited_for(spark: Session, ran: OnKafka, log:
         quiet = {"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": "2000"}
         # Left alone, Spark's connector ends before the transaction and says nothing: so ranges are settled first.
         assert above not in {row[:2] for row in by_connector(spark, ran, log, **quiet)}
-        seen: list[Progress] = []
+        seen: list[JobProgress] = []
 
-        def on_job(now: Progress) -> None:
+        def on_job(now: JobProgress) -> None:
             if now.waits_for is not None and not seen:
                 seen.append(now)
                 producer.abort_transaction(30)
 
-        asked = Asked(source="changelog", engine="spark")
+        asked = RestoreRequest(source="changelog", engine="spark")
         plans = plan_restore(site, asked, 0)
         assert plans[0].end == log.bounds([plans[0].changelog.at])[plans[0].changelog.at].end  # type: ignore[union-attr]
         engine = OnSpark(spark, on_job)
@@ -179,7 +179,7 @@ def test_p7_an_open_transaction_is_waited_for(spark: Session, ran: OnKafka, log:
     assert done[0].offset == plans[0].end
 
 
-def test_p2_after_the_broker_compacted(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_p2_after_the_broker_compacted(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     """Gaps are no data loss."""
     before, records = ran.service.digests(), len(raw(log, ran.changelog))
     quick = {"segment.ms": "100", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
@@ -208,12 +208,12 @@ def test_p2_after_the_broker_compacted(spark: Session, ran: OnKafka, log: Log) -
 
 @dataclass(frozen=True)
 class Fold:
-    service: Shipped
+    service: ShippedService
     partition: int
     until: Until
 
 
-def ids_of(fold: Fold, tick: Ticker, feed: Feed | None) -> list[str]:
+def ids_of(fold: Fold, tick: Ticker, feed: SparkFeed | None) -> list[str]:
     """On an executor: the matches of a fold, as `--from source` does it."""
     found: list[str] = []
 
@@ -226,11 +226,11 @@ def ids_of(fold: Fold, tick: Ticker, feed: Feed | None) -> list[str]:
     return found
 
 
-def test_p1_the_source_folded_on_spark_finds_the_live_matches(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_p1_the_source_folded_on_spark_finds_the_live_matches(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     site = site_of(load_service(ran.service.config), log)
-    plans = plan_restore(site, Asked(source="source", out=ran.service.config.parent / "none"), 0)
+    plans = plan_restore(site, RestoreRequest(source="source", out=ran.service.config.parent / "none"), 0)
     folds = [
-        Reading(Fold(shipped(site), each.partition, each.until), ranges_of(site, each))
+        PartRanges(Fold(shipped(site), each.partition, each.until), ranges_of(site, each))
         for each in plans
         if each.until is not None
     ]
@@ -244,7 +244,7 @@ def test_p1_the_source_folded_on_spark_finds_the_live_matches(spark: Session, ra
 # ---------------------------------------------------------------- the connector
 
 
-def test_the_connector_and_the_data_source_see_the_same(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_the_connector_and_the_data_source_see_the_same(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     """The same topic by Spark's own connector, by ours and by the service's reader: committed records, all of them."""
     samovar.register_spark(spark.spark)
     config = str(ran.service.config)
@@ -264,7 +264,7 @@ def test_the_connector_and_the_data_source_see_the_same(spark: Session, ran: OnK
 
 
 def by_connector(
-    spark: Session, ran: OnKafka, log: Log, **options: str
+    spark: OpenSession, ran: OnKafka, log: Log, **options: str
 ) -> list[tuple[int, int, bytes | None, bytes | None]]:
     """The changelog as Spark's connector reads it, up to the high watermark: `latest` is the last stable offset."""
     ends = {at: log.bounds([at])[at].end for at in (TopicPartition(ran.changelog, 0), TopicPartition(ran.changelog, 1))}
@@ -282,7 +282,7 @@ def by_connector(
     return sorted((row[0], row[1], bytes(row[2]), row[3] and bytes(row[3])) for row in rows)
 
 
-def test_a_changelog_with_aborted_transactions_by_the_connector(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_a_changelog_with_aborted_transactions_by_the_connector(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     assert by_connector(spark, ran, log) == sorted(raw(log, ran.changelog))
 
 
@@ -291,16 +291,16 @@ def test_a_changelog_with_aborted_transactions_by_the_connector(spark: Session, 
 
 @pytest.mark.parametrize("source", ["changelog", "source"])
 def test_all_records_of_a_restore_come_by_the_connector(
-    spark: Session, ran: OnKafka, log: Log, tmp_path: Path, source: str
+    spark: OpenSession, ran: OnKafka, log: Log, tmp_path: Path, source: str
 ) -> None:
     """What executors do, done here: none of what is restored is read by our own client."""
     site = site_of(load_service(ran.service.config), log)
     live, given = ran.service.digests(), 0
-    for planned in plan_restore(site, Asked(source=source, out=tmp_path / "none"), 0):
+    for planned in plan_restore(site, RestoreRequest(source=source, out=tmp_path / "none"), 0):
         ranges = ranges_of(site, planned)
         frame = raw_records(spark, {"bootstrap.servers": ran.kafka}, ranges)
-        feed = Feed(ranges, iter(frame.toArrow().to_batches(100)))
-        staged = stage(Part(shipped(site), planned, tmp_path), Ticker(None, ""), feed)
+        feed = SparkFeed(ranges, iter(frame.toArrow().to_batches(100)))
+        staged = stage(JobPart(shipped(site), planned, tmp_path), Ticker(None, ""), feed)
         assert staged.manifest.digest == live[planned.partition]
         within = [
             row
@@ -313,7 +313,9 @@ def test_all_records_of_a_restore_come_by_the_connector(
     assert given > 20
 
 
-def test_all_tables_of_views_by_the_connector_are_those_of_the_reader(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_all_tables_of_views_by_the_connector_are_those_of_the_reader(
+    spark: OpenSession, ran: OnKafka, log: Log
+) -> None:
     """Also what stands in headers alone: why a message is a dead letter, how late an event was."""
     settings = load_service(ran.service.config)
     dead = ((PREFIX + "exception", b"JSON_SYNTAX"), (PREFIX + "topic", ran.name.encode()), (PREFIX + "offset", b"7"))
@@ -339,7 +341,7 @@ def test_all_tables_of_views_by_the_connector_are_those_of_the_reader(spark: Ses
     assert "1500" in found["late"][0]
 
 
-def test_a_backtest_gives_what_the_local_engine_gives(spark: Session, ran: OnKafka, tmp_path: Path) -> None:
+def test_a_backtest_gives_what_the_local_engine_gives(spark: OpenSession, ran: OnKafka, tmp_path: Path) -> None:
     """One rule a partition, another over both by turns; and one that ends long before its input does."""
     folder = tmp_path / "rules"
     folder.mkdir()
@@ -358,7 +360,7 @@ def test_a_backtest_gives_what_the_local_engine_gives(spark: Session, ran: OnKaf
         assert all(each["found"] > 0 for each in local["rules"]), options
 
 
-def test_ranges_that_hold_nothing_visible_and_records_that_are_gone(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_ranges_that_hold_nothing_visible_and_records_that_are_gone(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     topic = f"{ran.name}-odd"
     log.create([TopicSpec(topic, 3)])
     with writer(ran) as producer:
@@ -372,7 +374,7 @@ def test_ranges_that_hold_nothing_visible_and_records_that_are_gone(spark: Sessi
 
     def counts() -> list[int]:
         bounds = log.bounds(places)
-        parts = [Reading(at, (Range(at, 0, bounds[at].end),)) for at in places]
+        parts = [PartRanges(at, (Range(at, 0, bounds[at].end),)) for at in places]
         return spread_over(spark, "count", log, kafka, parts, count_records)
 
     assert counts() == [0, 10, 0]  # only an aborted transaction, that and records, nothing
@@ -385,24 +387,24 @@ def test_ranges_that_hold_nothing_visible_and_records_that_are_gone(spark: Sessi
     assert f"{topic}-1" in refused.value.what
 
 
-def test_partitions_of_one_number_in_two_topics_are_two_parts(spark: Session, ran: OnKafka, log: Log) -> None:
+def test_partitions_of_one_number_in_two_topics_are_two_parts(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     """As the changelogs of two stages have them."""
     places = [TopicPartition(f"{ran.name}-{name}", 0) for name in ("one", "other")]
     log.create([TopicSpec(at.topic, 1) for at in places])
     for at, count in zip(places, (10, 4), strict=True):
         log.append([Append(at.topic, [(b"k", b"%d" % number) for number in range(count)], 0)])
-    parts = [Reading(at, (Range(at, *log.bounds([at])[at]),)) for at in places]
+    parts = [PartRanges(at, (Range(at, *log.bounds([at])[at]),)) for at in places]
     assert spread_over(spark, "count", log, {"bootstrap.servers": ran.kafka}, parts, count_records) == [10, 4]
 
 
-def count_records(at: TopicPartition, tick: Ticker, feed: Feed | None) -> int:
+def count_records(at: TopicPartition, tick: Ticker, feed: SparkFeed | None) -> int:
     """On an executor. It reads one batch, and leaves what comes after it."""
     assert feed is not None
     found = feed.take(at)
     return 0 if found is None else len(found)
 
 
-def test_spark_shows_no_secret(spark: Session, ran: OnKafka, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_shows_no_secret(spark: OpenSession, ran: OnKafka, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in a plan, on its pages, nor in its log: a job with a line of JAAS among its options."""
     secret = "canary-4711"
     sasl = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": secret, "ssl.ca.pem": secret}
@@ -424,7 +426,7 @@ def test_spark_shows_no_secret(spark: Session, ran: OnKafka, log: Log, monkeypat
     assert not [each for each in shown if secret in each]
 
 
-def plan_mode(spark: Session, name: str) -> Any:
+def plan_mode(spark: OpenSession, name: str) -> Any:
     jvm: Any = spark.spark._jvm
     return jvm.org.apache.spark.sql.execution.ExplainMode.fromString(name)
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.formats.staged import Staged
+from samovar.changelog.formats.staged import StagedTables
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.spark.connector_log import Feed
+from samovar.changelog.spark.connector_log import SparkFeed
 from samovar.changelog.spark.progress import Ticker
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
-from samovar.service.recovery.restore_plan import Asked, plan_restore
-from samovar.service.spark.jobs import Part, shipped, stage
-from samovar.service.topology.stores import Site, digest_of, plan_for, position_of, site_of
+from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
+from samovar.service.spark.jobs import JobPart, shipped, stage
+from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, site_of
 from samovar.state.rocks import RocksStore
 from tests.oncall import RULES, Service, is_equal, make, many, purchase, refused, restored, run, wipe
 
@@ -35,7 +35,7 @@ def digests_in(found: dict[str, Any]) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("source", ["changelog", "source"])
-def test_p2_spark_and_the_local_engine_make_the_same(spark: Session, service: Service, source: str) -> None:
+def test_p2_spark_and_the_local_engine_make_the_same(spark: OpenSession, service: Service, source: str) -> None:
     """P2: by digest, and byte by byte against the changelog (`verify`); the service then goes on."""
     service.process(many(100))
     rule = service.config.parent / "other.yml"  # published, as rules are: what an executor gets knows of it
@@ -65,7 +65,7 @@ def staged_at(service: Service, folder: Path, *options: object) -> dict[str, Any
 
 @pytest.mark.parametrize("source", ["changelog", "source"])
 def test_staged_on_one_machine_and_taken_on_another(
-    spark: Session, service: Service, tmp_path: Path, source: str
+    spark: OpenSession, service: Service, tmp_path: Path, source: str
 ) -> None:
     service.process(many(100))
     before = service.digests()
@@ -84,7 +84,7 @@ def test_staged_on_one_machine_and_taken_on_another(
     assert is_equal(service)
 
 
-def test_what_came_after_staging_is_taken_too(spark: Session, service: Service, tmp_path: Path) -> None:
+def test_what_came_after_staging_is_taken_too(spark: OpenSession, service: Service, tmp_path: Path) -> None:
     service.process(many(60))
     staged_at(service, tmp_path / "staging")
     service.process(many(60, start_s=400))
@@ -95,7 +95,7 @@ def test_what_came_after_staging_is_taken_too(spark: Session, service: Service, 
 
 
 def test_what_was_folded_before_the_service_went_on_is_refused(
-    spark: Session, service: Service, tmp_path: Path
+    spark: OpenSession, service: Service, tmp_path: Path
 ) -> None:
     """The input went on: to take it would set the changelog back."""
     service.process(many(60))
@@ -106,7 +106,7 @@ def test_what_was_folded_before_the_service_went_on_is_refused(
     assert service.digests() == before
 
 
-def test_staged_files_that_are_not_what_was_written(spark: Session, service: Service, tmp_path: Path) -> None:
+def test_staged_files_that_are_not_what_was_written(spark: OpenSession, service: Service, tmp_path: Path) -> None:
     service.process(many(60))
     before = service.digests()
     staged_at(service, tmp_path / "staging")
@@ -125,7 +125,7 @@ def test_staged_files_that_are_not_what_was_written(spark: Session, service: Ser
     assert service.digests() == before
 
 
-def test_staged_for_another_service(spark: Session, service: Service, tmp_path: Path) -> None:
+def test_staged_for_another_service(spark: OpenSession, service: Service, tmp_path: Path) -> None:
     service.process(many(60))
     staged_at(service, tmp_path / "staging")
     other = make(tmp_path / "o")
@@ -137,7 +137,7 @@ def test_staged_for_another_service(spark: Session, service: Service, tmp_path: 
 # ---------------------------------------------------------------- to the past, and refusals
 
 
-def test_a_moment_of_the_past(spark: Session, service: Service, tmp_path: Path) -> None:
+def test_a_moment_of_the_past(spark: OpenSession, service: Service, tmp_path: Path) -> None:
     """Event time with the source, an offset of the changelog: as the local engine has it."""
     service.process(many(60))
     first = service.changelog_end(0)
@@ -172,7 +172,7 @@ def test_what_does_not_go_together(service: Service, tmp_path: Path) -> None:
 
 
 def test_a_restore_that_failed_leaves_the_stores_alone(
-    spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch
+    spark: OpenSession, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last partition's journal is cut: nothing was replaced, nothing is left."""
     service.process(many(60))
@@ -190,13 +190,13 @@ def codes_of(service: Service) -> list[str]:
     return [line.split(":")[0] for line in done.stderr.splitlines()]
 
 
-def _refusing(part: Part, tick: Ticker, feed: Feed | None) -> Staged:
+def _refusing(part: JobPart, tick: Ticker, feed: SparkFeed | None) -> StagedTables:
     if part.planned.partition == 1:
         raise Refused("journal-cut", "the journal begins with entry 7", "It must never lose records.")
     return stage(part, tick, feed)
 
 
-def test_a_task_of_the_user_s_own(spark: Session, root: Path, tmp_path: Path) -> None:
+def test_a_task_of_the_user_s_own(spark: OpenSession, root: Path, tmp_path: Path) -> None:
     """Its code does not travel: executors load it from the service's folder."""
     ignored = shutil.ignore_patterns(".*", "__pycache__")
     config = shutil.copytree(root / "examples" / "card-profiles", tmp_path / "p", ignore=ignored) / "service.yml"
@@ -209,7 +209,9 @@ def test_a_task_of_the_user_s_own(spark: Session, root: Path, tmp_path: Path) ->
     assert run("verify", config, "--engine", "spark").exit_code == 0
 
 
-def test_p3_a_killed_executor_harms_nothing(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_a_killed_executor_harms_nothing(
+    spark: OpenSession, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P3: the job fails with a code, stores stay as they were, and it can be run again."""
     service.process(many(60))
     before = service.digests()
@@ -224,14 +226,14 @@ def test_p3_a_killed_executor_harms_nothing(spark: Session, service: Service, mo
     assert not list(service.state.rglob("*.part*"))
 
 
-def _dying(part: Part, tick: Ticker) -> Staged:
+def _dying(part: JobPart, tick: Ticker) -> StagedTables:
     made = stage(part, tick)
     if part.planned.partition == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return made
 
 
-def test_progress_as_json(spark: Session, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_as_json(spark: OpenSession, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("samovar.service.spark.progress.JSON_EVERY_S", 0.0)
     monkeypatch.setattr("samovar.changelog.spark.session.LOOK_S", 0.01)
     service.process(many(60))
@@ -256,9 +258,9 @@ def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypa
     before = service.digests()
     with service.log() as log:
         site = site_of(service.settings, log)
-        asked = Asked(source="changelog", engine="spark")
+        asked = RestoreRequest(source="changelog", engine="spark")
         for planned in plan_restore(site, asked, service.clock.now_ms):
-            staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            staged = stage(JobPart(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
             assert len(staged.files) > 2
             assert staged.manifest.digest == before[planned.partition]
             assert taken(site, staged, tmp_path / f"taken-{planned.partition}") == before[planned.partition]
@@ -266,7 +268,7 @@ def test_p2_a_changelog_in_many_parts(service: Service, tmp_path: Path, monkeypa
     assert digests_in(restored(service, "--ingest", tmp_path / "staging", "--verify")) == before
 
 
-def taken(site: Site, staged: Staged, folder: Path) -> str:
+def taken(site: StateLocation, staged: StagedTables, folder: Path) -> str:
     """The digest of a store that took staged files, and nothing else."""
     store = RocksStore(folder)
     try:
@@ -292,9 +294,9 @@ def test_p2_after_compaction_with_tombstones(service: Service, tmp_path: Path) -
         assert any(each.null.any() for each in found), "there is no tombstone"
         before = service.digests()
         site = site_of(service.settings, log)
-        asked = Asked(source="changelog", engine="spark")
+        asked = RestoreRequest(source="changelog", engine="spark")
         for planned in plan_restore(site, asked, service.clock.now_ms):
-            staged = stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            staged = stage(JobPart(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
             assert staged.manifest.digest == before[planned.partition]
             assert staged.manifest.offset == planned.end
 
@@ -306,9 +308,9 @@ def test_an_executor_that_fails_leaves_no_files(
     monkeypatch.setattr("samovar.service.spark.jobs.digest_of", _failing)
     with service.log() as log:
         site = site_of(service.settings, log)
-        (planned, _) = plan_restore(site, Asked(source="changelog", engine="spark"), service.clock.now_ms)
+        (planned, _) = plan_restore(site, RestoreRequest(source="changelog", engine="spark"), service.clock.now_ms)
         with pytest.raises(Refused):
-            stage(Part(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
+            stage(JobPart(shipped(site), planned, tmp_path / "staging"), Ticker(None, ""))
     assert [path for path in (tmp_path / "staging").rglob("*") if path.is_file()] == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.formats.record import key_prefix
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.state.rocks import RocksStore
 from tests.oncall import Service, key_of, make, many, run
 from tests.views import CARDS, put
@@ -28,14 +28,14 @@ def verified(service: Service, *options: object) -> tuple[int, list[dict[str, An
     return done.exit_code, json.loads(done.stdout)
 
 
-def test_p2_store_changelog_and_source_are_equal(spark: Session, service: Service) -> None:
+def test_p2_store_changelog_and_source_are_equal(spark: OpenSession, service: Service) -> None:
     code, found = verified(service, "--engine", "spark")
     assert code == 0
     assert (code, found) == verified(service)
     assert all(set(each["digests"]) == {"store", "changelog", "source"} for each in found)
 
 
-def test_every_key_that_differs_is_listed(spark: Session, service: Service) -> None:
+def test_every_key_that_differs_is_listed(spark: OpenSession, service: Service) -> None:
     """Rows of two keys of one partition are lost: both are named, in both comparisons."""
     own = [card for card in (f"c{n}" for n in range(7)) if service.partition(card) == service.partition("c1")][:2]
     store = RocksStore(service.store(service.partition("c1")))
@@ -53,8 +53,8 @@ def test_every_key_that_differs_is_listed(spark: Session, service: Service) -> N
     assert all(f"key {card}" in text for card in own)
 
 
-def test_only_where_the_stores_are(service: Service, monkeypatch: pytest.MonkeyPatch, spark: Session) -> None:
-    monkeypatch.setattr(Session, "is_local", False)
+def test_only_where_the_stores_are(service: Service, monkeypatch: pytest.MonkeyPatch, spark: OpenSession) -> None:
+    monkeypatch.setattr(OpenSession, "is_local", False)
     done = run("verify", service.config, "--engine", "spark")
     assert done.exit_code == 2
     assert "engine-unfit" in done.stderr

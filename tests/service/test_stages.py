@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from samovar.changelog.log import Append
 from samovar.changelog.partitioner import partition_of
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.cli.main import app
 from samovar.service.config.loading import ServiceFile, load_service
@@ -21,7 +21,7 @@ from samovar.service.topology.acls import rights
 from samovar.service.topology.copartitioning import misplaced
 from samovar.service.topology.logs import opened
 from samovar.service.topology.plans import plans_of, rule_plans
-from samovar.service.topology.topics import Role, check, ensure, plan
+from samovar.service.topology.topics import TopicRole, check, ensure, plan
 
 RULE = "rule: {id}\nmatch: |\n  {match}\n"
 T0 = 1_700_000_000_000
@@ -140,7 +140,7 @@ def test_a_task_reads_streams_whose_keys_are_anywhere_through_topics_that_all_ta
         "s-a-for-tasks": ("card", True),
         "s-b-for-tasks": ("card", True),
     }
-    assert sent.keys() <= {each.name for each in plan(settings) if each.role is Role.REPARTITION}
+    assert sent.keys() <= {each.name for each in plan(settings) if each.role is TopicRole.REPARTITION}
     assert not any(each.forwards for each in plans_of(settings, 1))  # one partition has all keys
 
 
@@ -152,7 +152,7 @@ def test_the_topics_of_stages_are_planned_made_and_checked(write: Callable[..., 
     specs = {spec.name: spec for spec in plan(settings)}
     assert {"s-a-by-shop", "s-changelog-by-shop", "s-journal-by-shop"} <= set(specs)
     own = specs["s-a-by-shop"]
-    assert (own.role, own.partitions) == (Role.REPARTITION, 3)
+    assert (own.role, own.partitions) == (TopicRole.REPARTITION, 3)
     assert own.settings["retention.ms"] == str(3 * 86_400_000)
     assert specs["s-changelog-by-shop"].settings == specs["s-changelog"].settings
     needed = rights(settings, list(specs.values()))
@@ -338,7 +338,7 @@ def test_a_stage_is_restored_to_a_moment(shop: Path, tmp_path: Path) -> None:
     assert [event["ts"] - T0 for event in bound] == [7_000]  # the newest of its shop until then
 
 
-def test_stages_are_restored_and_verified_on_spark(spark: Session, shop: Path) -> None:
+def test_stages_are_restored_and_verified_on_spark(spark: OpenSession, shop: Path) -> None:
     """P2: every stage, from its changelog and from what came through its repartition topics."""
     before = ran("state", "digest", shop)
     for source in ("changelog", "source"):

@@ -14,22 +14,22 @@ import pytest
 
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats import heartbeat as presence
-from samovar.changelog.formats.heartbeat import InputReport, Presence, RestoreReport, Seen, TaskReport
+from samovar.changelog.formats.heartbeat import HeartbeatRecord, InputReport, MemberMetadata, RestoreReport, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.service.http.status_poller import Seen as Look
+from samovar.service.http.status_poller import StatusSnapshot as Look
 from samovar.service.http.status_poller import rates_of
 from samovar.service.ops.status import ContainerStatus, ServiceStatus, containers_of
 from samovar.service.ops.status_text import seconds_text
 from samovar.service.runtime.running import container_of
 from samovar.tasks.model.clock import SetClock, SystemClock
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.heartbeat import Ends, Reporter
-from samovar.tasks.runtime.metrics import Observer
+from samovar.tasks.runtime.heartbeat import Ends, HeartbeatReporter
+from samovar.tasks.runtime.metrics import MetricsSampler
 from tests.oncall import Service, catch_up, make, many, purchase, run
 
 NOW = 1_800_000_000_000
-HERE = Presence(0, "h", 7, NOW - 60_000, "1.2", NOW, [TaskReport("", 0, "running")], {"events": 3})
+HERE = MemberMetadata(0, "h", 7, NOW - 60_000, "1.2", NOW, [TaskReport("", 0, "running")], {"events": 3})
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def status(service: Service, code: int) -> dict[str, Any]:
 
 
 @contextmanager
-def told(container: Container, log: EmbeddedLog) -> Iterator[Reporter]:
+def told(container: Container, log: EmbeddedLog) -> Iterator[HeartbeatReporter]:
     """A container that tells of itself when the test says so."""
-    observer = Observer(container, SystemClock())
-    reporter = Reporter(log, "s", observer)
+    observer = MetricsSampler(container, SystemClock())
+    reporter = HeartbeatReporter(log, "s", observer)
     observer(now=True)
     reporter.report()
     yield reporter
@@ -128,7 +128,11 @@ def test_a_container_that_leaves_takes_its_record_along(service: Service) -> Non
 
 
 def test_who_is_silent_joining_or_gone() -> None:
-    seen = {0: Seen(HERE, NOW - 1_000), 1: Seen(HERE, NOW - 60_000), 2: Seen(HERE, NOW)}
+    seen = {
+        0: HeartbeatRecord(HERE, NOW - 1_000),
+        1: HeartbeatRecord(HERE, NOW - 60_000),
+        2: HeartbeatRecord(HERE, NOW),
+    }
     found = containers_of(seen, ["s-0", "s-1", "s-3"], "s", NOW)
     assert [(each.slot, each.state) for each in found] == [(0, "running"), (1, "silent"), (2, "gone"), (3, "joining")]
     assert containers_of({}, ["slot-4", "stranger"], "s", NOW)[0].slot == 4
@@ -163,7 +167,7 @@ def test_the_observer_measures_a_restore(service: Service) -> None:
     service.process(many(200, cards=90))
     with service.log() as log:
         container = container_of(service.settings, log, 0, lambda _: None, service.clock)
-        observer = Observer(container, SystemClock())
+        observer = MetricsSampler(container, SystemClock())
         seen = []
         for _ in range(200):
             container.cycle()
@@ -200,9 +204,9 @@ def test_a_log_that_does_not_answer_holds_up_nobody(service: Service) -> None:
     """What cannot be told is told a moment later; what was seen is there for whoever asks."""
     service.produce(many(20))
     with service.container() as container, service.log() as log:
-        observer = Observer(container, SystemClock())
+        observer = MetricsSampler(container, SystemClock())
         observer(now=True)
-        reporter = Reporter(Away(log), "s", observer)
+        reporter = HeartbeatReporter(Away(log), "s", observer)
         reporter.report()
         assert (reporter.trouble, reporter.latest is not None) == ("away", True)
         catch_up(container)
@@ -274,8 +278,8 @@ def test_the_tasks_of_all_stages_show(service: Service) -> None:
 def test_rates_are_of_what_each_container_counted_since_the_look_before() -> None:
     """One that is back, or that took another's slot, brings no old counts into a second."""
 
-    def look(at_s: float, *present: Presence) -> Look:
-        containers = tuple(ContainerStatus(each.slot, "running", Seen(each, NOW)) for each in present)
+    def look(at_s: float, *present: MemberMetadata) -> Look:
+        containers = tuple(ContainerStatus(each.slot, "running", HeartbeatRecord(each, NOW)) for each in present)
         return Look(at_s, ServiceStatus("s", NOW + int(at_s * 1000), containers, ()), {})
 
     old = replace(HERE, since_ms=NOW - 60_000, counts={"events": 90_000})

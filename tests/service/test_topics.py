@@ -22,8 +22,8 @@ from samovar.service.topology.logs import opened
 from samovar.service.topology.topics import (
     SIDE_ROLES,
     Mismatch,
-    Planned,
-    Role,
+    PlannedTopic,
+    TopicRole,
     check,
     create_command,
     ensure,
@@ -33,10 +33,13 @@ from samovar.service.topology.topics import (
 
 OWN = ["f-alerts", "f-late", "f-dead-letters", "f-changelog", "f-journal"]
 LOOK = "DESCRIBE_CONFIGS"
-OF_STAGES = (Role.REPARTITION, Role.EMITTED)  # tests/service/test_stages.py and tests/tasks/test_user_service.py
+OF_STAGES = (
+    TopicRole.REPARTITION,
+    TopicRole.EMITTED,
+)  # tests/service/test_stages.py and tests/tasks/test_user_service.py
 CONTAINERS, RULES = "f-containers", "f-rules"  # one partition, however many the inputs have
 SIDE = ["f-labels", "f-access", "f-audit", "f-redriven"]
-SINGLE = (Role.CONTAINERS, Role.RULES, *SIDE_ROLES)
+SINGLE = (TopicRole.CONTAINERS, TopicRole.RULES, *SIDE_ROLES)
 
 
 @pytest.fixture
@@ -58,12 +61,12 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     log.close()
 
 
-def by_role(specs: list[Planned], role: Role) -> Planned:
+def by_role(specs: list[PlannedTopic], role: TopicRole) -> PlannedTopic:
     (found,) = (spec for spec in specs if spec.role is role)
     return found
 
 
-def as_planned(spec: Planned, **other: Any) -> Topic:
+def as_planned(spec: PlannedTopic, **other: Any) -> Topic:
     """A topic that is just as it should be, but for what is given."""
     changed: Mapping[str, str] = other.pop("settings", {})
     topic = Topic(spec.name, spec.partitions, {**spec.settings, **changed}, "id", spec.replication)
@@ -79,16 +82,16 @@ def test_the_plan_has_inputs_and_the_services_own(load: Callable[[str], ServiceF
     assert {spec.partitions for spec in specs if spec.role not in SINGLE} == {4}
     for role in SINGLE:
         assert by_role(specs, role).partitions == 1
-        assert by_role(specs, role).settings["cleanup.policy"] == ("delete" if role is Role.AUDIT else "compact")
-    assert by_role(specs, Role.CHANGELOG).settings == {
+        assert by_role(specs, role).settings["cleanup.policy"] == ("delete" if role is TopicRole.AUDIT else "compact")
+    assert by_role(specs, TopicRole.CHANGELOG).settings == {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": "86400000",
         "delete.retention.ms": "86400000",
         "max.message.bytes": "1048588",
     }
-    journal = by_role(specs, Role.JOURNAL).settings
+    journal = by_role(specs, TopicRole.JOURNAL).settings
     assert journal == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    kept = [spec for spec in specs if spec.role not in (Role.CHANGELOG, *SINGLE)]
+    kept = [spec for spec in specs if spec.role not in (TopicRole.CHANGELOG, *SINGLE)]
     assert all("compact" not in spec.settings["cleanup.policy"] for spec in kept)
 
 
@@ -103,40 +106,60 @@ def test_replicas_and_retentions(load: Callable[[str], ServiceFile]) -> None:
     )
     specs = plan(load(text))
     assert {(spec.replication, spec.settings["min.insync.replicas"]) for spec in specs} == {(3, "2")}
-    assert by_role(specs, Role.INPUT).settings["retention.ms"] == "172800000"
-    assert by_role(specs, Role.ALERTS).settings["retention.ms"] == "3600000"
+    assert by_role(specs, TopicRole.INPUT).settings["retention.ms"] == "172800000"
+    assert by_role(specs, TopicRole.ALERTS).settings["retention.ms"] == "3600000"
 
 
 # ---------------------------------------------------------------- what is otherwise
 
-WRONG: list[tuple[Role, dict[str, Any], str, str]] = [
-    (Role.INPUT, {"partitions": 3}, "topic-partitions", "write `partitions: 3`"),
-    (Role.CHANGELOG, {"partitions": 8}, "topic-partitions", "changed under keyed state"),
-    (Role.JOURNAL, {"partitions": 1}, "topic-partitions", "changed under keyed state"),
-    (Role.INPUT, {"settings": {"cleanup.policy": "compact"}}, "topic-settings", "--add-config cleanup.policy=delete"),
-    (Role.ALERTS, {"settings": {"cleanup.policy": "compact,delete"}}, "topic-settings", "cleanup.policy=delete"),
-    (Role.CHANGELOG, {"settings": {"cleanup.policy": "delete"}}, "topic-settings", "cleanup.policy=compact"),
-    (Role.CHANGELOG, {"settings": {"cleanup.policy": "compact, delete"}}, "topic-settings", "cleanup.policy=compact"),
-    (Role.CHANGELOG, {"settings": {"min.compaction.lag.ms": "0"}}, "topic-settings", "min.compaction.lag.ms=86400000"),
-    (Role.CHANGELOG, {"settings": {"delete.retention.ms": "60000"}}, "topic-settings", "delete.retention.ms=86400000"),
-    (Role.CHANGELOG, {"settings": {"max.message.bytes": "1000"}}, "topic-settings", "max.message.bytes=1048588"),
-    (Role.JOURNAL, {"settings": {"retention.ms": "604800000"}}, "topic-settings", "retention.ms=-1"),
-    (Role.JOURNAL, {"settings": {"retention.bytes": "1000"}}, "topic-settings", "retention.bytes=-1"),
-    (Role.CHANGELOG, {"replication": 1}, "topic-replication", "write `replication: 1`"),
-    (Role.LABELS, {"settings": {"cleanup.policy": "delete"}}, "topic-settings", "cleanup.policy=compact"),
-    (Role.ACCESS, {"settings": {"cleanup.policy": "compact,delete"}}, "topic-settings", "cleanup.policy=compact"),
-    (Role.AUDIT, {"settings": {"cleanup.policy": "compact"}}, "topic-settings", "cleanup.policy=delete"),
-    (Role.REDRIVEN, {"replication": 1}, "topic-replication", "write `replication: 1`"),
-    (Role.ALERTS, {"replication": 2}, "topic-replication", "kafka-reassign-partitions.sh"),
+WRONG: list[tuple[TopicRole, dict[str, Any], str, str]] = [
+    (TopicRole.INPUT, {"partitions": 3}, "topic-partitions", "write `partitions: 3`"),
+    (TopicRole.CHANGELOG, {"partitions": 8}, "topic-partitions", "changed under keyed state"),
+    (TopicRole.JOURNAL, {"partitions": 1}, "topic-partitions", "changed under keyed state"),
+    (
+        TopicRole.INPUT,
+        {"settings": {"cleanup.policy": "compact"}},
+        "topic-settings",
+        "--add-config cleanup.policy=delete",
+    ),
+    (TopicRole.ALERTS, {"settings": {"cleanup.policy": "compact,delete"}}, "topic-settings", "cleanup.policy=delete"),
+    (TopicRole.CHANGELOG, {"settings": {"cleanup.policy": "delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (
+        TopicRole.CHANGELOG,
+        {"settings": {"cleanup.policy": "compact, delete"}},
+        "topic-settings",
+        "cleanup.policy=compact",
+    ),
+    (
+        TopicRole.CHANGELOG,
+        {"settings": {"min.compaction.lag.ms": "0"}},
+        "topic-settings",
+        "min.compaction.lag.ms=86400000",
+    ),
+    (
+        TopicRole.CHANGELOG,
+        {"settings": {"delete.retention.ms": "60000"}},
+        "topic-settings",
+        "delete.retention.ms=86400000",
+    ),
+    (TopicRole.CHANGELOG, {"settings": {"max.message.bytes": "1000"}}, "topic-settings", "max.message.bytes=1048588"),
+    (TopicRole.JOURNAL, {"settings": {"retention.ms": "604800000"}}, "topic-settings", "retention.ms=-1"),
+    (TopicRole.JOURNAL, {"settings": {"retention.bytes": "1000"}}, "topic-settings", "retention.bytes=-1"),
+    (TopicRole.CHANGELOG, {"replication": 1}, "topic-replication", "write `replication: 1`"),
+    (TopicRole.LABELS, {"settings": {"cleanup.policy": "delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (TopicRole.ACCESS, {"settings": {"cleanup.policy": "compact,delete"}}, "topic-settings", "cleanup.policy=compact"),
+    (TopicRole.AUDIT, {"settings": {"cleanup.policy": "compact"}}, "topic-settings", "cleanup.policy=delete"),
+    (TopicRole.REDRIVEN, {"replication": 1}, "topic-replication", "write `replication: 1`"),
+    (TopicRole.ALERTS, {"replication": 2}, "topic-replication", "kafka-reassign-partitions.sh"),
 ]
 
-FINE: list[tuple[Role, dict[str, Any]]] = [
-    *((role, {}) for role in Role if role not in OF_STAGES),
-    (Role.INPUT, {"replication": 1}),
-    (Role.INPUT, {"settings": {"retention.ms": "1000"}}),
-    (Role.ALERTS, {"partitions": 1, "settings": {"retention.ms": "1000"}}),
-    (Role.CHANGELOG, {"replication": 5, "settings": {"min.compaction.lag.ms": "90000000"}}),
-    (Role.CHANGELOG, {"settings": {"delete.retention.ms": "90000000", "max.message.bytes": "2000000"}}),
+FINE: list[tuple[TopicRole, dict[str, Any]]] = [
+    *((role, {}) for role in TopicRole if role not in OF_STAGES),
+    (TopicRole.INPUT, {"replication": 1}),
+    (TopicRole.INPUT, {"settings": {"retention.ms": "1000"}}),
+    (TopicRole.ALERTS, {"partitions": 1, "settings": {"retention.ms": "1000"}}),
+    (TopicRole.CHANGELOG, {"replication": 5, "settings": {"min.compaction.lag.ms": "90000000"}}),
+    (TopicRole.CHANGELOG, {"settings": {"delete.retention.ms": "90000000", "max.message.bytes": "2000000"}}),
 ]
 
 ON_KAFKA = 'streams: {a: {key: k}}\nlog: {kafka: {bootstrap: "h:9092"}}\nreplication: 3'
@@ -144,7 +167,7 @@ ON_KAFKA = 'streams: {a: {key: k}}\nlog: {kafka: {bootstrap: "h:9092"}}\nreplica
 
 @pytest.mark.parametrize(("role", "change", "code", "fix"), WRONG)
 def test_a_mismatch_has_a_code_and_says_the_fix(
-    role: Role, change: dict[str, Any], code: str, fix: str, load: Callable[[str], ServiceFile]
+    role: TopicRole, change: dict[str, Any], code: str, fix: str, load: Callable[[str], ServiceFile]
 ) -> None:
     spec = by_role(plan(load(ON_KAFKA)), role)
     (found,) = mismatches(spec, as_planned(spec, **change), "h:9092")
@@ -155,14 +178,14 @@ def test_a_mismatch_has_a_code_and_says_the_fix(
 
 @pytest.mark.parametrize(("role", "change"), FINE)
 def test_what_does_no_harm_is_no_mismatch(
-    role: Role, change: dict[str, Any], load: Callable[[str], ServiceFile]
+    role: TopicRole, change: dict[str, Any], load: Callable[[str], ServiceFile]
 ) -> None:
     spec = by_role(plan(load(ON_KAFKA)), role)
     assert list(mismatches(spec, as_planned(spec, **change), "h:9092")) == []
 
 
 def test_a_setting_that_a_topic_does_not_have_is_kafkas_default(load: Callable[[str], ServiceFile]) -> None:
-    spec = by_role(plan(load(ON_KAFKA)), Role.CHANGELOG)
+    spec = by_role(plan(load(ON_KAFKA)), TopicRole.CHANGELOG)
     (found,) = mismatches(spec, Topic(spec.name, 4, {"cleanup.policy": "compact"}, "id", 3), "h:9092")
     assert found.what == "the topic f-changelog (changelog) has min.compaction.lag.ms=0 instead of 86400000"
     assert found.fix == (
@@ -343,7 +366,7 @@ def test_the_plan_as_json(load: Callable[[str], ServiceFile]) -> None:
     settings = load(ON_KAFKA)
     document = json.loads(topics_rights.as_json(settings, plan(settings)))
     assert (document["service"], document["log"], document["topics"]) == ("f", "kafka", "create")
-    assert [topic["role"] for topic in document["plan"]] == [role.value for role in Role if role not in OF_STAGES]
+    assert [topic["role"] for topic in document["plan"]] == [role.value for role in TopicRole if role not in OF_STAGES]
     assert document["rights"][0]["operations"] == ["READ", "DESCRIBE_CONFIGS", "CREATE"]
 
 

@@ -15,8 +15,8 @@ from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.common.errors import Fenced, Refused
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
-from samovar.service.offline.synth.live import BACK_MS, DISORDER_MS, Feed, Recipe
-from samovar.service.offline.traffic import Run, Wanted, alone, append_of, kind_of, read_mark
+from samovar.service.offline.synth.live import BACK_MS, DISORDER_MS, Recipe, SynthFeed
+from samovar.service.offline.traffic import TrafficRequest, TrafficRun, alone, append_of, kind_of, read_mark
 from samovar.service.topology.topics import traffic_topic
 from samovar.tasks.model.clock import SetClock
 from tests.oncall import run_apart
@@ -24,7 +24,7 @@ from tests.oncall import run_apart
 START = 1_800_000_000_000
 MINUTE = 60_000
 RECIPE = Recipe("fraud", START, 10, 2_000, 3)
-WANTED = Wanted(rate=10, backfill_ms=5 * MINUTE, keys=2_000, for_ms=0)
+WANTED = TrafficRequest(rate=10, backfill_ms=5 * MINUTE, keys=2_000, for_ms=0)
 SERVICE = """
 service: shop
 streams:
@@ -50,10 +50,10 @@ def log_of(settings: ServiceFile) -> Log:
     return EmbeddedLog(settings.log.embedded)
 
 
-def written(settings: ServiceFile, clock: SetClock, wanted: Wanted = WANTED) -> int:
+def written(settings: ServiceFile, clock: SetClock, wanted: TrafficRequest = WANTED) -> int:
     log = log_of(settings)
     try:
-        return Run(settings, log, wanted, io.StringIO(), clock).run().events
+        return TrafficRun(settings, log, wanted, io.StringIO(), clock).run().events
     finally:
         log.close()
 
@@ -79,32 +79,32 @@ def events_in(settings: ServiceFile, stream: str) -> list[dict[str, Any]]:
 
 
 def test_events_come_at_the_rate_and_in_the_order_of_arrival(recipe: Recipe) -> None:
-    arrivals = Feed(recipe, START).due(START + 30 * MINUTE)
+    arrivals = SynthFeed(recipe, START).due(START + 30 * MINUTE)
     assert [each.at_ms for each in arrivals] == sorted(each.at_ms for each in arrivals)
     assert all(0 <= each.at_ms - each.ts <= DISORDER_MS for each in arrivals)
     assert all(json.loads(each.line)["ts"] == each.ts for each in arrivals)
     # After a while as many end as begin; planted ones that take longer are still to come.
-    later = Feed(recipe, START + 20 * MINUTE).due(START + 30 * MINUTE)
+    later = SynthFeed(recipe, START + 20 * MINUTE).due(START + 30 * MINUTE)
     assert 0.9 * 6_000 < len(later) < 1.1 * 6_000
 
 
 def test_who_goes_on_gives_what_the_first_would_have_given(recipe: Recipe) -> None:
-    straight = Feed(recipe)
+    straight = SynthFeed(recipe)
     before = straight.due(START + 7 * MINUTE + 321)
     after = straight.due(START + 20 * MINUTE)
-    again = Feed(recipe, START + 7 * MINUTE + 321).due(START + 20 * MINUTE)
+    again = SynthFeed(recipe, START + 7 * MINUTE + 321).due(START + 20 * MINUTE)
     assert sorted(again) == sorted(after)
     assert not {each.line for each in before} & {each.line for each in after}
 
 
 def test_another_rate_repeats_nothing_of_the_old_one(recipe: Recipe) -> None:
-    before = Feed(recipe).due(START + 3 * MINUTE + 5)
+    before = SynthFeed(recipe).due(START + 3 * MINUTE + 5)
     quicker, from_ms = recipe.at_rate(20, START + 3 * MINUTE + 5)
-    after = Feed(quicker, from_ms).due(from_ms + 5 * MINUTE)
+    after = SynthFeed(quicker, from_ms).due(from_ms + 5 * MINUTE)
     assert from_ms == START + 4 * MINUTE
     assert not {each.line for each in before} & {each.line for each in after}
     # and a later start of the quicker one still does not know the slower one
-    assert sorted(Feed(quicker, from_ms + MINUTE).due(from_ms + 5 * MINUTE)) == sorted(
+    assert sorted(SynthFeed(quicker, from_ms + MINUTE).due(from_ms + 5 * MINUTE)) == sorted(
         each for each in after if each.at_ms >= from_ms + MINUTE
     )
     assert BACK_MS > 5 * MINUTE
@@ -149,10 +149,10 @@ def test_records_are_keyed_by_their_streams_keys(settings: ServiceFile) -> None:
 def test_types_that_no_stream_takes_are_counted(settings: ServiceFile) -> None:
     log = log_of(settings)
     try:
-        done = Run(settings, log, WANTED, io.StringIO(), SetClock(START)).run()
+        done = TrafficRun(settings, log, WANTED, io.StringIO(), SetClock(START)).run()
     finally:
         log.close()
-    everything = Counter(json.loads(each.line)["type"] for each in Feed(RECIPE_OF_TEST).due(START))
+    everything = Counter(json.loads(each.line)["type"] for each in SynthFeed(RECIPE_OF_TEST).due(START))
     assert done.events == everything["purchase"] + everything["login"]
     assert done.passed_over == sum(everything.values()) - done.events > 0
 
@@ -171,7 +171,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice(settings: 
     mark = read_mark(log, settings.service)
     log.close()
     assert mark is not None
-    straight = [json.loads(each.line) for each in Feed(mark.recipe).due(mark.written_ms)]
+    straight = [json.loads(each.line) for each in SynthFeed(mark.recipe).due(mark.written_ms)]
     assert len(straight) > 2_000  # more or fewer, by the hour
     for stream in settings.streams:
         wanted = [event for event in straight if event["type"] == stream]
@@ -200,7 +200,7 @@ def test_of_two_the_first_stops(settings: ServiceFile) -> None:
 
 def test_a_fenced_one_says_that_another_began(settings: ServiceFile, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(settings)
-    run = Run(settings, log, WANTED, io.StringIO(), SetClock(START))
+    run = TrafficRun(settings, log, WANTED, io.StringIO(), SetClock(START))
 
     def fenced(*_: object) -> None:
         raise Fenced

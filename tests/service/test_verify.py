@@ -12,7 +12,7 @@ from samovar.changelog.formats.record import FOLLOWING, key_prefix, pack_followi
 from samovar.changelog.log import Append
 from samovar.changelog.restore.restore import following_of
 from samovar.state.rocks import RocksStore
-from samovar.tasks.rules.timer_index import DeadlineIndex
+from samovar.tasks.rules.timer_index import TimerIndex
 from tests.oncall import HOUR, Service, catch_up, key_of, make, many, purchase, run
 
 
@@ -51,7 +51,7 @@ def test_p1_timers_that_were_not_raised_are_found(service: Service, monkeypatch:
     service.process([purchase(f"{card}{number}", at, 1) for card, at in (("c", 0), ("x", 60)) for number in range(20)])
     monkeypatch.setenv("SAMOVAR_TUNABLES__WHOLE_STATES", "1")
     with monkeypatch.context() as patch:
-        patch.setattr(DeadlineIndex, "due", lambda *_: [])
+        patch.setattr(TimerIndex, "due", lambda *_: [])
         service.process([purchase(f"x{number}", 7_200, 1) for number in range(20)])
     verdicts = verified(service, code=1)
     assert [each["differences"] for each in verdicts] == [[], []]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.spark.lineage import lineage_of
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.service.masking.fields import HIDDEN
 from tests.http import Served
 from tests.planted import Planted, planted_site
@@ -50,7 +50,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_column_comes_of_what_spark_says(spark: Session, query: str) -> None:
+def test_a_column_comes_of_what_spark_says(spark: OpenSession, query: str) -> None:
     rows = [("4929", "US", 1.0, {"card": "x"})]
     frame = spark.spark.createDataFrame(rows, "card string, country string, amount double, key map<string, string>")
     frame.createOrReplaceTempView("purchase")
@@ -64,7 +64,7 @@ def test_a_column_comes_of_what_spark_says(spark: Session, query: str) -> None:
     assert seen == QUERIES[query]
 
 
-def test_a_table_that_is_not_ours_has_no_lineage(spark: Session) -> None:
+def test_a_table_that_is_not_ours_has_no_lineage(spark: OpenSession) -> None:
     spark.spark.range(3).createOrReplaceTempView("foreign")
     assert lineage_of(spark.spark.sql("select id from foreign"), ["purchase"]) == {}
 
@@ -83,7 +83,7 @@ VIEWS = {
 
 @pytest.fixture(scope="module")
 def viewed(
-    tmp_path_factory: pytest.TempPathFactory, spark: Session
+    tmp_path_factory: pytest.TempPathFactory, spark: OpenSession
 ) -> Iterator[tuple[Served, dict[str, str], Planted]]:
     planted = Planted("views")
     del spark  # it is open, and found by whoever makes views

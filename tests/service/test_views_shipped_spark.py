@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from samovar.changelog.log import Append, TopicSpec
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.offline.generate import generate
 from samovar.service.topology.stages import sources_of
@@ -38,7 +38,7 @@ def served(name: str, folder: Path, events: list[Event]) -> Service:
     return service
 
 
-def made(service: Service, spark: Session) -> dict[str, list[dict[str, Any]]]:
+def made(service: Service, spark: OpenSession) -> dict[str, list[dict[str, Any]]]:
     """All views, as DuckDB reads them."""
     with service.log() as log:
         found = list(rebuild(service.settings, log, spark))
@@ -59,7 +59,7 @@ def alerts_of(service: Service) -> list[dict[str, Any]]:
     return [json.loads(line)["value"] for line in done.stdout.splitlines()]
 
 
-def test_views_of_the_fraud_service(spark: Session, tmp_path: Path) -> None:
+def test_views_of_the_fraud_service(spark: OpenSession, tmp_path: Path) -> None:
     events = [json.loads(line) for line in generate("fraud", 6_000, 60, 5)]
     service = served("fraud", tmp_path / "fraud", events)
     alerts = alerts_of(service)
@@ -93,7 +93,7 @@ def test_views_of_the_fraud_service(spark: Session, tmp_path: Path) -> None:
     assert sum(row["confirmed"] for row in views["rule-precision"]) == 2
 
 
-def test_views_of_the_sessions_service(spark: Session, tmp_path: Path) -> None:
+def test_views_of_the_sessions_service(spark: OpenSession, tmp_path: Path) -> None:
     events = [json.loads(line) for line in generate("sessions", 4_000, 80, 5)]
     service = served("sessions", tmp_path / "sessions", events)
     views = made(service, spark)
@@ -112,7 +112,7 @@ def test_views_of_the_sessions_service(spark: Session, tmp_path: Path) -> None:
     assert sum(paid) > 0
 
 
-def test_the_view_of_a_task_s_store(spark: Session, tmp_path: Path) -> None:
+def test_the_view_of_a_task_s_store(spark: OpenSession, tmp_path: Path) -> None:
     events = [{"type": "purchase", **purchase(f"c{n % 3}", n * 60, 10 + n)} for n in range(9)]
     service = served("card-profiles", tmp_path / "profiles", events)
     (profiles,) = made(service, spark).values()

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from samovar.changelog.log import Append, TopicSpec
-from samovar.changelog.spark.session import Session
+from samovar.changelog.spark.session import OpenSession
 from samovar.service.views.commands import query
 from tests.http import served, wait_for
 from tests.oncall import START, Service, make, many, purchase, run, run_apart
@@ -70,7 +70,7 @@ def on_day(day: int, card: str = "c1") -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- making and reading
 
 
-def test_an_operator_refreshes_a_view_over_http(spark: Session, service: Service) -> None:
+def test_an_operator_refreshes_a_view_over_http(spark: OpenSession, service: Service) -> None:
     service.process(many(60))
     put(service, CARDS)
     with served(service) as site:
@@ -83,7 +83,7 @@ def test_an_operator_refreshes_a_view_over_http(spark: Session, service: Service
     assert spark.spark.range(1).count() == 1  # a session that others opened is left to them
 
 
-def test_a_view_is_made_published_and_read_by_others(spark: Session, service: Service) -> None:
+def test_a_view_is_made_published_and_read_by_others(spark: OpenSession, service: Service) -> None:
     service.process(many(300))
     service.settle()
     put(service, BY_HOUR, CARDS)
@@ -116,7 +116,7 @@ def test_a_view_is_made_published_and_read_by_others(spark: Session, service: Se
     assert found[1][2].rstrip("/") == views(service, "path", "cards").strip()
 
 
-def test_a_version_says_what_it_stands_for(spark: Session, service: Service) -> None:
+def test_a_version_says_what_it_stands_for(spark: OpenSession, service: Service) -> None:
     service.process(many(60))
     service.settle()
     put(service, BY_HOUR)
@@ -138,7 +138,7 @@ def _places(topic: str) -> list[Any]:
     return [TopicPartition(topic, partition) for partition in (0, 1)]
 
 
-def test_rebuilt_twice_it_is_the_same_and_the_old_version_stays_readable(spark: Session, service: Service) -> None:
+def test_rebuilt_twice_it_is_the_same_and_the_old_version_stays_readable(spark: OpenSession, service: Service) -> None:
     service.process(many(200))
     put(service, CARDS)
     views(service, "rebuild", "cards")
@@ -150,7 +150,7 @@ def test_rebuilt_twice_it_is_the_same_and_the_old_version_stays_readable(spark: 
         assert base.sql(f"select count(*) from '{old}/*.parquet'").fetchall() == [(len(before),)]
 
 
-def test_a_query_in_sql_and_without(spark: Session, service: Service) -> None:
+def test_a_query_in_sql_and_without(spark: OpenSession, service: Service) -> None:
     service.process(many(70))
     put(service, CARDS)
     views(service, "rebuild")
@@ -163,7 +163,7 @@ def test_a_query_in_sql_and_without(spark: Session, service: Service) -> None:
         assert views(service, "query", "cards", "--sql", bad, code=2).startswith("view-s")
 
 
-def test_what_rules_emit_has_types(spark: Session, service: Service) -> None:
+def test_what_rules_emit_has_types(spark: OpenSession, service: Service) -> None:
     rule = service.config.parent / "rules" / "testing.yml"
     rule.write_text(rule.read_text() + "emit:\n  probes: count(probe)\n  spent: big.amount\n  where: big.country\n")
     service.process(many(100))
@@ -186,7 +186,7 @@ def test_what_rules_emit_has_types(spark: Session, service: Service) -> None:
 # ---------------------------------------------------------------- refreshing
 
 
-def test_late_rows_rewrite_their_partition_and_no_other(spark: Session, service: Service) -> None:
+def test_late_rows_rewrite_their_partition_and_no_other(spark: OpenSession, service: Service) -> None:
     put(service, BY_HOUR, CARDS)
     service.process(on_day(0) + on_day(1) + on_day(2))
     service.settle()
@@ -215,7 +215,9 @@ def _alert(service: Service, at: int) -> None:
         log.append([Append("s-alerts", [(b"c9", json.dumps({**alert, "steps": {}, "emit": {}}).encode())])])
 
 
-def test_where_nothing_is_new_nothing_is_made_and_a_changed_file_is_made_anew(spark: Session, service: Service) -> None:
+def test_where_nothing_is_new_nothing_is_made_and_a_changed_file_is_made_anew(
+    spark: OpenSession, service: Service
+) -> None:
     put(service, BY_HOUR)
     service.process(on_day(0))
     service.settle()
@@ -230,7 +232,7 @@ def test_where_nothing_is_new_nothing_is_made_and_a_changed_file_is_made_anew(sp
     assert shown(service, "by-hour")["kind"] == "full"
 
 
-def test_rows_that_come_of_other_partitions_are_refused(spark: Session, service: Service) -> None:
+def test_rows_that_come_of_other_partitions_are_refused(spark: OpenSession, service: Service) -> None:
     wrong = BY_HOUR.replace("select day, ", "select date_add(day, 1) as day, ").replace("group by day", "group by 1")
     put(service, wrong)
     service.process(on_day(0))
@@ -241,7 +243,7 @@ def test_rows_that_come_of_other_partitions_are_refused(spark: Session, service:
     assert shown(service, "by-hour")["version"] == 1
 
 
-def test_deleted_states_are_gone_from_a_view_of_states(spark: Session, service: Service) -> None:
+def test_deleted_states_are_gone_from_a_view_of_states(spark: OpenSession, service: Service) -> None:
     put(service, OPEN)
     service.process([purchase("c1", 0, 1), purchase("c2", 0, 1), purchase("c1", 5, 1)])
     views(service, "rebuild")
@@ -254,7 +256,7 @@ def test_deleted_states_are_gone_from_a_view_of_states(spark: Session, service: 
     assert there == {each["key"][0] if isinstance(each["key"], list) else each["key"] for each in scanned} == {"c2"}
 
 
-def test_a_view_with_no_rows_has_its_columns(spark: Session, service: Service) -> None:
+def test_a_view_with_no_rows_has_its_columns(spark: OpenSession, service: Service) -> None:
     put(service, BY_HOUR)
     service.process([purchase("c1", 0, 30)])
     views(service, "rebuild")
@@ -262,7 +264,7 @@ def test_a_view_with_no_rows_has_its_columns(spark: Session, service: Service) -
     assert json.loads(views(service, "query", "by-hour", "--json"))["columns"][:2] == ["day", "hour"]
 
 
-def test_labels_are_a_source_also_where_nobody_labelled_yet(spark: Session, service: Service) -> None:
+def test_labels_are_a_source_also_where_nobody_labelled_yet(spark: OpenSession, service: Service) -> None:
     put(service, "view: labelled\nsql: |\n  select label, count(*) as n from labels group by label\nkey: label\n")
     service.process(on_day(0))
     views(service, "rebuild")
@@ -286,7 +288,7 @@ def test_labels_are_a_source_also_where_nobody_labelled_yet(spark: Session, serv
 # ---------------------------------------------------------------- publishing
 
 
-def test_a_job_that_fails_leaves_the_old_version_and_nothing_else(spark: Session, service: Service) -> None:
+def test_a_job_that_fails_leaves_the_old_version_and_nothing_else(spark: OpenSession, service: Service) -> None:
     put(service, CARDS)
     service.process(many(30))
     views(service, "rebuild")
@@ -299,7 +301,7 @@ def test_a_job_that_fails_leaves_the_old_version_and_nothing_else(spark: Session
     assert not list(service.settings.views.store.rglob("*.part"))
 
 
-def test_rolled_back_by_one_command(spark: Session, service: Service) -> None:
+def test_rolled_back_by_one_command(spark: OpenSession, service: Service) -> None:
     put(service, CARDS)
     service.process(many(30))
     views(service, "rebuild")
@@ -333,7 +335,7 @@ def test_rolled_back_by_one_command(spark: Session, service: Service) -> None:
         (CARDS.replace("key: card", "key: crad"), 4, "did you mean `card`?"),
     ],
 )
-def test_bad_sql_is_shown_with_its_line(spark: Session, service: Service, text: str, line: int, said: str) -> None:
+def test_bad_sql_is_shown_with_its_line(spark: OpenSession, service: Service, text: str, line: int, said: str) -> None:
     put(service, text)
     service.produce(many(5))
     told = views(service, "rebuild", code=1)
@@ -341,19 +343,19 @@ def test_bad_sql_is_shown_with_its_line(spark: Session, service: Service, text: 
     assert said in told
 
 
-def test_a_key_that_is_not_one_is_refused(spark: Session, service: Service) -> None:
+def test_a_key_that_is_not_one_is_refused(spark: OpenSession, service: Service) -> None:
     put(service, CARDS.replace("select card, count(*)", "select 'all' as card, count(*)"))
     service.produce(many(30))
     assert "view-key: cards: two rows have the key {'card': 'all'}" in views(service, "rebuild", code=1)
     assert views(service, "path", "cards", code=2).startswith("view-not-made: ")
 
 
-def test_a_topic_that_is_missing_is_named(spark: Session, service: Service) -> None:
+def test_a_topic_that_is_missing_is_named(spark: OpenSession, service: Service) -> None:
     put(service, CARDS)
     assert "topic-missing: the topic purchase does not exist yet" in views(service, "rebuild", code=1)
 
 
-def test_on_kafka(spark: Session, service: Service, kafka: str, tmp_path: Path) -> None:
+def test_on_kafka(spark: OpenSession, service: Service, kafka: str, tmp_path: Path) -> None:
     name = f"views-{uuid.uuid4().hex[:8]}"
     text = service.config.read_text().replace("service: s", f"service: {name}")
     text = text.replace("{key:", f"{{topic: {name}, key:") + f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\n'

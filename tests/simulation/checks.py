@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.journal import Entry, unpack_entry
+from samovar.changelog.formats.journal import JournalEntry, unpack_entry
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.wire import from_wire
@@ -24,7 +24,7 @@ from samovar.service.topology.stores import digest_of
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
 from samovar.tasks.input.placement import checked_streams
-from samovar.tasks.model.plan import MAIN, InputSpec, Plan, RuleText
+from samovar.tasks.model.plan import MAIN, InputSpec, Plan, PublishedRule
 from samovar.tasks.replay.rebuild import Until, rebuild
 from samovar.tasks.replay.repair import logged_rows
 from samovar.tasks.rules.migration import rule_of
@@ -92,8 +92,10 @@ class Observed:
     alerts: Sequence[Match]
     late: Sequence[Mapping[str, bytes]]  # headers
     dead: Sequence[Mapping[str, bytes]]
-    journals: Mapping[tuple[str, int], Sequence[Entry]]  # by stage and partition
-    advances: Mapping[int, Sequence[tuple[Entry, int]]]  # of the main stage, by partition, with when they were written
+    journals: Mapping[tuple[str, int], Sequence[JournalEntry]]  # by stage and partition
+    advances: Mapping[
+        int, Sequence[tuple[JournalEntry, int]]
+    ]  # of the main stage, by partition, with when they were written
     changelogs: Mapping[tuple[str, int], Mapping[bytes, bytes]]  # newest values
     stores: Mapping[tuple[str, int], Readable]
     counts: Sequence[Mapping[str, Any]]  # records of the user-defined task
@@ -219,7 +221,7 @@ def expected_late(seen: Observed, dead: set[Place], stage: str = MAIN) -> dict[P
             ]
             check_silence(entries_, spec)
             largest: int | None = None
-            silent: Entry | None = None
+            silent: JournalEntry | None = None
             for record in seen.inputs:
                 topic, own, offset = record.place
                 if topic != spec.topic or own != partition or record.place in dead:
@@ -242,7 +244,7 @@ def expected_late(seen: Observed, dead: set[Place], stage: str = MAIN) -> dict[P
     return late
 
 
-def check_silence(entries_: Sequence[Entry], spec: InputSpec) -> None:
+def check_silence(entries_: Sequence[JournalEntry], spec: InputSpec) -> None:
     """A stream falls silent once, and what it says from then on is late where it is behind event time."""
     before = ""
     for entry in entries_:
@@ -267,7 +269,7 @@ def check_idleness(seen: Observed, session_ms: int) -> None:
                 check_raise(seen, spec, partition, entry, written_ms)
 
 
-def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: Entry, written_ms: int) -> None:
+def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: JournalEntry, written_ms: int) -> None:
     """While nobody hears of the log, nobody knows whether an input is idle: that time moves event time nowhere."""
     looks = [look for look in seen.heard.get((spec.topic, partition), ()) if look[0] <= written_ms]
     taken = [
@@ -385,7 +387,7 @@ def check_drained(seen: Observed, quarantined: Collection[str], *, is_end: bool)
 class Version:
     """A version of a rule in one task, from one change of rules to another."""
 
-    text: RuleText
+    text: PublishedRule
     partition: int
     begins_ms: int  # event time
     begins_at: Mapping[str, int]  # offsets of the streams
@@ -434,7 +436,7 @@ def versions_of(seen: Observed, partition: int) -> list[Version]:
         if entry.kind != "rules":
             continue
         now_ms = NO_TIME if entry.watermark is None else entry.watermark
-        texts = [from_wire(RuleText, each) for each in entry.facts["rules"]]
+        texts = [from_wire(PublishedRule, each) for each in entry.facts["rules"]]
         taken_over = {*entry.facts.get("moves", {}).values()}
         draining = {(each.id, each.version) for each in texts if each.drains}
         for text in texts:
@@ -607,5 +609,5 @@ def check_rebuilt(seen: Observed, alerts: Counter[tuple[str, str]]) -> None:
     require(found == alerts, "a rebuild gives the same alerts", found - alerts, alerts - found)
 
 
-def entries(values: Iterable[bytes | None]) -> list[Entry]:
+def entries(values: Iterable[bytes | None]) -> list[JournalEntry]:
     return [unpack_entry(value) for value in values if value is not None]

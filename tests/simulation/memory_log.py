@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from samovar.changelog.log import (
     Append,
     Bounds,
-    Glance,
-    Joining,
+    GroupConfig,
     Member,
+    PointReader,
     Reader,
     Topic,
     TopicPartition,
@@ -91,7 +91,7 @@ class MemoryLog(Client):
             found = self.broker.groups.get(group)
             return [] if found is None else sorted(found.members)
 
-    def join(self, joining: Joining) -> Member:
+    def join(self, joining: GroupConfig) -> Member:
         with self.call("join"):
             return MemoryMember(self, joining)
 
@@ -100,7 +100,7 @@ class MemoryLog(Client):
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return MemoryReader(self, positions)
 
-    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> Glance:
+    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         return MemoryReader(self, positions)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
-from samovar.changelog.log import Append, Delivery, Joining, Records, TopicPartition
+from samovar.changelog.log import Append, Delivery, GroupConfig, Records, TopicPartition
 from samovar.common import failpoints as points
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from tests.simulation.broker import Membership, Outcome, PartitionLog, Transaction, UnknownMember, refuse_zombie
@@ -33,7 +33,7 @@ class Look(NamedTuple):
 class MemoryMember:
     """One container of a group. The source of truth for what it owns, and for whether its transaction is open."""
 
-    def __init__(self, client: Client, joining: Joining) -> None:
+    def __init__(self, client: Client, joining: GroupConfig) -> None:
         self._client, self._joining = client, joining
         self._broker = client.broker
         self._name = f"{joining.group}-{joining.slot}"

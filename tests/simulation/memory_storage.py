@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from samovar.common.failpoints import passing
-from samovar.state.errors import StoreClosed, StoreHeld
+from samovar.state.errors import StoreClosed, StoreLocked
 from samovar.state.memory import MemoryStore
-from samovar.state.snapshots import Found, Manifest, Snapshot
-from samovar.state.store import Change, Table
+from samovar.state.snapshots import Snapshot, SnapshotChoice, SnapshotManifest
+from samovar.state.store import Change, SortedTable
 from tests.simulation.faults import Killed
 from tests.simulation.memory_client import Client
 
@@ -32,7 +32,7 @@ class TaskFiles:
     def __init__(self) -> None:
         self.rows = MemoryStore()
         self.before: deque[list[Change]] = deque(maxlen=UNSYNCED)  # what undoes each of the last batches
-        self.snapshots: dict[int, tuple[Manifest, list[tuple[bytes, bytes]]]] = {}
+        self.snapshots: dict[int, tuple[SnapshotManifest, list[tuple[bytes, bytes]]]] = {}
         self.owner: DiskStore | None = None
 
     def write(self, changes: Iterable[Change]) -> None:
@@ -124,7 +124,7 @@ class DiskStore:
         MemoryStore().ingest(taken)  # refuses what is not in order
         files.write(taken)
 
-    def take(self, table: Table) -> None:
+    def take(self, table: SortedTable) -> None:
         self._open().write(table.changes())
 
     def close(self) -> None:
@@ -140,25 +140,25 @@ class MemoryStorage:
     def open(self) -> DiskStore:
         owner = self._files.owner
         if owner is not None and owner.is_alive:
-            raise StoreHeld("another process has this store open", self._folder, "Stop the container that has it.")
+            raise StoreLocked("another process has this store open", self._folder, "Stop the container that has it.")
         self._files.owner = DiskStore(self._files, self._client, self._folder)
         return self._files.owner
 
     def wipe(self) -> None:
         self._files.wipe()
 
-    def newest_snapshot(self) -> Found:
+    def newest_snapshot(self) -> SnapshotChoice:
         held = self._files.snapshots
         if not held:
-            return Found(None, ())
+            return SnapshotChoice(None, ())
         number = max(held)
-        return Found(Snapshot(self._folder / "snapshots" / str(number), held[number][0], {}), ())
+        return SnapshotChoice(Snapshot(self._folder / "snapshots" / str(number), held[number][0], {}), ())
 
     def restore_snapshot(self, snapshot: Snapshot) -> None:
         self._files.wipe()
         self._files.rows.write(self._files.snapshots[snapshot.number][1])
 
-    def take_snapshot(self, manifest: Manifest, *, keep: int) -> None:
+    def take_snapshot(self, manifest: SnapshotManifest, *, keep: int) -> None:
         held = self._files.snapshots
         rows = list(self._files.rows.range())
         passing("snapshot.before")

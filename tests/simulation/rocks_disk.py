@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from samovar.state.rocks import Memory, RocksStore
+from samovar.state.rocks import RocksMemory, RocksStore
 from samovar.state.task_storage import DiskStorage
 from tests.simulation.memory_client import Client
 
@@ -18,7 +18,7 @@ class RocksDisk:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._memory = Memory()
+        self._memory = RocksMemory()
         self._open: dict[Path, tuple[RocksStore, Client]] = {}
 
     def storage_of(self, client: Client) -> Callable[[Path], DiskStorage]:
@@ -44,7 +44,7 @@ class RocksDisk:
 
 
 class _Storage(DiskStorage):
-    def __init__(self, disk: RocksDisk, client: Client, folder: Path, memory: Memory) -> None:
+    def __init__(self, disk: RocksDisk, client: Client, folder: Path, memory: RocksMemory) -> None:
         super().__init__(folder, memory, in_thread=False)
         self._disk, self._client = disk, client
 

@@ -19,10 +19,10 @@ from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.topics import ensure
-from samovar.state.rocks import Memory
+from samovar.state.rocks import RocksMemory
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.stream_task import Upkeep
+from samovar.tasks.runtime.stream_task import TaskConfig
 from tests.faults import world
 from tests.simulation.broker import Broker
 from tests.simulation.faults import Fault, Faults, Killed
@@ -70,9 +70,9 @@ class Cluster:
     def start(self, slot: int) -> None:
         faults: Faults = self.fault
         log = MemoryLog(self.broker, TINY, faults)
-        upkeep = Upkeep(
+        upkeep = TaskConfig(
             NOWHERE,
-            Memory(),
+            RocksMemory(),
             self.settings.service,
             Delivery.EXACTLY_ONCE,
             self.settings.changelog.delete_retention_ms,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from samovar.state.errors import StoreClosed, StoreHeld
-from samovar.state.snapshots import Changelog, Manifest
+from samovar.state.errors import StoreClosed, StoreLocked
+from samovar.state.snapshots import ChangelogPosition, SnapshotManifest
 from samovar.state.store import Store
 from samovar.tasks.model.clock import SetClock
 from tests.contracts.store import StoreContract
@@ -27,8 +27,8 @@ def storage(disk: Disk, client: Client | None = None) -> MemoryStorage:
     return disk.storage_of(client or process())(FOLDER)
 
 
-def manifest(offset: int) -> Manifest:
-    return Manifest(Changelog("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
+def manifest(offset: int) -> SnapshotManifest:
+    return SnapshotManifest(ChangelogPosition("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
 
 
 class TestDiskStore(StoreContract):
@@ -41,7 +41,7 @@ def test_what_was_written_is_there_after_a_kill_and_its_lock_is_free() -> None:
     disk, client = Disk(), process()
     store = storage(disk, client).open()
     store.write([(b"a", b"1"), (b"b", b"1")])
-    with pytest.raises(StoreHeld):
+    with pytest.raises(StoreLocked):
         storage(disk).open()
     client.kill()
     again = storage(disk).open()
@@ -49,7 +49,7 @@ def test_what_was_written_is_there_after_a_kill_and_its_lock_is_free() -> None:
     with pytest.raises(Killed):
         store.put(b"a", b"zombie")
     store.close()
-    with pytest.raises(StoreHeld):  # the dead one's end frees nothing of the living one's
+    with pytest.raises(StoreLocked):  # the dead one's end frees nothing of the living one's
         storage(disk).open()
     again.close()
     with pytest.raises(StoreClosed):

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from samovar.changelog.formats.journal import Entry
+from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import POSITION, ROW, row_parts
 from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
@@ -27,20 +27,20 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.recovery.restore import restore_all
-from samovar.service.recovery.restore_plan import Asked, plan_restore
+from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
 from samovar.service.recovery.rewind import rewind_all
 from samovar.service.recovery.rewind_plan import SKIP_ALERTS, plan_rewind
 from samovar.service.rules import lists, publishing
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_rulebook
-from samovar.service.topology.stores import Site, site_of
+from samovar.service.topology.stores import StateLocation, site_of
 from samovar.service.topology.topics import ensure
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.stream_task import Life
+from samovar.tasks.runtime.stream_task import TaskState
 from tests.simulation.broker import Broker, VisibleRecord
 from tests.simulation.checks import (
     Broken,
@@ -429,11 +429,11 @@ class World:
             if step.what == "rewind":
                 self.rewind(site, step.back_ms)
             else:
-                plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
+                plans = plan_restore(site, RestoreRequest(source=step.what), self.clock.wall_ms())
                 if step.damage is not None:
                     self.damage(Random(step.damage))
-                    plans = plan_restore(site, Asked(source=step.what), self.clock.wall_ms())
-                list(restore_all(site, Asked(source=step.what), plans, lambda *_: None))
+                    plans = plan_restore(site, RestoreRequest(source=step.what), self.clock.wall_ms())
+                list(restore_all(site, RestoreRequest(source=step.what), plans, lambda *_: None))
         except Refused as refused:
             self.say(f"{step.what} is refused: {refused}")
             require(refused.code in MAY_REFUSE, f"`{step.what}` is refused for a good reason", refused)
@@ -459,7 +459,7 @@ class World:
                     before |= {each.key: each.value for each in mine if each.offset < end}
                     self.client.append([Append(plan.topics.changelog, list(before.items()), partition)])
 
-    def rewind(self, site: Site, back_ms: int) -> None:
+    def rewind(self, site: StateLocation, back_ms: int) -> None:
         watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]
         if not watermarks:
             return
@@ -494,7 +494,7 @@ class World:
         places = {(task.plan.stage, task.partition) for task in tasks}
         wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
         is_done = len(tasks) == len(places) and places == wanted
-        if not is_done or any(task.life is not Life.RUNNING or task.dirty or task.switch_due for task in tasks):
+        if not is_done or any(task.life is not TaskState.RUNNING or task.dirty or task.switch_due for task in tasks):
             return False
         try:
             return not self.lag()
@@ -533,7 +533,7 @@ class World:
     def has_waiting(self) -> bool:
         """Whether events wait for event time."""
         containers = [node.container for node in self.nodes if node.container is not None]
-        tasks = [task for each in containers for task in each.tasks.values() if task.life is Life.RUNNING]
+        tasks = [task for each in containers for task in each.tasks.values() if task.life is TaskState.RUNNING]
         return any(len(task.core.intake.buffer.pending) for task in tasks)
 
     # ------------------------------------------------------------ checks
@@ -586,7 +586,7 @@ class World:
                     rows.pop(record.key or b"", None)
                 else:
                     rows[record.key or b""] = record.value
-        advances: dict[int, list[tuple[Entry, int]]] = {}
+        advances: dict[int, list[tuple[JournalEntry, int]]] = {}
         for record in broker.committed_records(plans[0].topics.journal):
             (entry,) = entries([record.value])
             if entry.kind == "advance" and "stream" in entry.facts:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from samovar.state.cached import Cached
+from samovar.state.cached import CachedStore
 from samovar.state.memory import MemoryStore
 from samovar.state.overlay import Overlay
-from samovar.state.prefixed import Prefixed
+from samovar.state.prefixed import PrefixedStore
 from samovar.state.rocks import RocksStore
 from samovar.state.stack import Stack
 from samovar.state.store import Store
-from samovar.state.ttl import Expiring
+from samovar.state.ttl import TtlStore
 from tests.contracts.store import StoreContract
 
 
@@ -44,7 +44,7 @@ class TestPrefixed(StoreContract):
     def store(self) -> Iterator[Store]:
         below = with_neighbours()
         before = list(below.range())
-        store = Prefixed(below, b"n\xff\xff")
+        store = PrefixedStore(below, b"n\xff\xff")
         yield store
         for key, _ in list(store.range()):
             store.delete(key)
@@ -56,7 +56,7 @@ class TestPrefixedWithNothingBehindIt(StoreContract):
     def store(self) -> Store:
         below = MemoryStore()
         below.put(b"\xfe\xff", b"a neighbour's")
-        return Prefixed(below, b"\xff\xff")
+        return PrefixedStore(below, b"\xff\xff")
 
 
 class TestOverlay(StoreContract):
@@ -78,14 +78,14 @@ class TestOverlayOverRows(StoreContract):
 class TestCached(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
-        return Cached(MemoryStore(), cache_bytes=1000)
+        return CachedStore(MemoryStore(), cache_bytes=1000)
 
 
 class TestExpiring(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
         below = with_neighbours()
-        return Expiring(Prefixed(below, b"nr"), Prefixed(below, b"nx"), ttl_ms=1000, now=lambda: 5000)
+        return TtlStore(PrefixedStore(below, b"nr"), PrefixedStore(below, b"nx"), ttl_ms=1000, now=lambda: 5000)
 
 
 class TestStack(StoreContract):

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.state.digest import digest
-from samovar.state.errors import StoreClosed, StoreDamaged, StoreError, StoreFull, StoreHeld
+from samovar.state.errors import StoreClosed, StoreDamaged, StoreError, StoreFull, StoreLocked
 from samovar.state.memory import MemoryStore
-from samovar.state.rocks import Memory, RocksStore
+from samovar.state.rocks import RocksMemory, RocksStore
 from samovar.state.rocks_settings import MB
 from tests.contracts.store import empty, keys
 
-SMALL = Memory(cache_bytes=8 * MB, write_buffer_bytes=2 * MB)
+SMALL = RocksMemory(cache_bytes=8 * MB, write_buffer_bytes=2 * MB)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ except StoreHeld as held:
 
 def test_p6_a_held_store_is_refused_to_others_until_it_is_closed(store: RocksStore) -> None:
     assert python(TAKER, store.path).communicate()[0].strip() == "store-held"
-    with pytest.raises(StoreHeld) as held:
+    with pytest.raises(StoreLocked) as held:
         RocksStore(store.path)
     assert str(store.path) in str(held.value)
     store.close()
@@ -309,11 +309,11 @@ FILLER = """
 import os, resource, sys
 from pathlib import Path
 from samovar.state.errors import StoreFull
-from samovar.state.rocks import Memory, RocksStore
+from samovar.state.rocks import RocksMemory, RocksStore
 limit = int(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-store = RocksStore(Path(sys.argv[1]), memory=Memory(8 << 20, 4 << 20))
+store = RocksStore(Path(sys.argv[1]), memory=RocksMemory(8 << 20, 4 << 20))
 place = 0
 try:
     while place < 1000:
@@ -414,7 +414,7 @@ def test_prefixes_of_rocks_and_of_its_twin_are_what_ranges_are(store: RocksStore
 
 
 def test_stores_of_a_process_share_their_memory(tmp_path: Path) -> None:
-    memory = Memory(cache_bytes=8 * MB, write_buffer_bytes=2 * MB)
+    memory = RocksMemory(cache_bytes=8 * MB, write_buffer_bytes=2 * MB)
     stores = [RocksStore(tmp_path / str(number), memory=memory) for number in range(4)]
     for number, store in enumerate(stores):
         for batch in range(20):

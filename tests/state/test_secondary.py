@@ -88,8 +88,8 @@ def test_a_view_outlives_the_files_that_it_is_made_of(store: RocksStore) -> None
 WRITER = """
 import sys
 from pathlib import Path
-from samovar.state.rocks import Memory, RocksStore
-store = RocksStore(Path(sys.argv[1]), memory=Memory(8 << 20, 1 << 20))
+from samovar.state.rocks import RocksMemory, RocksStore
+store = RocksStore(Path(sys.argv[1]), memory=RocksMemory(8 << 20, 1 << 20))
 place = 0
 while True:
     store.write([(b"%03d" % row, b"%d" % place) for row in range(200)] + [(b"position", b"%d" % place)])

@@ -17,9 +17,9 @@ from samovar.state.errors import StoreError
 from samovar.state.rocks import RocksStore
 from samovar.state.snapshots import (
     BadSnapshot,
-    Changelog,
-    Manifest,
+    ChangelogPosition,
     Snapshot,
+    SnapshotManifest,
     begin,
     finish,
     listed,
@@ -29,8 +29,10 @@ from samovar.state.snapshots import (
     verify,
 )
 
-MANIFEST = Manifest(
-    changelog=Changelog("fraud-changelog", "id-1", partition=3, partitions=8, offset=1234, time_ms=1_700_000_000_000),
+MANIFEST = SnapshotManifest(
+    changelog=ChangelogPosition(
+        "fraud-changelog", "id-1", partition=3, partitions=8, offset=1234, time_ms=1_700_000_000_000
+    ),
     inputs={"payments/3": 99, "logins/3": 12},
     watermark_ms=1_700_000_000_123,
     journal=None,

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from samovar.state.errors import StoreHeld
-from samovar.state.rocks import Memory
-from samovar.state.snapshots import Changelog, Manifest
+from samovar.state.errors import StoreLocked
+from samovar.state.rocks import RocksMemory
+from samovar.state.snapshots import ChangelogPosition, SnapshotManifest
 from samovar.state.task_storage import DiskStorage, TaskStorage
 
 
-def manifest(offset: int) -> Manifest:
-    return Manifest(Changelog("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
+def manifest(offset: int) -> SnapshotManifest:
+    return SnapshotManifest(ChangelogPosition("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
 def test_a_store_is_replaced_by_its_newest_snapshot(tmp_path: Path, in_thread: bool) -> None:
-    storage: TaskStorage = DiskStorage(tmp_path / "0", Memory(), in_thread=in_thread)
+    storage: TaskStorage = DiskStorage(tmp_path / "0", RocksMemory(), in_thread=in_thread)
     store = storage.open()
     assert storage.newest_snapshot().snapshot is None
     for number in range(3):
@@ -39,11 +39,11 @@ def test_a_store_is_replaced_by_its_newest_snapshot(tmp_path: Path, in_thread: b
 
 
 def test_a_store_comes_back_as_it_was_left_and_is_open_once(tmp_path: Path) -> None:
-    storage = DiskStorage(tmp_path / "0", Memory())
+    storage = DiskStorage(tmp_path / "0", RocksMemory())
     store = storage.open()
     store.put(b"a", b"1")
-    with pytest.raises(StoreHeld):
-        DiskStorage(tmp_path / "0", Memory()).open()
+    with pytest.raises(StoreLocked):
+        DiskStorage(tmp_path / "0", RocksMemory()).open()
     store.close()
     store = storage.open()
     assert store.get(b"a") == b"1"

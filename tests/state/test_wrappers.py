@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from samovar.state.cached import Cached
+from samovar.state.cached import CachedStore
 from samovar.state.digest import digest, varint
 from samovar.state.errors import StoreError
 from samovar.state.memory import MemoryStore
 from samovar.state.overlay import Overlay
-from samovar.state.prefixed import Prefixed, after
+from samovar.state.prefixed import PrefixedStore, after
 from samovar.state.stack import INDEX, ROWS, Stack, namespace, reindexed
 from samovar.state.store import Change
-from samovar.state.ttl import Expiring, UnknownRowVersionError
+from samovar.state.ttl import TtlStore, UnknownRowVersionError
 
 
 class CountingStore(MemoryStore):
@@ -83,7 +83,7 @@ def test_an_overlay_gives_ranges_in_order_whatever_came_between_them() -> None:
 def test_a_cache_asks_once_also_for_what_is_not_there() -> None:
     below = CountingStore()
     below.put(b"a", b"1")
-    cached = Cached(below, cache_bytes=10_000)
+    cached = CachedStore(below, cache_bytes=10_000)
     for _ in range(3):
         assert cached.get(b"a") == b"1"
         assert cached.multi_get([b"b", b"a", b"b"]) == [None, b"1", None]
@@ -96,7 +96,7 @@ def test_a_cache_asks_once_also_for_what_is_not_there() -> None:
 def test_a_cache_stays_within_its_bytes_and_drops_the_least_recently_used() -> None:
     below = CountingStore()
     below.write([(b"%03d" % place, bytes(100)) for place in range(100)])
-    cached = Cached(below, cache_bytes=2000)
+    cached = CachedStore(below, cache_bytes=2000)
     for place in range(100):
         cached.get(b"000")
         cached.get(b"%03d" % place)
@@ -112,7 +112,7 @@ def test_a_cache_stays_within_its_bytes_and_drops_the_least_recently_used() -> N
 def test_a_cache_forgets_what_could_not_be_written() -> None:
     below = CountingStore()
     below.put(b"a", b"1")
-    cached = Cached(below, cache_bytes=2000)
+    cached = CachedStore(below, cache_bytes=2000)
     assert cached.get(b"a") == b"1"
     below.broken = True
     with pytest.raises(OSError, match="broken"):
@@ -150,8 +150,8 @@ class Clock:
         return self.ms
 
 
-def expiring(below: MemoryStore, clock: Clock, ttl_ms: int | None) -> Expiring:
-    return Expiring(Prefixed(below, b"r"), Prefixed(below, b"x"), ttl_ms=ttl_ms, now=clock)
+def expiring(below: MemoryStore, clock: Clock, ttl_ms: int | None) -> TtlStore:
+    return TtlStore(PrefixedStore(below, b"r"), PrefixedStore(below, b"x"), ttl_ms=ttl_ms, now=clock)
 
 
 def test_a_row_is_gone_from_its_expiry_on_even_before_it_is_deleted() -> None:

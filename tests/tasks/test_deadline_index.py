@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from samovar.changelog.formats.record import DEADLINE, INDEXED, ROW
 from samovar.patterns.engine.matcher import NEVER
 from samovar.state.memory import MemoryStore
-from samovar.tasks.rules.timer_index import DeadlineIndex, Deadlines, Index, time_bytes
+from samovar.tasks.rules.timer_index import Deadlines, Index, TimerIndex, time_bytes
 
 
 def deadlines(**times: int) -> Deadlines:
@@ -19,7 +19,7 @@ def deadlines_of(rows: Sequence[tuple[bytes, bytes]]) -> Deadlines:
     return [(time_bytes(int(value)), key) for key, value in rows]
 
 
-def commit(store: MemoryStore, index: DeadlineIndex, watermark: int, **times: int) -> None:
+def commit(store: MemoryStore, index: TimerIndex, watermark: int, **times: int) -> None:
     store.write(index.changes(deadlines(**times), watermark))
     index.committed()
 
@@ -28,8 +28,8 @@ def stored(store: MemoryStore) -> list[bytes]:
     return [row[9:] for row, _ in store.range(DEADLINE, bytes([DEADLINE[0] + 1]))]
 
 
-def ready_index(store: MemoryStore) -> DeadlineIndex:
-    index = DeadlineIndex(store)
+def ready_index(store: MemoryStore) -> TimerIndex:
+    index = TimerIndex(store)
     index.build(10, deadlines_of)
     assert index.status is Index.READY
     return index
@@ -82,7 +82,7 @@ def test_nothing_is_known_of_a_commit_before_it_stands() -> None:
 def test_it_is_built_in_steps_that_a_restart_goes_on_with() -> None:
     store = MemoryStore()
     store.write([(ROW + b"%d" % number, b"%d" % (100 - number)) for number in range(7)])
-    index = DeadlineIndex(store)
+    index = TimerIndex(store)
     assert index.status is Index.NONE
     index.begin()
     index.begin()
@@ -90,19 +90,19 @@ def test_it_is_built_in_steps_that_a_restart_goes_on_with() -> None:
     for done in (3, 6):
         index.build_some(3, deadlines_of)
         assert (index.status, index.first_deadline, len(stored(store))) == (Index.BUILDING, 101 - done, done)
-        index = DeadlineIndex(store)
+        index = TimerIndex(store)
         assert (index.status, index.first_deadline) == (Index.BUILDING, 101 - done)
     index.build_some(3, deadlines_of)
     assert (index.status, index.first_deadline) == (Index.READY, 94)
     assert store.get(INDEXED) == b""
-    assert DeadlineIndex(store).status is Index.READY
+    assert TimerIndex(store).status is Index.READY
     assert stored(store) == [b"%d" % number for number in (6, 5, 4, 3, 2, 1, 0)]
 
 
 def test_a_last_step_that_is_full_is_not_taken_for_the_end() -> None:
     store = MemoryStore()
     store.write([(ROW + b"%d" % number, b"%d" % number) for number in range(6)])
-    index = DeadlineIndex(store)
+    index = TimerIndex(store)
     index.begin()
     statuses = []
     for _ in range(3):

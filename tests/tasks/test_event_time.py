@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec
 from samovar.testing import Crash, Driver, same_after_crashes
 from tests.faults.comparing import header, shown
@@ -63,13 +63,13 @@ def kinds(run: Stage | Driver) -> list[str]:
 # ---------------------------------------------------------------- idle
 
 
-def raised_to(intake: Intake, now_ms: int) -> int:
+def raised_to(intake: StreamSource, now_ms: int) -> int:
     return intake.idle_watermark(now_ms) - T0
 
 
 def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> None:
     """An outage is not idleness: nobody could write either. It counts again from the first look that succeeds."""
-    intake = Intake([InputSpec("use", "use", "card", idle_ms=5 * S)], ("card",), 0)
+    intake = StreamSource([InputSpec("use", "use", "card", idle_ms=5 * S)], ("card",), 0)
     intake.buffer.largest[0, 0] = T0
     intake.stand("use", True, 0, None)
     assert raised_to(intake, 100 * S) == 0, "read to its end, and no look at the log yet"
@@ -91,7 +91,7 @@ def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> N
 
 
 def test_before_the_first_event_no_time_is_stored() -> None:
-    intake = Intake([InputSpec("use", "use", "card")], ("card",), 0)
+    intake = StreamSource([InputSpec("use", "use", "card")], ("card",), 0)
     intake.note_rules({})
     assert (intake.inputs()["use"].largest, intake.entries[-1].watermark) == (None, None)
 

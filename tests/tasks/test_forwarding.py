@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from samovar.changelog.batches import Packed
+from samovar.changelog.batches import RecordBlock
 from samovar.changelog.formats.forwarded import heads_of
-from samovar.changelog.formats.record import Told
+from samovar.changelog.formats.record import EmittedWatermark
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.repartition_sink import ONE_KEY, TELL_EVERY_MS, TELL_PART, Forwarding, State
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.repartition_sink import ONE_KEY, TELL_EVERY_MS, TELL_PART, RepartitionSink, State
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Forward, InputSpec
 
 T0 = 1_000_000
@@ -23,16 +23,16 @@ FORWARD = Forward("by-u", "use", "u", "s-use-by-u", 3, lasting_ms=LASTING)
 END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
 
 
-def forwarding(forward: Forward = FORWARD, largest: int = T0, told: Told | None = None) -> Forwarding:
+def forwarding(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
     """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
-    intake = Intake([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
+    intake = StreamSource([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
     intake.buffer.largest[0, 0] = largest
-    found = Forwarding([forward], intake, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
+    found = RepartitionSink([forward], intake, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
     intake.stand("use", True, 0)
     return found
 
 
-def look(found: Forwarding, now_ms: int) -> State | None:
+def look(found: RepartitionSink, now_ms: int) -> State | None:
     """What is told at this time of the clock; None where there is nothing."""
     found.intake.stand("use", True, now_ms)
     if not found.look(now_ms):
@@ -85,31 +85,31 @@ def test_a_stream_that_never_had_an_event_is_silent_once_it_is_idle() -> None:
 @pytest.mark.parametrize("before", [0, 2_500])
 def test_what_was_told_before_a_restart_counts(before: int) -> None:
     """Event time of later stages does not stand still until this process has been idle for as long again."""
-    found = forwarding(told=Told(0, T0 + before, False))
+    found = forwarding(told=EmittedWatermark(0, T0 + before, False))
     assert look(found, 0) is None
     assert look(found, IDLE + TELL_EVERY_MS - 1) is None
     assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + before + TELL_EVERY_MS, False)
-    assert found.told() == {"s-use-by-u": Told(0, T0 + before + TELL_EVERY_MS, False)}
+    assert found.told() == {"s-use-by-u": EmittedWatermark(0, T0 + before + TELL_EVERY_MS, False)}
 
 
 # ---------------------------------------------------------------- events
 
 
-def records(*events: tuple[int, str | None]) -> Packed:
+def records(*events: tuple[int, str | None]) -> RecordBlock:
     """Of times and users, one a card."""
     values = [
         json.dumps({"card": "c", "ts": T0 + ms, **({} if user is None else {"u": user})}).encode()
         for ms, user in events
     ]
     offsets, no = np.arange(len(values), dtype=np.int64), np.zeros(len(values), bool)
-    return Packed("t", 0, offsets, offsets, len(values), joined([b"c"] * len(values)), joined(values), no, no)
+    return RecordBlock("t", 0, offsets, offsets, len(values), joined([b"c"] * len(values)), joined(values), no, no)
 
 
-def forwarded(forward: Forward, given: Packed, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:
+def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:
     """Keys and offsets of what goes out; and how many events have no key there."""
-    intake = Intake([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
-    told = {forward.topic: Told(0, None, False)}
-    found = Forwarding([forward], intake, 0, told, lambda *_: before)
+    intake = StreamSource([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
+    told = {forward.topic: EmittedWatermark(0, None, False)}
+    found = RepartitionSink([forward], intake, 0, told, lambda *_: before)
     unkeyed = found.take("use", given, intake.feed(given))
     pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
     return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed

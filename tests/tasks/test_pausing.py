@@ -12,10 +12,10 @@ import pytest
 from samovar.changelog.log import TopicPartition
 from samovar.common.tunables import Tunables
 from samovar.native.kernel import joined
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec
-from samovar.tasks.runtime.backpressure import Pausing
-from samovar.tasks.runtime.stream_task import Life
+from samovar.tasks.runtime.backpressure import Backpressure
+from samovar.tasks.runtime.stream_task import TaskState
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 
@@ -39,12 +39,12 @@ class StubTask:
 
     times: dict[str, int]
     waiting: int = 0
-    life: Life = Life.RUNNING
+    life: TaskState = TaskState.RUNNING
     next: int = 0
 
     def __post_init__(self) -> None:
         specs = [InputSpec(name, name, "k") for name in self.times]
-        self.intake = Intake(specs, ("k",), 0)
+        self.intake = StreamSource(specs, ("k",), 0)
         for source in self.intake.sources.values():
             self.intake.buffer.largest[source.number, 0] = self.times[source.spec.stream]
         self.intake.buffer.floor = self.intake.buffer.watermark()
@@ -69,7 +69,7 @@ class StubTask:
         return dict.fromkeys(self.inputs, self.next)
 
 
-def look(pausing: Pausing, *tasks: StubTask, plans: Any = ()) -> list[tuple[str, set[TopicPartition]]]:
+def look(pausing: Backpressure, *tasks: StubTask, plans: Any = ()) -> list[tuple[str, set[TopicPartition]]]:
     member = Reads()
     pausing.look(member, plans, tasks, 0)  # type: ignore[arg-type]
     return member.calls
@@ -77,13 +77,13 @@ def look(pausing: Pausing, *tasks: StubTask, plans: Any = ()) -> list[tuple[str,
 
 @pytest.mark.parametrize(("waiting", "is_much"), [(2, False), (3, True)])
 def test_inputs_ahead_wait_while_more_events_than_that_are_held(waiting: int, is_much: bool) -> None:
-    pausing, task = Pausing(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50}, waiting)
+    pausing, task = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50}, waiting)
     assert look(pausing, task) == ([("pause", {A})] if is_much else [])
     assert pausing.paused == ({A} if is_much else set())
 
 
 def test_what_is_paused_is_told_once_and_goes_on_when_less_is_held() -> None:
-    pausing, task = Pausing(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50}, 3)
+    pausing, task = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50}, 3)
     assert look(pausing, task) == [("pause", {A})]
     assert look(pausing, task) == []
     task.wait(2)
@@ -94,15 +94,15 @@ def test_what_is_paused_is_told_once_and_goes_on_when_less_is_held() -> None:
 def test_bytes_count_as_events_do() -> None:
     task = StubTask({"a": 100, "b": 50}, 3)
     held = task.intake.waiting_bytes()
-    assert look(Pausing(Tunables(pending_bytes=held)), task) == []
-    assert look(Pausing(Tunables(pending_bytes=held - 1)), task) == [("pause", {A})]
+    assert look(Backpressure(Tunables(pending_bytes=held)), task) == []
+    assert look(Backpressure(Tunables(pending_bytes=held - 1)), task) == [("pause", {A})]
 
 
 def test_an_input_that_another_stage_waits_for_is_not_paused() -> None:
-    pausing, one = Pausing(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50, "c": 90}, 3)
+    pausing, one = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50, "c": 90}, 3)
     other = StubTask({"a": 10, "b": 40})
     assert look(pausing, one, other) == [("pause", {C})]
-    other.life = Life.RESTORING
+    other.life = TaskState.RESTORING
     assert look(pausing, one, other) == [("pause", {A})]
 
 
@@ -112,7 +112,7 @@ def test_sources_wait_while_later_stages_have_much_to_take() -> None:
         inputs: list[InputSpec]
 
     plans = [Stage([InputSpec("a", "r", "k", source_topic="a", source_partitions=1)])]
-    pausing, later = Pausing(Tunables(pending_bytes=100)), StubTask({"r": 0})
+    pausing, later = Backpressure(Tunables(pending_bytes=100)), StubTask({"r": 0})
     pausing.in_flight.sent(100, {TopicPartition("r", 0): 7})
     main = StubTask({"a": 0, "b": 0})
     assert look(pausing, main, later, plans=plans) == []
@@ -123,7 +123,7 @@ def test_sources_wait_while_later_stages_have_much_to_take() -> None:
 
 
 def test_a_partition_that_is_gone_is_forgotten() -> None:
-    pausing = Pausing(Tunables(), {A, TopicPartition("a", 1)})
+    pausing = Backpressure(Tunables(), {A, TopicPartition("a", 1)})
     pausing.gone([1])
     assert pausing.paused == {A}
     pausing.clear()

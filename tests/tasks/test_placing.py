@@ -16,7 +16,7 @@ from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_o
 from samovar.native.kernel import joined
 from samovar.patterns.engine.decoder import Decoder
 from samovar.tasks.input.placement import is_on, is_on_at, needed_turns
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec
 
 T0 = 1_700_000_000_000
@@ -68,8 +68,8 @@ def records(folder: Path, *keys: str) -> Records:
     return found
 
 
-def intake(*, slack_ms: int = 0) -> Intake:
-    return Intake([InputSpec("s", "t", "k", slack_ms=slack_ms, placed_in=2)], ["k"], 0)
+def intake(*, slack_ms: int = 0) -> StreamSource:
+    return StreamSource([InputSpec("s", "t", "k", slack_ms=slack_ms, placed_in=2)], ["k"], 0)
 
 
 HERE, AWAY = (next(f"c{n}" for n in range(99) if partition_of(b"c%d" % n, 2) == place) for place in (0, 1))

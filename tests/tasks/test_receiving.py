@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from samovar.changelog.batches import Packed
-from samovar.changelog.formats.forwarded import NO_TIME, Mark, pack_events, pack_mark
-from samovar.changelog.formats.journal import Entry
+from samovar.changelog.batches import RecordBlock
+from samovar.changelog.formats.forwarded import NO_TIME, WatermarkMarker, pack_events, pack_mark
+from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import Position, pack_position, unpack_position
 from samovar.changelog.log import TopicPartition
 from samovar.common.tunables import Tunables
 from samovar.native.kernel import joined
-from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.input.repartition_source import RepartitionSource
 from samovar.tasks.model.plan import InputSpec
 
 SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "").split()] or range(30)
@@ -50,13 +50,13 @@ def values(random_: random.Random, count: int) -> list[Value]:
                 ]
                 offsets[place] += random_.randint(1, 3)
             case "mark":
-                found.append((stream, pack_mark(Mark(partition, offsets[place], now[place], False, 0))))
+                found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], now[place], False, 0))))
             case "raise":
                 now[place] += 30
-                found.append((stream, pack_mark(Mark(partition, offsets[place], now[place], False, 0))))
+                found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], now[place], False, 0))))
             case "silent":
                 told = random_.choice((now[place], NO_TIME))
-                found.append((stream, pack_mark(Mark(partition, offsets[place], told, True, 0))))
+                found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], told, True, 0))))
             case "again":
                 found += [each for each in found[-2:] if each[1][1] == 0]
     return found
@@ -73,10 +73,10 @@ MANY_MARKS = Tunables(mark_records=3)
 class Run:
     """A receiver at work, and all that came of it."""
 
-    intake: Receiver = field(default_factory=lambda: Receiver(SPECS, ("u",), 0, MANY_MARKS))
+    intake: RepartitionSource = field(default_factory=lambda: RepartitionSource(SPECS, ("u",), 0, MANY_MARKS))
     released: list[tuple[int, int, int, int]] = field(default_factory=list)
     late: list[tuple[str, int]] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     taken: dict[str, list[bytes]] = field(default_factory=lambda: {spec.stream: [] for spec in SPECS})
 
     def feed(self, stream: str, batch: Sequence[bytes]) -> None:
@@ -92,13 +92,13 @@ class Run:
         self.entries += self.intake.entries
         self.intake.entries = []
 
-    def records(self, stream: str, start: int) -> Packed:
+    def records(self, stream: str, start: int) -> RecordBlock:
         own = self.taken[stream][start:]
         count, topic = len(own), next(spec.topic for spec in SPECS if spec.stream == stream)
         offsets = np.arange(start, start + count, dtype=np.int64)
         nothing = np.zeros(count, bool)
         keys, packed = joined([b"x"] * count), joined(own)
-        return Packed(topic, 0, offsets, offsets, start + count, keys, packed, nothing, nothing)
+        return RecordBlock(topic, 0, offsets, offsets, start + count, keys, packed, nothing, nothing)
 
     def position(self) -> Position:
         intake = self.intake
@@ -107,7 +107,7 @@ class Run:
 
     def stored_and_loaded(self) -> None:
         position = unpack_position(pack_position(self.position()))
-        self.intake = Receiver(SPECS, ("u",), 0, MANY_MARKS)
+        self.intake = RepartitionSource(SPECS, ("u",), 0, MANY_MARKS)
         self.intake.resume(position)
         for stream, stored in position.inputs.items():
             if stored.safe < stored.next:
@@ -159,7 +159,7 @@ def test_however_it_is_cut_and_stored(seed: int) -> None:
 def test_a_mark_counts_from_where_it_stands() -> None:
     """An event behind a raised mark is late, one before it in the topic is not: also in one batch."""
     early, behind = (pack_events(0, _one(n), _one(n), joined([b'{"u": "x", "ts": 50}']))[0] for n in (0, 1))
-    raised = pack_mark(Mark(0, 1, 100, False, 0))
+    raised = pack_mark(WatermarkMarker(0, 1, 100, False, 0))
     run = Run()
     run.feed("a", [early, raised, behind])
     assert run.late == [("a", 2)]
@@ -169,9 +169,9 @@ def test_a_mark_counts_from_where_it_stands() -> None:
 def test_a_source_that_was_away_is_seen_wherever_its_mark_stands(before: int) -> None:
     """Also as the first record of a batch: all states begin again there."""
     run = Run()
-    run.feed("a", [pack_mark(Mark(0, 0, 100, False, 0))])
-    run.taken["a"] += [pack_mark(Mark(0, 5, 100 + number, False, 0)) for number in range(before)]
-    run.taken["a"].append(pack_mark(Mark(0, 9, 200, False, 7)))
+    run.feed("a", [pack_mark(WatermarkMarker(0, 0, 100, False, 0))])
+    run.taken["a"] += [pack_mark(WatermarkMarker(0, 5, 100 + number, False, 0)) for number in range(before)]
+    run.taken["a"].append(pack_mark(WatermarkMarker(0, 9, 200, False, 7)))
     pieces = [(len(piece), is_anew) for piece, is_anew in run.intake.pieces(run.records("a", 1))]
     assert pieces == [(before, False), (1, True)]
 
@@ -180,12 +180,12 @@ def test_partitions_that_are_ahead_are_told_by_their_source() -> None:
     """So that the one who reads them on can wait for those behind."""
     run = Run()
     for spec in SPECS:
-        marks = [pack_mark(Mark(each, 0, 1_000, False, 0)) for each in range(PARTITIONS)]
+        marks = [pack_mark(WatermarkMarker(each, 0, 1_000, False, 0)) for each in range(PARTITIONS)]
         run.feed(spec.stream, marks)
     assert run.intake.ahead(0) == {TopicPartition("s-b-by-u", 0), *(TopicPartition("b", n) for n in range(3))}
-    run.feed("a", [pack_mark(Mark(0, 0, 5_000, False, 0))])
+    run.feed("a", [pack_mark(WatermarkMarker(0, 0, 5_000, False, 0))])
     assert TopicPartition("a", 0) in run.intake.ahead(0)
     assert TopicPartition("a", 1) not in run.intake.ahead(0)
-    run.feed("a", [pack_mark(Mark(each, 0, 5_000, False, 0)) for each in (1, 2)])
+    run.feed("a", [pack_mark(WatermarkMarker(each, 0, 5_000, False, 0)) for each in (1, 2)])
     assert TopicPartition("s-a-by-u", 0) in run.intake.ahead(0)
     assert TopicPartition("b", 1) not in run.intake.ahead(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.forwarded import FORMAT, HEAD_BYTES, Mark, heads_of, marks_of
+from samovar.changelog.formats.forwarded import FORMAT, HEAD_BYTES, WatermarkMarker, heads_of, marks_of
 from samovar.changelog.log import Append
 from samovar.common.errors import Refused
 from samovar.native.kernel import joined
@@ -82,7 +82,7 @@ def compared(stage: Stage) -> None:
     assert states == digests(stage.service)
 
 
-def records(stage: Stage, stream: str, stage_name: str = BY_USER) -> tuple[Any, list[Mark]]:
+def records(stage: Stage, stream: str, stage_name: str = BY_USER) -> tuple[Any, list[WatermarkMarker]]:
     """Heads and marks of a repartition topic, over all partitions."""
     topic = f"{stage.service.settings.service}-{stream}-{stage_name}"
     values = joined([row.value or b"" for row in stage.service.read(topic)])

@@ -23,8 +23,15 @@ from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import OutputTopics
-from samovar.tasks.replay.repair import Mender, Mending, changes_between, mended_offsets, shared_out, stands_alike
-from samovar.tasks.replay.rewind import Rewound, write_back
+from samovar.tasks.replay.repair import (
+    ChangelogRepair,
+    RepairPlan,
+    changes_between,
+    mended_offsets,
+    shared_out,
+    stands_alike,
+)
+from samovar.tasks.replay.rewind import RewoundState, write_back
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
@@ -108,9 +115,9 @@ class Writes:
         return {TopicPartition("c", 0): 9}
 
 
-def mender() -> tuple[Mender, Writes]:
+def mender() -> tuple[ChangelogRepair, Writes]:
     """One that writes two rows in a transaction."""
-    found, member = Mender.__new__(Mender), Writes()
+    found, member = ChangelogRepair.__new__(ChangelogRepair), Writes()
     found._member, found._at_once = member, 2  # type: ignore[assignment]
     return found, member
 
@@ -121,17 +128,17 @@ CHANGES: list[Change] = [(row, b"1") for row in ROWS]
 def test_half_a_changelog_has_no_position_while_it_is_mended() -> None:
     found, member = mender()
     offsets = {TopicPartition("t", 0): 3}
-    assert found.mend(Mending(TopicPartition("c", 0), [*CHANGES, (POSITION, b"old")], b"new", offsets)) == 10
+    assert found.mend(RepairPlan(TopicPartition("c", 0), [*CHANGES, (POSITION, b"old")], b"new", offsets)) == 10
     a, b, c = CHANGES
     assert member.written == [([(POSITION, None), a, b], offsets), ([c, (POSITION, b"new")], offsets)]
     found, member = mender()
-    found.mend(Mending(TopicPartition("c", 0), CHANGES[:2], b"new", offsets))
+    found.mend(RepairPlan(TopicPartition("c", 0), CHANGES[:2], b"new", offsets))
     assert member.written == [([a, b, (POSITION, b"new")], offsets)]
 
 
 def test_half_a_rewind_says_so_and_leaves_the_offsets_to_the_last_transaction() -> None:
     before, after = {TopicPartition("t", 0): 10}, {TopicPartition("t", 0): 3}
-    rewound = Rewound(replace(PLACE, watermark=1), [], 0)
+    rewound = RewoundState(replace(PLACE, watermark=1), [], 0)
     topics = OutputTopics("alerts", "late", "dead", "c", "journal")
     a, b, c = CHANGES
     last = (POSITION, pack_position(rewound.position))

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.forwarded import Mark, heads_of, marks_of
+from samovar.changelog.formats.forwarded import WatermarkMarker, heads_of, marks_of
 from samovar.changelog.log import Append
 from samovar.common.errors import Refused
 from samovar.native.kernel import joined
 from samovar.service.ops.metrics_list import COUNTS
 from samovar.service.rules.publishing import plan_publish, publish
-from samovar.tasks.runtime.stream_task import Life
+from samovar.tasks.runtime.stream_task import TaskState
 from tests.faults.harness import Service, wait_until
 from tests.faults.stage import Stage, Staging
 from tests.faults.task_world import rebuilt_digests, task_digests
@@ -67,7 +67,7 @@ def quiet(service: Service) -> list[tuple[str, int]]:
     return [(value["card"], value["ts"] - T0) for value in values]
 
 
-def marks(service: Service) -> list[Mark]:
+def marks(service: Service) -> list[WatermarkMarker]:
     values = joined([row.value or b"" for row in service.read(f"{service.settings.service}-a-for-tasks")])
     return marks_of(heads_of(values), values)
 
@@ -221,6 +221,8 @@ def test_a_stream_that_is_scattered_now_and_was_not_is_refused_with_what_to_do(h
     service.edit(lambda data: data["streams"]["a"].update(repartition=False))
     tasks = here.container.tasks
     with pytest.raises(Refused, match="input-replaced") as caught:
-        wait_until(lambda: any(each.life is Life.CLOSED for each in tasks.values()), "it ends", here.container.cycle)
+        wait_until(
+            lambda: any(each.life is TaskState.CLOSED for each in tasks.values()), "it ends", here.container.cycle
+        )
     assert "`repartition`" in caught.value.hint
     assert "another name" in caught.value.hint

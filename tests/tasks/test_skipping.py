@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from samovar.state.memory import MemoryStore
 from samovar.tasks.rules.rate_limiter import Alarm
-from samovar.tasks.rules.replay_dedup import Skips, skip_rows, skips_of
+from samovar.tasks.rules.replay_dedup import ReplayDedupFilter, skip_rows, skips_of
 
 
-def skips(topics: tuple[str, ...] = ()) -> Skips:
+def skips(topics: tuple[str, ...] = ()) -> ReplayDedupFilter:
     store = MemoryStore()
     store.write(skip_rows({b"x"}, {"a": 10}, 500, topics))
-    return Skips.of(store)
+    return ReplayDedupFilter.of(store)
 
 
 def test_what_goes_to_a_topic_of_later_stages_is_there_up_to_where_the_task_had_been() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats import heartbeat as presence
-from samovar.changelog.formats.heartbeat import Presence, all_seen
+from samovar.changelog.formats.heartbeat import MemberMetadata, all_seen
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.tasks.runtime import slot_claim
@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 def tell(log: Log, host: str, pid: int = 1, since_ms: int = 0) -> None:
-    presence.tell(log, "s", Presence(0, host, pid, since_ms, "0", 0))
+    presence.tell(log, "s", MemberMetadata(0, host, pid, since_ms, "0", 0))
 
 
 def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> None:
@@ -66,7 +66,7 @@ def test_a_process_of_this_machine_that_has_ended_is_not_waited_for(log: Embedde
 def test_of_two_that_claim_a_slot_at_once_the_first_in_the_log_has_it(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(_log: Log, service: str, own: Presence) -> None:
+    def told(_log: Log, service: str, own: MemberMetadata) -> None:
         monkeypatch.undo()
         tell(log, "other")
         presence.tell(log, service, own)

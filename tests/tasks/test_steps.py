@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.log import TopicPartition
-from samovar.state.errors import StoreHeld
+from samovar.state.errors import StoreLocked
 from samovar.tasks.runtime.container import ASK_EVERY, HELD_MS, Container
-from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.runtime.stream_task import StreamTask
 from tests.simulation.test_found import SINGLE, record, scenario
 from tests.simulation.world import World
 
@@ -28,12 +28,12 @@ def container_of(world: World) -> Container:
     return container
 
 
-def task_of(world: World) -> Task:
+def task_of(world: World) -> StreamTask:
     (task,) = container_of(world).tasks.values()
     return task
 
 
-def sizes_until_whole(task: Task) -> list[int]:
+def sizes_until_whole(task: StreamTask) -> list[int]:
     """How many records it takes at once, commit after commit, until that is as many as there are."""
     found = []
     while task.piece_rows is not None:
@@ -125,13 +125,13 @@ def test_a_store_that_another_process_has_is_waited_for(world: World, monkeypatc
     container.close()
     tries = 0
 
-    def held(_: Task) -> None:
+    def held(_: StreamTask) -> None:
         nonlocal tries
         tries += 1
-        raise StoreHeld("another process has this store open", Path("store"), "Stop it.")
+        raise StoreLocked("another process has this store open", Path("store"), "Stop it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Task, "open", held)
+        patch.setattr(StreamTask, "open", held)
         while not container.tasks:
             container.cycle()
         container.cycle()
@@ -139,7 +139,7 @@ def test_a_store_that_another_process_has_is_waited_for(world: World, monkeypatc
         for task in container.tasks.values():
             assert not container._open(task)
             world.clock.pass_ms(1)
-            with pytest.raises(StoreHeld):
+            with pytest.raises(StoreLocked):
                 container._open(task)
     assert tries > 2
     for task in container.tasks.values():

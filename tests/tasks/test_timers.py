@@ -14,7 +14,7 @@ from samovar.changelog.log import TopicPartition
 from samovar.service.runtime.running import plan_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
-from samovar.tasks.runtime.stream_task import Life
+from samovar.tasks.runtime.stream_task import TaskState
 from tests.faults.harness import Service, wait_until
 from tests.faults.stage import Stage, Staging
 
@@ -96,7 +96,7 @@ def test_nothing_is_taken_before_the_index_is_complete(stage: Staging) -> None:
     wait_until(lambda: bool(container.tasks), "it has its partition", container.cycle)
     (task,) = container.tasks.values()
     cycles = 0
-    while task.life is not Life.RUNNING:
+    while task.life is not TaskState.RUNNING:
         container.cycle()
         cycles += 1
         assert raised(here.service) == []

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samovar.changelog.batches import Packed
+from samovar.changelog.batches import RecordBlock
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.forwarded import pack_events
-from samovar.changelog.formats.journal import SCHEMA, Entry
+from samovar.changelog.formats.journal import SCHEMA, JournalEntry
 from samovar.changelog.formats.record import Input, Position, Unknown, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.native.kernel import joined
-from samovar.patterns.engine.avro.codec import Avro, Listed, framed
+from samovar.patterns.engine.avro.codec import Avro, SchemaFiles, framed
 from samovar.patterns.engine.avro.schema import parse_schema
-from samovar.tasks.input.repartition_source import Receiver
+from samovar.tasks.input.repartition_source import RepartitionSource
 from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec
 from tests.patterns.avro_making import encoded
 
@@ -41,15 +41,15 @@ def records(tmp_path: Path) -> Records:
     return found
 
 
-def intake(*known: int, unknown: tuple[Unknown, ...] = ()) -> Intake:
+def intake(*known: int, unknown: tuple[Unknown, ...] = ()) -> StreamSource:
     schema = parse_schema(json.dumps(EVENT))
-    avro = Avro(schema, Listed(dict.fromkeys(known, schema)))
-    made = Intake([InputSpec("s", "t", "k", decoder=avro.decoder)], ["k"], 0)
+    avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
+    made = StreamSource([InputSpec("s", "t", "k", decoder=avro.decoder)], ["k"], 0)
     made.resume(Position(None, {"s": Input("t", "id", 0, 0, unknown=unknown)}, ("s",), {}))
     return made
 
 
-def dead(made: Intake, records: Records) -> list[tuple[int, str]]:
+def dead(made: StreamSource, records: Records) -> list[tuple[int, str]]:
     return [(each.row, each.kind) for each in made.feed(records).dead]
 
 
@@ -72,29 +72,29 @@ def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Re
     replay.replay()
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
     assert replay.entries == []
-    replay.apply(Entry(SCHEMA, 5, {"s": 2}, None, {"stream": "s", "schema": 9, "known": True}))
+    replay.apply(JournalEntry(SCHEMA, 5, {"s": 2}, None, {"stream": "s", "schema": 9, "known": True}))
     assert dead(replay, records) == []
-    replay.apply(Entry(SCHEMA, 6, {"s": 2}, None, {"stream": "s", "schema": 9, "known": False}))
+    replay.apply(JournalEntry(SCHEMA, 6, {"s": 2}, None, {"stream": "s", "schema": 9, "known": False}))
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
 
 
 # ---------------------------------------------------------------- in a later stage
 
 
-def receiver(*known: int) -> Receiver:
+def receiver(*known: int) -> RepartitionSource:
     schema = parse_schema(json.dumps(EVENT))
-    avro = Avro(schema, Listed(dict.fromkeys(known, schema)))
+    avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
     spec = InputSpec("s", "r", "k", decoder=avro.decoder, slack_ms=10_000, source_topic="t", source_partitions=1)
-    return Receiver([spec], ["k"], 0)
+    return RepartitionSource([spec], ["k"], 0)
 
 
-def forwarded(*schemas: int, first: int = 0) -> Packed:
+def forwarded(*schemas: int, first: int = 0) -> RecordBlock:
     """Records of a repartition topic, each with an event of one of these schemas."""
     offsets = np.arange(first, first + len(schemas), dtype=np.int64)
     sent = joined([framed(schema, encoded(EVENT, {"k": "a", "ts": 1_000})) for schema in schemas])
     values, keys = joined(pack_events(0, offsets, offsets, sent)), joined([b"a"] * len(schemas))
     nothing = np.zeros(len(schemas), bool)
-    return Packed("r", 0, offsets, offsets, first + len(schemas), keys, values, nothing, nothing)
+    return RecordBlock("r", 0, offsets, offsets, first + len(schemas), keys, values, nothing, nothing)
 
 
 def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits() -> None:

@@ -14,7 +14,7 @@ from samovar import ClosableTask, Context, Event, InitableTask, Task, TimerTask,
 from samovar.common.errors import Refused
 from samovar.tasks.rules.replay_dedup import skip_rows
 from samovar.tasks.user.inspect import rows_of_stores
-from samovar.testing import Advance, Crash, Driver, Emitted, same_after_crashes
+from samovar.testing import Advance, Crash, Driver, EmittedRecord, same_after_crashes
 
 S = 1_000
 USE = {"use": {"key": "card", "slack": "2s", "idle": "5s"}}
@@ -67,7 +67,7 @@ def test_an_event_has_its_fields_key_time_and_coordinates() -> None:
     first = {"user": {"id": 7}, "kind": "login", "ts": 1 * S, "deep": {"list": [1, None, "é"]}}
     driver.run(("use", first), ("pay", {"card": "c1", "ts": "1970-01-01T00:00:02Z"}), use(9 * S))
     driver.run(("use", {"user": {"id": 7}, "kind": "logout", "ts": 3 * S}), ("pay", {"card": "c1", "ts": 3 * S}))
-    assert driver.emitted("seen")[0] == Emitted("7", ["use", "login", "7", 1 * S, "use", 0, 0, first, 1 * S])
+    assert driver.emitted("seen")[0] == EmittedRecord("7", ["use", "login", "7", 1 * S, "use", 0, 0, first, 1 * S])
     assert driver.emitted("seen")[1].value[:7] == ["pay", "pay", "c1", 2 * S, "payments", 0, 0]
 
 

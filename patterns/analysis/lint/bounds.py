@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from samovar.common.times import UNITS, duration_text
 from samovar.patterns.analysis.cost import cost
-from samovar.patterns.analysis.lint.catalog import Notes
+from samovar.patterns.analysis.lint.catalog import LintFindings
 from samovar.patterns.analysis.lint.steps import covers
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.syntax.tree import (
@@ -14,7 +14,7 @@ from samovar.patterns.syntax.tree import (
     History,
     Overlap,
     Sequence,
-    Session,
+    SessionForm,
     StepKind,
     Window,
     walk,
@@ -27,13 +27,13 @@ FEW_EVENTS = 100  # that a busy key has in no time
 LARGE_STATE_BYTES = 16_000_000
 
 
-def check_bounds(notes: Notes) -> None:
+def check_bounds(notes: LintFindings) -> None:
     form = notes.rule.form
     _check_long(notes)
     _check_cost(notes)
     if not form.by:
         notes.add("one-key", "without `by` every event has the same key", form.span, "write `by FIELD`")
-    if isinstance(form, Session) and form.max_ms is None:
+    if isinstance(form, SessionForm) and form.max_ms is None:
         text = f"a key that is never quiet for {duration_text(form.gap_ms)} never ends its session"
         notes.add("open-session", text, form.span, f"add `max=8h`: `with gap={duration_text(form.gap_ms)}, max=8h`")
     if isinstance(form, Window) and form.size_ms // form.every_ms > MANY_WINDOWS:
@@ -47,7 +47,7 @@ def check_bounds(notes: Notes) -> None:
 # ---------------------------------------------------------------- state
 
 
-def _check_long(notes: Notes) -> None:
+def _check_long(notes: LintFindings) -> None:
     form = notes.rule.form
     span_ms = {Sequence: "maxspan_ms", AggregateForm: "over_ms"}.get(type(form))
     if span_ms is not None and getattr(form, span_ms) > LONG_MS:
@@ -64,13 +64,13 @@ def _check_long(notes: Notes) -> None:
                 notes.add("long-history", text, item.span, hint if item.where is None else None)
 
 
-def _brackets(form: Sequence | AggregateForm | Session | Window) -> list[Bracket]:
+def _brackets(form: Sequence | AggregateForm | SessionForm | Window) -> list[Bracket]:
     if not isinstance(form, Sequence):
         return list(form.brackets)
     return [bracket for step in form.steps for bracket in step.brackets]
 
 
-def _check_cost(notes: Notes) -> None:
+def _check_cost(notes: LintFindings) -> None:
     form = notes.rule.form
     if not isinstance(form, Sequence):
         return
@@ -90,7 +90,7 @@ def _check_cost(notes: Notes) -> None:
         notes.add("large-state", text, form.span, hint)
 
 
-def _check_brackets(form: AggregateForm | Session | Window, notes: Notes) -> None:
+def _check_brackets(form: AggregateForm | SessionForm | Window, notes: LintFindings) -> None:
     rule = notes.rule
     shown = [
         form.having,
@@ -113,7 +113,7 @@ def _check_brackets(form: AggregateForm | Session | Window, notes: Notes) -> Non
 # ---------------------------------------------------------------- alerts
 
 
-def _check_suppress(notes: Notes) -> None:
+def _check_suppress(notes: LintFindings) -> None:
     form, quiet = notes.rule.form, notes.rule.suppress_ms
     if quiet is None:
         return
@@ -124,7 +124,7 @@ def _check_suppress(notes: Notes) -> None:
             notes.add("suppress-hides-repeat", text, where, "leave one of them out")
         return
     apart = 0
-    if isinstance(form, Session):
+    if isinstance(form, SessionForm):
         apart = min(form.gap_ms, form.max_ms or form.gap_ms)
     elif isinstance(form, Window):
         apart = form.every_ms - 1

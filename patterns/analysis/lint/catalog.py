@@ -12,7 +12,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding, Level, Report
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.tree import Rule, Span
-from samovar.patterns.syntax.yaml import Map, Node, Text, read
+from samovar.patterns.syntax.yaml import Node, Text, YamlMap, read
 
 LINTS: dict[str, tuple[Level, str]] = {
     # conditions
@@ -53,7 +53,7 @@ LINTS: dict[str, tuple[Level, str]] = {
 
 
 @dataclass
-class Notes:
+class LintFindings:
     """Gathers the findings of one rule."""
 
     rule: Rule
@@ -70,7 +70,7 @@ class Notes:
     def sections(self) -> dict[str, tuple[Span, Node]]:
         """The keys of the rule's file: where each stands, and its value."""
         node = read(whole(self.rule.text), Report(self.rule.path))
-        return {key.text: (key.span, value) for key, value in node.entries} if isinstance(node, Map) else {}
+        return {key.text: (key.span, value) for key, value in node.entries} if isinstance(node, YamlMap) else {}
 
     def section_span(self, name: str) -> Span:
         found = self.sections().get(name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 from samovar.patterns.analysis.domains import Scope
-from samovar.patterns.analysis.lint.catalog import Notes
-from samovar.patterns.analysis.lint.contexts import Where
+from samovar.patterns.analysis.lint.catalog import LintFindings
+from samovar.patterns.analysis.lint.contexts import ConditionContext
 from samovar.patterns.analysis.satisfiability import implies, satisfiable
 from samovar.patterns.engine.compile import flatten
 from samovar.patterns.syntax.tree import Expr, Field, History, Literal, walk
@@ -16,14 +16,14 @@ from samovar.patterns.syntax.unparse import unparse
 MAX_PARTS = 24
 
 
-def check_condition(where: Where, notes: Notes) -> None:
+def check_condition(where: ConditionContext, notes: LintFindings) -> None:
     for part in walk(where.condition):
         if isinstance(part, History) and part.where is not None:
             _check(part.where, (), where.scope, notes)
     _check(where.condition, where.facts, where.scope, notes)
 
 
-def _check(condition: Expr, facts: tuple[Expr, ...], scope: Scope, notes: Notes) -> None:
+def _check(condition: Expr, facts: tuple[Expr, ...], scope: Scope, notes: LintFindings) -> None:
     parts = flatten(condition, "and")
     if condition == Literal(True) or len(parts) > MAX_PARTS:
         return
@@ -35,7 +35,7 @@ def _check(condition: Expr, facts: tuple[Expr, ...], scope: Scope, notes: Notes)
         _check_parts(parts, scope, notes)
 
 
-def _report_clash(condition: Expr, parts: list[Expr], scope: Scope, notes: Notes) -> None:
+def _report_clash(condition: Expr, parts: list[Expr], scope: Scope, notes: LintFindings) -> None:
     for part in parts:
         if not satisfiable([part], scope):
             notes.add("never-true", f"`{unparse(part)}` is never true", part.span, _never_hint(part, scope))
@@ -60,7 +60,7 @@ def _never_hint(part: Expr, scope: Scope) -> str | None:
 
 
 def _report_clash_with_steps(
-    condition: Expr, parts: list[Expr], facts: tuple[Expr, ...], scope: Scope, notes: Notes
+    condition: Expr, parts: list[Expr], facts: tuple[Expr, ...], scope: Scope, notes: LintFindings
 ) -> None:
     for part in parts:
         for fact in facts:
@@ -71,7 +71,7 @@ def _report_clash_with_steps(
     notes.add("never-true", "together with the conditions of the steps before, this is never true", condition.span)
 
 
-def _check_parts(parts: list[Expr], scope: Scope, notes: Notes) -> None:
+def _check_parts(parts: list[Expr], scope: Scope, notes: LintFindings) -> None:
     idle = [part for part in parts if part == Literal(True) or implies([], part, scope)]
     for part in idle:
         if part != Literal(True):
@@ -82,7 +82,7 @@ def _check_parts(parts: list[Expr], scope: Scope, notes: Notes) -> None:
     _check_covered(parts, scope, notes)
 
 
-def _check_alternatives(part: Expr, others: list[Expr], scope: Scope, notes: Notes) -> None:
+def _check_alternatives(part: Expr, others: list[Expr], scope: Scope, notes: LintFindings) -> None:
     alternatives = flatten(part, "or")
     if not 1 < len(alternatives) <= MAX_PARTS:
         return
@@ -93,7 +93,7 @@ def _check_alternatives(part: Expr, others: list[Expr], scope: Scope, notes: Not
     _report_covered([(wide, narrow) for narrow, wide in _implied(alternatives, scope)], "or", notes)
 
 
-def _check_covered(parts: list[Expr], scope: Scope, notes: Notes) -> None:
+def _check_covered(parts: list[Expr], scope: Scope, notes: LintFindings) -> None:
     _report_covered(_implied(parts, scope), "and", notes)
 
 
@@ -107,7 +107,7 @@ def _implied(parts: list[Expr], scope: Scope) -> list[tuple[Expr, Expr]]:
     return pairs
 
 
-def _report_covered(pairs: list[tuple[Expr, Expr]], op: str, notes: Notes) -> None:
+def _report_covered(pairs: list[tuple[Expr, Expr]], op: str, notes: LintFindings) -> None:
     seen: list[Expr] = []
     for strong, weak in pairs:
         if any(weak is known for known in seen):

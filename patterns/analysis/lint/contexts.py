@@ -20,7 +20,7 @@ from samovar.patterns.syntax.tree import (
     OfStep,
     Rule,
     Sequence,
-    Session,
+    SessionForm,
     Step,
     StepKind,
     Window,
@@ -29,7 +29,7 @@ from samovar.patterns.syntax.tree import (
 
 
 @dataclass(frozen=True)
-class Where:
+class ConditionContext:
     """A condition and what is known where it stands; `facts` hold of the steps that came before.
 
     `index` is the step's place in the sequence; None for `until`, `having` and the brackets of the other forms.
@@ -43,7 +43,7 @@ class Where:
     having: bool = False
 
 
-def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[Where]:
+def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionContext]:
     """Every condition of a rule's match."""
     if isinstance(rule.form, Sequence):
         return [
@@ -51,14 +51,17 @@ def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[Where]:
             *_until(rule.form, schema, effort),
             *_having(rule.form, schema, effort),
         ]
-    brackets = [Where(b.condition, event_scope(b, schema, effort), bracket=b) for b in rule.form.brackets]
+    brackets = [ConditionContext(b.condition, event_scope(b, schema, effort), bracket=b) for b in rule.form.brackets]
     if rule.form.having is None:
         return brackets
     counts: dict[str | None, tuple[int, int | None]] = {}
-    if isinstance(rule.form, Session | Window):
+    if isinstance(rule.form, SessionForm | Window):
         counts[None] = (1, None)
     types = tuple(bracket.type for bracket in rule.form.brackets)
-    return [*brackets, Where(rule.form.having, Scope(types, schema, counts=counts, effort=effort), having=True)]
+    return [
+        *brackets,
+        ConditionContext(rule.form.having, Scope(types, schema, counts=counts, effort=effort), having=True),
+    ]
 
 
 def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scope:
@@ -67,27 +70,27 @@ def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scop
     return Scope((bracket.type,), schema, present, effort=effort)
 
 
-def _steps(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
+def _steps(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
     for index, step in enumerate(form.steps):
         before = [earlier for earlier in form.steps[:index] if earlier.kind is not StepKind.ABSENT]
         for bracket in step.brackets:
             scope = _after(before, event_scope(bracket, schema, effort), form)
             own = {step.name: (0, step.runs_max)} if step.repeated else {}
             scope = replace(scope, counts={**scope.counts, **own})
-            yield Where(bracket.condition, scope, facts_of(before), index, bracket)
+            yield ConditionContext(bracket.condition, scope, facts_of(before), index, bracket)
 
 
-def _until(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
+def _until(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
     if form.until is not None:
-        yield Where(form.until.condition, event_scope(form.until, schema, effort), bracket=form.until)
+        yield ConditionContext(form.until.condition, event_scope(form.until, schema, effort), bracket=form.until)
 
 
-def _having(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Where]:
+def _having(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
     if form.having is not None:
         taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
         last = tuple(bracket.type for bracket in taken[-1].brackets)
         scope = replace(_after(taken, Scope(last, schema, effort=effort), form), span_ms=None)
-        yield Where(form.having, scope, facts_of(taken), having=True)
+        yield ConditionContext(form.having, scope, facts_of(taken), having=True)
 
 
 def _after(steps: Iterable[Step], scope: Scope, form: Sequence) -> Scope:

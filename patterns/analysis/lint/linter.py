@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from samovar.patterns.analysis.lint.bounds import check_bounds
-from samovar.patterns.analysis.lint.catalog import LINTS, Notes
+from samovar.patterns.analysis.lint.catalog import LINTS, LintFindings
 from samovar.patterns.analysis.lint.conditions import check_condition
 from samovar.patterns.analysis.lint.contexts import places
 from samovar.patterns.analysis.lint.steps import check_steps
@@ -18,7 +18,7 @@ from samovar.patterns.analysis.lint.surprises import check_habits
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding
 from samovar.patterns.syntax.tree import Rule, Sequence
-from samovar.patterns.syntax.yaml import List, Map, Node, Text
+from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap
 
 __all__ = ["LINTS", "lint"]
 
@@ -26,7 +26,7 @@ _WORD = re.compile(r"\$?[^\W\d][\w-]*")
 _READING = ("match", "emit", "message", "suppress", "let")
 
 
-def check_unused(notes: Notes) -> None:
+def check_unused(notes: LintFindings) -> None:
     sections = {name: node for name, (_, node) in notes.sections().items()}
     texts = [(name, text) for name in _READING for text in _texts(sections.get(name))]
     dollars = {word.group()[1:] for _, text in texts for word in _WORD.finditer(text.text) if word.group()[0] == "$"}
@@ -41,13 +41,13 @@ def check_unused(notes: Notes) -> None:
 
 
 def _entries(node: Node | None) -> list[tuple[Text, Node]]:
-    return list(node.entries) if isinstance(node, Map) else []
+    return list(node.entries) if isinstance(node, YamlMap) else []
 
 
 def _texts(node: Node | None) -> Iterator[Text]:
     if isinstance(node, Text):
         yield node
-    elif isinstance(node, Map):
+    elif isinstance(node, YamlMap):
         for _, value in node.entries:
             yield from _texts(value)
     elif isinstance(node, List):
@@ -57,7 +57,7 @@ def _texts(node: Node | None) -> Iterator[Text]:
 
 def lint(rule: Rule, schema: Schema | None = None) -> tuple[Finding, ...]:
     """Findings of level warning or info, in the order of the file. With a schema more can be known of values."""
-    notes = Notes(rule, schema)
+    notes = LintFindings(rule, schema)
     for where in places(rule, schema, notes.effort):
         check_condition(where, notes)
     check_habits(notes)

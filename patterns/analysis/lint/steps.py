@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from samovar.common.times import duration_text
-from samovar.patterns.analysis.lint.catalog import Notes
+from samovar.patterns.analysis.lint.catalog import LintFindings
 from samovar.patterns.analysis.lint.contexts import event_scope
 from samovar.patterns.analysis.satisfiability import implies, satisfiable
 from samovar.patterns.syntax.tree import Bracket, Overlap, Sequence, Step, StepKind
@@ -13,7 +13,7 @@ from samovar.patterns.syntax.tree import Bracket, Overlap, Sequence, Step, StepK
 _UNIQUE = re.compile(r"(.*[._-])?(uuid|guid|id)\Z", re.I)
 
 
-def check_steps(form: Sequence, notes: Notes) -> None:
+def check_steps(form: Sequence, notes: LintFindings) -> None:
     _check_times(form, notes)
     for step in form.steps:
         _check_alternatives(step, notes)
@@ -24,7 +24,7 @@ def check_steps(form: Sequence, notes: Notes) -> None:
     _check_waiting(form, notes)
 
 
-def covers(wide: Bracket, narrow: Bracket, notes: Notes) -> bool:
+def covers(wide: Bracket, narrow: Bracket, notes: LintFindings) -> bool:
     """Whether every event that fits the narrow bracket fits the wide one too, under the same key."""
     if wide.type not in ("any", narrow.type) or _keys(wide) != _keys(narrow):
         return False
@@ -38,7 +38,7 @@ def _keys(bracket: Bracket) -> tuple[object, ...]:
 # ---------------------------------------------------------------- times
 
 
-def _check_times(form: Sequence, notes: Notes) -> None:
+def _check_times(form: Sequence, notes: LintFindings) -> None:
     maxspan, least = form.maxspan_ms, 0
     for step in form.steps:
         if step.within_ms is not None and step.after_ms is not None and step.within_ms < step.after_ms:
@@ -58,12 +58,12 @@ def _check_times(form: Sequence, notes: Notes) -> None:
     _check_zero(form, notes)
 
 
-def _report_after(step: Step, maxspan: int, notes: Notes) -> None:
+def _report_after(step: Step, maxspan: int, notes: LintFindings) -> None:
     text = f"`after` puts this step beyond `maxspan={duration_text(maxspan)}`: it can never be taken"
     notes.add("never-in-time", text, step.span, "make `maxspan` longer, or `after` shorter")
 
 
-def _check_zero(form: Sequence, notes: Notes) -> None:
+def _check_zero(form: Sequence, notes: LintFindings) -> None:
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     several = len(taken) > 1 or taken[0].runs_min > 1 or taken[0].kind is StepKind.UNORDERED
     if form.maxspan_ms == 0 and several:
@@ -74,7 +74,7 @@ def _check_zero(form: Sequence, notes: Notes) -> None:
 # ---------------------------------------------------------------- brackets against brackets
 
 
-def _check_alternatives(step: Step, notes: Notes) -> None:
+def _check_alternatives(step: Step, notes: LintFindings) -> None:
     if step.kind is StepKind.UNORDERED:
         return
     for index, narrow in enumerate(step.brackets):
@@ -86,7 +86,7 @@ def _check_alternatives(step: Step, notes: Notes) -> None:
                 break
 
 
-def _check_negation(negation: Step, step: Step, notes: Notes) -> None:
+def _check_negation(negation: Step, step: Step, notes: LintFindings) -> None:
     forbidden = [
         bracket for bracket in step.brackets if any(covers(wide, bracket, notes) for wide in negation.brackets)
     ]
@@ -104,14 +104,14 @@ def _check_negation(negation: Step, step: Step, notes: Notes) -> None:
         notes.add("idle-negation", text, negation.span, "leave it out, or leave `next` out")
 
 
-def _can_be_both(one: Bracket, two: Bracket, notes: Notes) -> bool:
+def _can_be_both(one: Bracket, two: Bracket, notes: LintFindings) -> bool:
     if "any" not in (one.type, two.type) and one.type != two.type:
         return False
     narrow = two if one.type == "any" else one
     return satisfiable([one.condition, two.condition], event_scope(narrow, notes.schema, notes.effort))
 
 
-def _check_until(form: Sequence, notes: Notes) -> None:
+def _check_until(form: Sequence, notes: LintFindings) -> None:
     if form.until is None:
         return
     for step in form.steps:
@@ -125,7 +125,7 @@ def _check_until(form: Sequence, notes: Notes) -> None:
 # ---------------------------------------------------------------- a negation that waits
 
 
-def _check_waiting(form: Sequence, notes: Notes) -> None:
+def _check_waiting(form: Sequence, notes: LintFindings) -> None:
     """While one partial waits for its deadline, `latest` drops newer ones of the same key."""
     last = form.steps[-1]
     if last.kind is not StepKind.ABSENT or form.overlap is not Overlap.LATEST:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from samovar.patterns.analysis.domains import Scope
-from samovar.patterns.analysis.lint.catalog import Notes
-from samovar.patterns.analysis.lint.contexts import Where, named_brackets, places
+from samovar.patterns.analysis.lint.catalog import LintFindings
+from samovar.patterns.analysis.lint.contexts import ConditionContext, named_brackets, places
 from samovar.patterns.analysis.satisfiability import implies
 from samovar.patterns.engine.compile import flatten
 from samovar.patterns.syntax.tree import (
@@ -31,7 +31,7 @@ from samovar.patterns.syntax.tree import (
 from samovar.patterns.syntax.unparse import is_difference, unparse
 
 
-def check_habits(notes: Notes) -> None:
+def check_habits(notes: LintFindings) -> None:
     rule = notes.rule
     found = places(rule, notes.schema, notes.effort)
     for where in found:
@@ -51,7 +51,7 @@ def check_habits(notes: Notes) -> None:
 # ---------------------------------------------------------------- conditions across steps
 
 
-def _check_across(part: Expr, where: Where, form: Sequence, notes: Notes) -> None:
+def _check_across(part: Expr, where: ConditionContext, form: Sequence, notes: LintFindings) -> None:
     read = _foreign(part, where, form)
     if not read:
         return
@@ -60,7 +60,7 @@ def _check_across(part: Expr, where: Where, form: Sequence, notes: Notes) -> Non
     notes.add("across-steps", text, part.span, _by_hint(part, form) or "write `overlap=all`")
 
 
-def _foreign(part: Expr, where: Where, form: Sequence) -> list[str]:
+def _foreign(part: Expr, where: ConditionContext, form: Sequence) -> list[str]:
     """The steps that a condition reads and that could have been others, had they been kept."""
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     own = form.steps[where.index] if where.index is not None else taken[-1]
@@ -76,7 +76,7 @@ def _foreign(part: Expr, where: Where, form: Sequence) -> list[str]:
     return list(read)
 
 
-def _strictly_follows(own: Step, where: Where, form: Sequence) -> bool:
+def _strictly_follows(own: Step, where: ConditionContext, form: Sequence) -> bool:
     """`[a] next [b] next [c]`: the events are neighbours, so no other ones could have been taken."""
     if where.having or where.index is None:
         return False
@@ -107,7 +107,7 @@ def _by_hint(part: Expr, form: Sequence) -> str | None:
 # ---------------------------------------------------------------- repeated steps
 
 
-def _check_repeated(form: Sequence, found: list[Where], shown: list[Expr], notes: Notes) -> None:
+def _check_repeated(form: Sequence, found: list[ConditionContext], shown: list[Expr], notes: LintFindings) -> None:
     repeated = {str(step.name): step for step in form.steps if step.repeated}
     told: set[tuple[str, Expr]] = set()
     for expr, own in _readers(form, found, shown):
@@ -119,14 +119,14 @@ def _check_repeated(form: Sequence, found: list[Where], shown: list[Expr], notes
                 _report_repeated(item, notes)
 
 
-def _readers(form: Sequence, found: list[Where], shown: list[Expr]) -> Iterator[tuple[Expr, str | None]]:
+def _readers(form: Sequence, found: list[ConditionContext], shown: list[Expr]) -> Iterator[tuple[Expr, str | None]]:
     for where in found:
         yield where.condition, form.steps[where.index].name if where.index is not None else None
     for expr in shown:
         yield expr, None
 
 
-def _report_repeated(item: OfStep, notes: Notes) -> None:
+def _report_repeated(item: OfStep, notes: LintFindings) -> None:
     text = unparse(item)
     notes.add(
         "last-of-repeated",
@@ -139,7 +139,7 @@ def _report_repeated(item: OfStep, notes: Notes) -> None:
 # ---------------------------------------------------------------- not
 
 
-def _check_not(part: Expr, parts: list[Expr], scope: Scope, notes: Notes) -> None:
+def _check_not(part: Expr, parts: list[Expr], scope: Scope, notes: LintFindings) -> None:
     for item in _negations(part):
         inner = item.operand if isinstance(item, Unary) else In(item.operand, item.items, False, item.ignore_case)
         others = [other for other in parts if other is not part]
@@ -181,7 +181,7 @@ def _may_be_missing(expr: Expr, scope: Scope) -> Iterator[Expr]:
                 yield from _may_be_missing(child, scope)
 
 
-def _report_not(item: Unary | In, inner: Expr, missing: Expr, notes: Notes) -> None:
+def _report_not(item: Unary | In, inner: Expr, missing: Expr, notes: LintFindings) -> None:
     name = unparse(missing)
     compared = isinstance(item, Unary) and isinstance(inner, Binary | TextMatch)
     hint = f"where that is not meant, add `{name} != null`"
@@ -194,7 +194,7 @@ def _report_not(item: Unary | In, inner: Expr, missing: Expr, notes: Notes) -> N
 # ---------------------------------------------------------------- division
 
 
-def _check_division(expr: Expr, parts: list[Expr], where: Where | None, notes: Notes) -> None:
+def _check_division(expr: Expr, parts: list[Expr], where: ConditionContext | None, notes: LintFindings) -> None:
     for item in _divisions(expr):
         times = [inner for inner in walk(item.right) if isinstance(inner, Binary) and is_difference(inner)]
         if not times or (where is not None and _is_kept_apart(times[0], parts, where, notes)):
@@ -218,7 +218,7 @@ def _divisions(expr: Expr) -> Iterator[Binary]:
         yield from _divisions(child)
 
 
-def _is_kept_apart(difference: Binary, parts: list[Expr], where: Where, notes: Notes) -> bool:
+def _is_kept_apart(difference: Binary, parts: list[Expr], where: ConditionContext, notes: LintFindings) -> bool:
     """Whether `after`, or another part of the condition, makes sure that the two times differ."""
     form = notes.rule.form
     if isinstance(form, Sequence) and where.index is not None and (form.steps[where.index].after_ms or 0) > 0:

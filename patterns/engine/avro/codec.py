@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.native.kernel import VERDICT, Batch, Int32s, Int64s, Messages, kernel
-from samovar.patterns.engine.avro.program import Program, resolved
-from samovar.patterns.engine.avro.schema import Schema
+from samovar.patterns.engine.avro.program import AvroProgram, resolved
+from samovar.patterns.engine.avro.schema import AvroSchema
 from samovar.patterns.engine.decode import CODES, OF_A_VALUE, Bad, lookup, sentence, shown_byte, shown_value
 from samovar.patterns.engine.decoder import Decoder
 
@@ -46,7 +46,7 @@ REASONS = (
 class Writers(Protocol):
     """The schemas that messages are written with, by number."""
 
-    def find(self, number: int) -> Schema | None:
+    def find(self, number: int) -> AvroSchema | None:
         """None where there is no such schema. Raises when that cannot be known at the moment."""
 
     def missing(self, number: int) -> str:
@@ -54,12 +54,12 @@ class Writers(Protocol):
 
 
 @dataclass(frozen=True)
-class Listed:
+class SchemaFiles:
     """Schemas from files."""
 
-    schemas: Mapping[int, Schema]
+    schemas: Mapping[int, AvroSchema]
 
-    def find(self, number: int) -> Schema | None:
+    def find(self, number: int) -> AvroSchema | None:
         return self.schemas.get(number)
 
     def missing(self, number: int) -> str:
@@ -70,7 +70,7 @@ class Listed:
 class Avro:
     """How a stream is written. Without `writers` messages are not framed, and all are of the one schema."""
 
-    schema: Schema | None
+    schema: AvroSchema | None
     writers: Writers | None = None
 
     def decoder(
@@ -92,7 +92,7 @@ class AvroDecoder(Decoder):
     ) -> None:
         super().__init__(paths, time_field, type_field, fixed_type)
         self.avro = avro
-        self.programs: dict[int, Program] = {}
+        self.programs: dict[int, AvroProgram] = {}
         self.hidden: frozenset[int] = frozenset()
         self.schemas: int = kernel().samovar_avro_new(self.handle, int(avro.writers is not None))
         finalize(self, kernel().samovar_avro_free, self.schemas)
@@ -126,7 +126,7 @@ class AvroDecoder(Decoder):
                 if schema is not None:
                     self._add(number, schema)
 
-    def _add(self, number: int, writer: Schema) -> None:
+    def _add(self, number: int, writer: AvroSchema) -> None:
         program = resolved(writer, self.avro.schema)
         words = np.array(program.words, np.int64)
         blob = bytes(program.blob)
@@ -195,7 +195,7 @@ class AvroDecoder(Decoder):
             )
         if name == "UNKNOWN_SCHEMA" and self.avro.writers is not None and number is not None:
             return self.avro.writers.missing(number)
-        program = self.programs.get(PLAIN if number is None else number, Program())
+        program = self.programs.get(PLAIN if number is None else number, AvroProgram())
         if name == "SCHEMA_MISMATCH" and not reason:
             return f"{program.faults[where]}{self._of(number)}"
         place = f" in `{program.fields[where]}`" if where else ""

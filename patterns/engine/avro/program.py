@@ -16,18 +16,18 @@ from typing import Any
 from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT
 from samovar.native.opcodes import AVRO_FORMS, AVRO_OPS
 from samovar.patterns.engine.avro.schema import (
-    Array,
+    ArrayType,
+    AvroSchema,
     Enum,
-    Field,
-    Fixed,
+    FieldType,
+    FixedType,
     Logical,
-    Map,
-    Missing,
+    MapType,
+    NoDefault,
     Plain,
     Primitive,
-    Record,
+    RecordType,
     Ref,
-    Schema,
     Type,
     Union,
     type_name,
@@ -60,7 +60,7 @@ class _Unreadable(Exception):
 
 
 @dataclass
-class Program:
+class AvroProgram:
     """`fields` and `faults` are what the numbers in a verdict mean, from 1 on."""
 
     words: list[int] = field(default_factory=lambda: [0, 0])
@@ -69,7 +69,7 @@ class Program:
     faults: list[str] = field(default_factory=lambda: [""])
 
 
-def resolved(writer: Schema, reader: Schema | None = None) -> Program:
+def resolved(writer: AvroSchema, reader: AvroSchema | None = None) -> AvroProgram:
     """The program for messages of this writer; without a reader they are read as they were written."""
     built = _Builder(writer, reader or writer)
     root = built.node(writer.root, built.reader.root, "")
@@ -79,9 +79,9 @@ def resolved(writer: Schema, reader: Schema | None = None) -> Program:
 
 @dataclass
 class _Builder:
-    writer: Schema
-    reader: Schema
-    program: Program = field(default_factory=Program)
+    writer: AvroSchema
+    reader: AvroSchema
+    program: AvroProgram = field(default_factory=AvroProgram)
     records: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     texts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -105,11 +105,11 @@ class _Builder:
             r = self._branch(w, r, path)
         if not self._fits(w, r):
             raise _Unreadable(f"`{path or 'the value'}` was written as {type_name(w)} and is read as {type_name(r)}")
-        if isinstance(w, Record):
+        if isinstance(w, RecordType):
             return self._record(w, r, path)
-        if isinstance(w, Array) and isinstance(r, Array):
+        if isinstance(w, ArrayType) and isinstance(r, ArrayType):
             return self._around("array", w.items, r.items, path + "[]")
-        if isinstance(w, Map) and isinstance(r, Map):
+        if isinstance(w, MapType) and isinstance(r, MapType):
             return self._around("map", w.values, r.values, path + ".*")
         if isinstance(w, Enum):
             return self._enum(w, r)
@@ -128,12 +128,12 @@ class _Builder:
         """Whether the one may be read as the other; what is inside a record shows when it is looked at."""
         if isinstance(w, Union) or isinstance(r, Union):
             return True
-        if isinstance(w, Array) and isinstance(r, Array):
+        if isinstance(w, ArrayType) and isinstance(r, ArrayType):
             return self._fits(self.writer.of(w.items), self.reader.of(r.items))
-        if isinstance(w, Map) and isinstance(r, Map):
+        if isinstance(w, MapType) and isinstance(r, MapType):
             return self._fits(self.writer.of(w.values), self.reader.of(r.values))
-        if isinstance(w, Record | Enum | Fixed):
-            sized = not isinstance(w, Fixed) or not isinstance(r, Fixed) or w.size == r.size
+        if isinstance(w, RecordType | Enum | FixedType):
+            sized = not isinstance(w, FixedType) or not isinstance(r, FixedType) or w.size == r.size
             return isinstance(r, type(w)) and sized and _same_name(w, r)
         if isinstance(w, Primitive) and isinstance(r, Primitive):
             return w.kind == r.kind or r.kind in PROMOTIONS.get(w.kind, ())
@@ -144,15 +144,15 @@ class _Builder:
         self.program.words[at + 1] = self.node(written, read, path)
         return at
 
-    def _record(self, w: Record, r: Plain, path: str) -> int:
-        assert isinstance(r, Record)
+    def _record(self, w: RecordType, r: Plain, path: str) -> int:
+        assert isinstance(r, RecordType)
         key = w.name, r.name, self.reader is self.writer  # a type that is passed over may be read elsewhere
         if key in self.records:
             return self.records[key]
         pairs = list(_paired(w, r))
         missing = [each for each in r.fields if each not in [other for _, other in pairs]]
         for each in missing:
-            if each.default is Missing:
+            if each.default is NoDefault:
                 raise _Unreadable(f"`{_joined(path, each.name)}` was not written, and has no default")
         count = len(pairs) + len(missing)
         at = self._add("record", self.program.words[1], count, *[0] * (4 * count))
@@ -190,10 +190,10 @@ class _Builder:
         return at
 
     def _scalar(self, w: Plain, r: Plain) -> int:
-        assert isinstance(w, Primitive | Fixed)
-        assert isinstance(r, Primitive | Fixed)
+        assert isinstance(w, Primitive | FixedType)
+        assert isinstance(r, Primitive | FixedType)
         logical = w.logical or r.logical
-        if isinstance(w, Fixed):
+        if isinstance(w, FixedType):
             return self._add("fixed", *_form_of_bytes(logical), w.size)
         read = r.kind if isinstance(r, Primitive) else ""
         if w.kind in ("int", "long"):
@@ -207,7 +207,7 @@ class _Builder:
 
     # ------------------------------------------------------------ defaults
 
-    def _default_node(self, each: Field, path: str) -> int:
+    def _default_node(self, each: FieldType, path: str) -> int:
         try:
             value = _default(self.reader, each.type, each.default)
         except _Unreadable:
@@ -248,14 +248,14 @@ class _Builder:
 
 def _type_of(plain: Plain) -> Type:
     """A type that leads to this again."""
-    return plain if isinstance(plain, Primitive | Array | Map | Union) else Ref(plain.name)
+    return plain if isinstance(plain, Primitive | ArrayType | MapType | Union) else Ref(plain.name)
 
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _paired(w: Record, r: Record) -> Iterator[tuple[Field, Field | None]]:
+def _paired(w: RecordType, r: RecordType) -> Iterator[tuple[FieldType, FieldType | None]]:
     """The writer's fields in their order, each with the reader's, by name or else by alias."""
     names = {each.name: each for each in r.fields}
     aliases = {alias: each for each in r.fields for alias in each.aliases}
@@ -269,8 +269,8 @@ def _paired(w: Record, r: Record) -> Iterator[tuple[Field, Field | None]]:
         yield each, other
 
 
-def _same_name(w: Record | Enum | Fixed, r: Plain) -> bool:
-    assert isinstance(r, Record | Enum | Fixed)
+def _same_name(w: RecordType | Enum | FixedType, r: Plain) -> bool:
+    assert isinstance(r, RecordType | Enum | FixedType)
     short = _short(w.name)
     return short == _short(r.name) or w.name in r.aliases or short in map(_short, r.aliases)
 
@@ -288,27 +288,27 @@ def _form_of_bytes(logical: Logical | None) -> tuple[int, int]:
 # ---------------------------------------------------------------- the values of defaults
 
 
-def _default(schema: Schema, kind: Type, value: Any) -> Any:
+def _default(schema: AvroSchema, kind: Type, value: Any) -> Any:
     """A default as a rule sees it; raises where it is no value of its type."""
     plain = schema.of(kind)
     if isinstance(plain, Union):
         return _first_that_fits(schema, plain.branches, value)
-    if isinstance(plain, Record) and isinstance(value, dict):
+    if isinstance(plain, RecordType) and isinstance(value, dict):
         return {each.name: _default(schema, each.type, _of_field(each, value)) for each in plain.fields}
-    if isinstance(plain, Map) and isinstance(value, dict):
+    if isinstance(plain, MapType) and isinstance(value, dict):
         return {str(name): _default(schema, plain.values, inner) for name, inner in value.items()}
-    if isinstance(plain, Array) and isinstance(value, list):
+    if isinstance(plain, ArrayType) and isinstance(value, list):
         return [_default(schema, plain.items, inner) for inner in value]
     if isinstance(plain, Enum) and value in plain.symbols:
         return value
-    if isinstance(plain, Fixed) and isinstance(value, str) and len(value) == plain.size:
+    if isinstance(plain, FixedType) and isinstance(value, str) and len(value) == plain.size:
         return _of_bytes(plain.logical, value)
     if isinstance(plain, Primitive):
         return _of_primitive(plain, value)
     raise _Unreadable
 
 
-def _first_that_fits(schema: Schema, branches: Sequence[Type], value: Any) -> Any:
+def _first_that_fits(schema: AvroSchema, branches: Sequence[Type], value: Any) -> Any:
     for each in branches:
         try:
             return _default(schema, each, value)
@@ -317,9 +317,9 @@ def _first_that_fits(schema: Schema, branches: Sequence[Type], value: Any) -> An
     raise _Unreadable
 
 
-def _of_field(each: Field, value: dict[str, Any]) -> Any:
+def _of_field(each: FieldType, value: dict[str, Any]) -> Any:
     found = value.get(each.name, each.default)
-    if found is Missing:
+    if found is NoDefault:
         raise _Unreadable
     return found
 

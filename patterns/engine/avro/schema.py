@@ -36,7 +36,7 @@ class AvroSchemaError(ValueError):
     """A schema that is none; the text says where and why."""
 
 
-class Missing:
+class NoDefault:
     """Stands for no default. The class itself, so that it is the same one in every process."""
 
 
@@ -55,12 +55,12 @@ class Primitive:
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class ArrayType:
     items: Type
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class MapType:
     values: Type
 
 
@@ -77,17 +77,17 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldType:
     name: str
     type: Type
     aliases: tuple[str, ...] = ()
-    default: Any = Missing
+    default: Any = NoDefault
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordType:
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[FieldType, ...]
     aliases: tuple[str, ...] = ()
 
 
@@ -100,20 +100,20 @@ class Enum:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedType:
     name: str
     size: int
     logical: Logical | None = None
     aliases: tuple[str, ...] = ()
 
 
-Named: TypeAlias = Record | Enum | Fixed
-Type: TypeAlias = Primitive | Array | Map | Union | Ref
-Plain: TypeAlias = Primitive | Array | Map | Union | Named
+Named: TypeAlias = RecordType | Enum | FixedType
+Type: TypeAlias = Primitive | ArrayType | MapType | Union | Ref
+Plain: TypeAlias = Primitive | ArrayType | MapType | Union | Named
 
 
 @dataclass(frozen=True)
-class Schema:
+class AvroSchema:
     """A schema and the named types in it. `texts` are what it was read from, the types that it refers to first."""
 
     root: Type
@@ -130,14 +130,14 @@ class Schema:
 
 
 def type_name(kind: Plain | Type) -> str:
-    if isinstance(kind, Record | Enum | Fixed | Ref):
+    if isinstance(kind, RecordType | Enum | FixedType | Ref):
         return kind.name
     if isinstance(kind, Primitive):
         return kind.kind
     return type(kind).__name__.lower()
 
 
-def parse_schema(*texts: str) -> Schema:
+def parse_schema(*texts: str) -> AvroSchema:
     """A schema from its JSON text; before it, the texts of others whose names it uses."""
     parser = _Parser()
     root: Type | None = None
@@ -148,7 +148,7 @@ def parse_schema(*texts: str) -> Schema:
             raise AvroSchemaError("nested too deeply") from None
     if root is None:
         raise AvroSchemaError("there is no schema")
-    return Schema(root, parser.names, texts)
+    return AvroSchema(root, parser.names, texts)
 
 
 def _loaded(text: str) -> Any:
@@ -187,9 +187,9 @@ class _Parser:
         if kind in PRIMITIVES:
             return Primitive(kind, _logical(node, kind))
         if kind == "array":
-            return Array(self.type(_has(node, "items", where), f"{where}[]", space, depth + 1))
+            return ArrayType(self.type(_has(node, "items", where), f"{where}[]", space, depth + 1))
         if kind == "map":
-            return Map(self.type(_has(node, "values", where), f"{where}.*", space, depth + 1))
+            return MapType(self.type(_has(node, "values", where), f"{where}.*", space, depth + 1))
         if kind in ("record", "error"):
             return self._record(node, where, space, depth)
         if kind == "enum":
@@ -219,7 +219,7 @@ class _Parser:
 
     def _record(self, node: Mapping[str, Any], where: str, space: str, depth: int) -> Ref:
         name, aliases = self._name(node, where, space)
-        self.names[name] = Record(name, ())  # so that it can hold itself
+        self.names[name] = RecordType(name, ())  # so that it can hold itself
         inside = name.rpartition(".")[0]
         listed = _has(node, "fields", where)
         if not isinstance(listed, list):
@@ -229,10 +229,10 @@ class _Parser:
         for each in names:
             if names.count(each) > 1:
                 _fail(where, f"`{name}` has the field `{each}` twice")
-        self.names[name] = Record(name, fields, aliases)
+        self.names[name] = RecordType(name, fields, aliases)
         return Ref(name)
 
-    def _field(self, node: Any, where: str, space: str, depth: int) -> Field:
+    def _field(self, node: Any, where: str, space: str, depth: int) -> FieldType:
         if not isinstance(node, Mapping):
             _fail(where, "a field is an object with `name` and `type`")
         name = node.get("name")
@@ -240,7 +240,7 @@ class _Parser:
             _fail(where, f"`{name}` cannot be a field's name")
         inside = f"{where}.{name}" if where else name
         kind = self.type(_has(node, "type", inside), inside, space, depth + 1)
-        return Field(name, kind, tuple(_texts(node, "aliases", inside)), node.get("default", Missing))
+        return FieldType(name, kind, tuple(_texts(node, "aliases", inside)), node.get("default", NoDefault))
 
     def _enum(self, node: Mapping[str, Any], where: str, space: str) -> Ref:
         name, aliases = self._name(node, where, space)
@@ -261,7 +261,7 @@ class _Parser:
         logical = _logical(node, "fixed")
         if logical is not None and logical.name == "uuid" and size != 16:
             logical = None
-        self.names[name] = Fixed(name, size, logical, aliases)
+        self.names[name] = FixedType(name, size, logical, aliases)
         return Ref(name)
 
     def _name(self, node: Mapping[str, Any], where: str, space: str) -> tuple[str, tuple[str, ...]]:
@@ -313,7 +313,7 @@ def _logical(node: Mapping[str, Any], kind: str) -> Logical | None:
 # ---------------------------------------------------------------- what rules may read
 
 
-def kinds(schema: Schema) -> dict[str, Any] | None:
+def kinds(schema: AvroSchema) -> dict[str, Any] | None:
     """Fields and their types in the words of samovar.patterns.semantics.schema; None where events have no fields of
     their own.
     """
@@ -321,31 +321,31 @@ def kinds(schema: Schema) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _kind(schema: Schema, kind: Type, above: tuple[str, ...]) -> Any:
+def _kind(schema: AvroSchema, kind: Type, above: tuple[str, ...]) -> Any:
     plain = schema.of(kind)
-    if isinstance(plain, Record):
+    if isinstance(plain, RecordType):
         if plain.name in above or not plain.fields:
             return "any"
         return {each.name: _kind(schema, each.type, (*above, plain.name)) for each in plain.fields}
     if isinstance(plain, Union):
         found = [_kind(schema, each, above) for each in plain.branches if each != Primitive("null")]
         return found[0] if found and all(each == found[0] for each in found) else "any"
-    if isinstance(plain, Array | Map):
+    if isinstance(plain, ArrayType | MapType):
         return "any"
     if isinstance(plain, Enum):
         return "string"
     if plain.logical is not None and plain.logical.name == "decimal":
         return "double"
-    if isinstance(plain, Fixed):
+    if isinstance(plain, FixedType):
         return "string"
     words = {"null": "any", "boolean": "boolean", "int": "long", "long": "long", "float": "double", "double": "double"}
     return words.get(plain.kind, "string")
 
 
-def symbols_of(schema: Schema, name: str) -> tuple[str, ...] | None:
+def symbols_of(schema: AvroSchema, name: str) -> tuple[str, ...] | None:
     """The symbols of an event's field that is an enum."""
     record = schema.of(schema.root)
-    for each in record.fields if isinstance(record, Record) else ():
+    for each in record.fields if isinstance(record, RecordType) else ():
         plain = schema.of(each.type)
         if each.name == name and isinstance(plain, Enum):
             return plain.symbols

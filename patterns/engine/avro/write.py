@@ -19,16 +19,16 @@ import fastavro
 from samovar.patterns.engine.avro.codec import framed
 from samovar.patterns.engine.avro.program import DAY_MS, DIVIDED, FORMS, MULTIPLIED
 from samovar.patterns.engine.avro.schema import (
-    Array,
+    ArrayType,
+    AvroSchema,
     Enum,
-    Fixed,
+    FixedType,
     Logical,
-    Map,
-    Missing,
+    MapType,
+    NoDefault,
     Plain,
     Primitive,
-    Record,
-    Schema,
+    RecordType,
     Type,
     Union,
     type_name,
@@ -43,7 +43,7 @@ class AvroValueError(ValueError):
 class Encoder:
     """Writes objects with one schema; with a number, framed."""
 
-    def __init__(self, schema: Schema, number: int | None = None) -> None:
+    def __init__(self, schema: AvroSchema, number: int | None = None) -> None:
         self.schema = schema
         self.number = number
         names: dict[str, Any] = {}
@@ -65,19 +65,19 @@ class Encoder:
         plain = self.schema.of(kind)
         if isinstance(plain, Union):
             return self._branch(plain, value, path)
-        if isinstance(plain, Record) and isinstance(value, dict):
+        if isinstance(plain, RecordType) and isinstance(value, dict):
             return self._record(plain, value, path)
-        if isinstance(plain, Map) and isinstance(value, dict):
+        if isinstance(plain, MapType) and isinstance(value, dict):
             return {name: self._fitted(plain.values, inner, f"{path}.{name}") for name, inner in value.items()}
-        if isinstance(plain, Array) and isinstance(value, list):
+        if isinstance(plain, ArrayType) and isinstance(value, list):
             return [self._fitted(plain.items, inner, f"{path}[]") for inner in value]
         if isinstance(plain, Enum) and value in plain.symbols:
             return value
-        if isinstance(plain, Primitive | Fixed):
+        if isinstance(plain, Primitive | FixedType):
             return _scalar(plain, value, path)
         return _refuse(plain, value, path)
 
-    def _record(self, record: Record, value: dict[str, Any], path: str) -> dict[str, Any]:
+    def _record(self, record: RecordType, value: dict[str, Any], path: str) -> dict[str, Any]:
         above = f"{path}." if path else ""
         names = {each.name for each in record.fields}
         for name in value:
@@ -87,7 +87,7 @@ class Encoder:
         for each in record.fields:
             if each.name in value:
                 found[each.name] = self._fitted(each.type, value[each.name], above + each.name)
-            elif each.default is Missing:
+            elif each.default is NoDefault:
                 # What is absent is null to rules, so it may be written as null.
                 found[each.name] = self._fitted(each.type, None, above + each.name)
         return found
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Decimal) else shown_value(json.loads(json.dumps(value, default=float)))
 
 
-def _scalar(plain: Primitive | Fixed, value: Any, path: str) -> Any:
+def _scalar(plain: Primitive | FixedType, value: Any, path: str) -> Any:
     kind = plain.kind if isinstance(plain, Primitive) else "fixed"
     fits: dict[str, Callable[[], Any]] = {
         "null": lambda: value if value is None else _refuse(plain, value, path),
@@ -148,7 +148,7 @@ def _whole(logical: Logical | None, value: Any) -> int | None:
     return int(scaled) if scaled == int(scaled) else None
 
 
-def _bytes(plain: Primitive | Fixed, value: Any) -> Any:
+def _bytes(plain: Primitive | FixedType, value: Any) -> Any:
     name = plain.logical.name if plain.logical else ""
     try:
         if name == "decimal" and not isinstance(value, bool) and isinstance(value, int | str | Decimal):

@@ -16,7 +16,7 @@ from samovar.patterns.syntax.tree import (
     Overlap,
     Rule,
     Sequence,
-    Session,
+    SessionForm,
     Step,
     StepKind,
     Window,
@@ -100,11 +100,11 @@ def _suppress(rule: Rule) -> list[str]:
     return [] if rule.suppress_ms is None else [f"at most one alert in {duration_text(rule.suppress_ms)}"]
 
 
-def _time_line(form: AggregateForm | Session | Window) -> TimeLine:
+def _time_line(form: AggregateForm | SessionForm | Window) -> TimeLine:
     if isinstance(form, AggregateForm):
         again = () if form.repeat_ms is None else (duration_text(form.repeat_ms),)
         return TimeLine("sliding", (duration_text(form.over_ms), *again))
-    if isinstance(form, Session):
+    if isinstance(form, SessionForm):
         most = () if form.max_ms is None else (duration_text(form.max_ms),)
         return TimeLine("session", (duration_text(form.gap_ms), *most))
     kind = "tumbling" if form.size_ms == form.every_ms else "hopping"

@@ -14,15 +14,15 @@ from samovar.service.topology.ruleset import lists_of
 
 if TYPE_CHECKING:
     from samovar.patterns.syntax.tree import Rule
-    from samovar.service.http.state import World
+    from samovar.service.http.state import AppState
 
 
-def clear_lists(world: World) -> frozenset[str]:
+def clear_lists(world: AppState) -> frozenset[str]:
     """Lists that no rule of now or before looks for a marked field in. One that no rule has is not known to be so."""
     return frozenset(name for name, is_clear in known_lists(world).items() if is_clear)
 
 
-def known_lists(world: World) -> dict[str, bool]:
+def known_lists(world: AppState) -> dict[str, bool]:
     """The lists that rules of now or before have, and whether none of them looks for a marked field in it."""
     loaded = world.shelf.get()
     found: dict[str, bool] = {}
@@ -38,7 +38,7 @@ def known_lists(world: World) -> dict[str, bool]:
     return {name: is_clear and not any(f"${name}" in text for text in unread) for name, is_clear in found.items()}
 
 
-def hides_list(world: World, masks: Masks, name: str) -> bool:
+def hides_list(world: AppState, masks: Masks, name: str) -> bool:
     return masks.is_on and name not in clear_lists(world)
 
 
@@ -47,7 +47,7 @@ def shown_item(masks: Masks, name: str, item: Any) -> Any:
     return masks.pseudonym(item, f"list {name}")
 
 
-def given_lists(world: World, masks: Masks, lists: Mapping[str, Any]) -> dict[str, Any]:
+def given_lists(world: AppState, masks: Masks, lists: Mapping[str, Any]) -> dict[str, Any]:
     """The lists that a rule's text may be read with: in place of one that is hidden, what the text itself declares."""
     if not masks.is_on:
         return dict(lists)
@@ -55,24 +55,24 @@ def given_lists(world: World, masks: Masks, lists: Mapping[str, Any]) -> dict[st
     return {name: items for name, items in lists.items() if name in clear}
 
 
-def given_params(world: World, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
+def given_params(world: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
     """The same for parameters."""
     hidden = hidden_params(world, params) if masks.is_on else ()
     return {name: value for name, value in params.items() if name not in hidden}
 
 
-def shown_params(world: World, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
+def shown_params(world: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
     hidden = hidden_params(world, params) if masks.is_on else ()
     return {name: HIDDEN if name in hidden else value for name, value in params.items()}
 
 
-def hidden_params(world: World, params: Mapping[str, Any]) -> frozenset[str]:
+def hidden_params(world: AppState, params: Mapping[str, Any]) -> frozenset[str]:
     """Parameters whose values a rule compares with a marked field."""
     quotes = {value for rule in world.shelf.get().rules.values() for value in world.lineage.of(rule).quotes}
     return frozenset(name for name, value in params.items() if value in quotes)
 
 
-def refuse_hidden(world: World, masks: Masks, rule: Rule) -> None:
+def refuse_hidden(world: AppState, masks: Masks, rule: Rule) -> None:
     """Refuse a rule that would be run with values that are hidden from who wrote it: whatever it compares them with,
     what it finds tells which they are.
     """
@@ -92,12 +92,12 @@ def refuse_hidden(world: World, masks: Masks, rule: Rule) -> None:
         )
 
 
-def shown_text(world: World, masks: Masks, text: str) -> str:
+def shown_text(world: AppState, masks: Masks, text: str) -> str:
     """A rule's text; hidden where it names values of marked fields, and where nobody can read what it names."""
     return HIDDEN if hides_text(world, masks, text) else text
 
 
-def hides_text(world: World, masks: Masks, text: str) -> bool:
+def hides_text(world: AppState, masks: Masks, text: str) -> bool:
     return masks.is_on and names_values(world.lineage, text)
 
 

@@ -14,8 +14,8 @@ from samovar.service.views.sources import stream_tables
 
 if TYPE_CHECKING:
     from samovar.patterns.syntax.tree import Rule
-    from samovar.service.http.state import World
-    from samovar.service.views.store import Manifest
+    from samovar.service.http.state import AppState
+    from samovar.service.views.store import ViewManifest
 
 PLACE = frozenset({"_partition", "_offset", "_time", "day"})
 ALERTS = PLACE | {
@@ -33,12 +33,12 @@ STATES = PLACE | {"_stage", "deleted", "kind", "version", "partials", "due", "al
 INPUTS = PLACE | {"_event_time", "_type", "_error"}
 
 
-def flows_of_view(world: World, manifest: Manifest) -> dict[str, Flow]:
+def flows_of_view(world: AppState, manifest: ViewManifest) -> dict[str, Flow]:
     """By column, what is in it."""
     return {name: _flow(world, manifest.lineage.get(name)) for name in {**manifest.columns, **manifest.lineage}}
 
 
-def _flow(world: World, known: Mapping[str, Any] | None) -> Flow:
+def _flow(world: AppState, known: Mapping[str, Any] | None) -> Flow:
     if known is None:
         return Flow.COMPUTED
     found = max((flow_of_source(world, *_parts(read)) for read in known["reads"]), default=Flow.CLEAR)
@@ -50,7 +50,7 @@ def _parts(read: str) -> tuple[str, str]:
     return table, column
 
 
-def flow_of_source(world: World, table: str, column: str) -> Flow:
+def flow_of_source(world: AppState, table: str, column: str) -> Flow:
     """What is in a column of a table that views read, or in a part of it."""
     streams, lineage = stream_tables(world.settings), world.lineage
     whole = column.partition(".")[0]
@@ -73,7 +73,7 @@ def flow_of_source(world: World, table: str, column: str) -> Flow:
 IDS = frozenset({"id", "alert", "key", "_key"})  # shown as pseudonyms, so that rows can be told apart
 
 
-def _of_rule(world: World, table: str, column: str) -> Flow:
+def _of_rule(world: AppState, table: str, column: str) -> Flow:
     """Of the alerts of one rule: all versions of it that are known, or were met, count."""
     whole, part, *_ = [*column.split("."), ""]
     if whole in ALERTS:
@@ -94,7 +94,7 @@ def _of_rule(world: World, table: str, column: str) -> Flow:
     return found if part or found is Flow.CLEAR else Flow.COMPUTED
 
 
-def _versions(world: World, table: str) -> list[Rule | None]:
+def _versions(world: AppState, table: str) -> list[Rule | None]:
     loaded = world.shelf.get()
     books = () if loaded.book is None else loaded.book.entries
     names = {*loaded.rules, *(each.name for each in books)}

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from samovar import __version__
 from samovar.common.errors import Refused
-from samovar.service.auth.tokens import Who
+from samovar.service.auth.tokens import Principal
 from samovar.service.http.request import Body, answered, client_of, cookie_of, who_asks, world_of
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.state import Me
@@ -40,7 +40,7 @@ def log_in(request: Request, body: Login) -> Response:
     name = cookie_of(world)
     session = world.sessions.open(world.tokens, token, request.cookies.get(name), now_ms())
     world.trail.record(token.name, "logged in", {"client": client_of(request)})
-    response = answered(_told(request, Who(token.name, token.role)))
+    response = answered(_told(request, Principal(token.name, token.role)))
     response.set_cookie(
         name,
         session,
@@ -72,7 +72,7 @@ def _is_secure(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-def _told(request: Request, who: Who) -> dict[str, Any]:
+def _told(request: Request, who: Principal) -> dict[str, Any]:
     world = world_of(request)
     role = None if who.role is None else who.role.word
     known = {"service": world.settings.service, "version": __version__} if role is not None else {}

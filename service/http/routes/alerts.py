@@ -25,8 +25,17 @@ from samovar.service.alerts.query import (
     versions_of,
 )
 from samovar.service.auth import audit
-from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Body, Labelling, Reading, answered, json_text
-from samovar.service.http.routes.live import Wish, listen, read_position
+from samovar.service.http.request import (
+    LEAST_MS,
+    MOST_MS,
+    Body,
+    Labelling,
+    Reading,
+    RequestContext,
+    answered,
+    json_text,
+)
+from samovar.service.http.routes.live import Subscription, listen, read_position
 from samovar.service.http.routes.timeline import timeline
 from samovar.service.http.schemas.alerts import (
     AlertCounts,
@@ -38,7 +47,7 @@ from samovar.service.http.schemas.alerts import (
     answers_with,
 )
 from samovar.service.http.schemas.state import Spread
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.key_lookup import lookup
@@ -57,7 +66,7 @@ AlertId = Annotated[str, Path(max_length=100)]
 # ---------------------------------------------------------------- an alert as JSON
 
 
-def alert_data(world: World, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
+def alert_data(world: AppState, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
     """An alert for people: with its rule's title, and what may not be seen hidden."""
     match = alert.match
     loaded = world.shelf.get()
@@ -95,7 +104,7 @@ def event_count(match: Mapping[str, Any]) -> int:
     return int(match["events"]) if isinstance(match.get("events"), int) else listed
 
 
-def found_alert(asking: Asking, id: str) -> tuple[Alert, str]:
+def found_alert(asking: RequestContext, id: str) -> tuple[Alert, str]:
     """An alert and its label, by the id that who asks was shown."""
     world, masks = asking.world, asking.masks
     for each in (masks.real_id(id), id) if world.lineage.any else (id,):
@@ -110,7 +119,7 @@ def found_alert(asking: Asking, id: str) -> tuple[Alert, str]:
     return one(world.index, "")  # says that there is none
 
 
-def shown_id(world: World, masks: Masks, alert: Alert) -> str:
+def shown_id(world: AppState, masks: Masks, alert: Alert) -> str:
     rule = world.shelf.get().of_version(alert.rule, alert.match["version"])
     return masks.alert_id(alert.id, rule)
 
@@ -177,7 +186,7 @@ def spread(
     return answered(values(world.index, rule, field, buckets, from_ms, to_ms, lambda value: masks.value(flow, value)))
 
 
-def emitted(world: World, masks: Masks, rule: str, field: str) -> Flow:
+def emitted(world: AppState, masks: Masks, rule: str, field: str) -> Flow:
     """What is in a field that a rule emits, over all versions that alerts here are of."""
     if not masks.is_on or field == "duration_ms":
         return Flow.CLEAR
@@ -219,14 +228,14 @@ async def live(
     def shown(alert: Alert) -> str:
         return live_text(world, masks, alert)
 
-    wish = Wish(position, rule or (), text, shown, kind, versions, but, is_allowed)
+    wish = Subscription(position, rule or (), text, shown, kind, versions, but, is_allowed)
     stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)
 
 
-def live_text(world: World, masks: Masks, alert: Alert) -> str:
+def live_text(world: AppState, masks: Masks, alert: Alert) -> str:
     """An alert's JSON, the same for all who may see as much."""
     kept, key = world.live_texts, (alert.id, masks.is_on)
     if key not in kept:
@@ -256,7 +265,7 @@ def show(asking: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=
     return answered({**own, **more, "labels": [] if known is None else [known]})
 
 
-class Labelled(Body):
+class LabelBody(Body):
     """What somebody says of an alert."""
 
     label: LabelName
@@ -264,12 +273,12 @@ class Labelled(Body):
 
 
 @router.put("/{alert}/label", responses=answers_with(LabelMade))
-def put_label(asking: Labelling, alert: AlertId, body: Labelled) -> Response:
+def put_label(asking: Labelling, alert: AlertId, body: LabelBody) -> Response:
     """Say whether an alert was right. The newest label counts."""
     return answered(label_alert(asking, alert, body))
 
 
-def label_alert(asking: Asking, alert: str, body: Labelled) -> dict[str, Any]:
+def label_alert(asking: RequestContext, alert: str, body: LabelBody) -> dict[str, Any]:
     world, masks = asking.world, asking.masks
     found, _ = found_alert(asking, alert)
     if "alarm" in found.match:

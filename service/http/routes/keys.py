@@ -15,16 +15,16 @@ from samovar.common.errors import Refused
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import key_candidates
-from samovar.patterns.syntax.tree import Rule, Session
+from samovar.patterns.syntax.tree import Rule, SessionForm
 from samovar.service.alerts.query import search
 from samovar.service.http.forwarding import answered_here, gathered
-from samovar.service.http.request import Asking, Body, Reading, answered
+from samovar.service.http.request import Body, Reading, RequestContext, answered
 from samovar.service.http.routes.alerts import alert_data
 from samovar.service.http.schemas.alerts import KeyEvents, KeyShown, answers_with
 from samovar.service.http.schemas.state import KeyResolved, KeysPage, KeyWhy, SessionsPage
-from samovar.service.http.state import World
-from samovar.service.query.events import Event
-from samovar.service.query.key_events import Marks, Scanned, events_of_key, marks_of
+from samovar.service.http.state import AppState
+from samovar.service.query.events import StreamEvent
+from samovar.service.query.key_events import Marks, ScanProgress, events_of_key, marks_of
 from samovar.service.query.key_lookup import KeyLookup, lookup, marked_keys
 from samovar.service.query.local_state import (
     SCANNED_KEYS,
@@ -78,7 +78,7 @@ def resolve(asking: Reading, body: KeyAsked) -> Response:
     return answered({"key_ref": masks.pseudonym(found.text)})
 
 
-def _is_there(world: World, wanted: KeyLookup) -> bool:
+def _is_there(world: AppState, wanted: KeyLookup) -> bool:
     """Whether there is anything under a key that is not marked. What is not there may be a value that nobody is to see,
     and goes into no address.
     """
@@ -97,19 +97,19 @@ def scan(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response
     return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
 
 
-def _keys(asking: Asking, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
+def _keys(asking: RequestContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
     """Stores have keys in their order: who may not see them gets some of all, and not the first of that order."""
     if not asking.masks.is_on:
         return keys_here(asking.world, tasks, rule, limit + 1)
     return keys_here(asking.world, tasks, rule, SCANNED_KEYS)
 
 
-def _sessions(asking: Asking, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
+def _sessions(asking: RequestContext, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
     masks = asking.masks
     return sessions_here(asking.world, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
 
 
-def _placed(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _placed(asking: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: str(each["key_text"])) if asking.masks.is_on else found
 
 
@@ -123,16 +123,16 @@ def sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Resp
     return answered({"rule": name, "sessions": found[:limit], "more": len(found) > limit, "missing": missing})
 
 
-def session_rule(world: World, name: str | None) -> str:
+def session_rule(world: AppState, name: str | None) -> str:
     if name is not None:
         rule = world.shelf.rule(name)
-        if not isinstance(rule.form, Session):
+        if not isinstance(rule.form, SessionForm):
             raise Refused(
                 "unknown-rule", f"the rule `{name}` has no sessions", "Name a rule that matches `session by`."
             )
         return name
     rules = world.shelf.get().rules
-    found = next((each for each in sorted(rules) if isinstance(rules[each].form, Session)), None)
+    found = next((each for each in sorted(rules) if isinstance(rules[each].form, SessionForm)), None)
     if found is None:
         raise Refused("unknown-rule", "no rule has sessions", "A rule that matches `session by ...` makes them.")
     return found
@@ -161,7 +161,7 @@ def show(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
     return answered(told)
 
 
-def _held(asking: Asking, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
+def _held(asking: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
     found = held_here(asking.world, tasks, wanted.text, rule)
     return found if wanted.marked is None else [each for held in found if (each := _bounded(held, wanted))]
 
@@ -174,11 +174,11 @@ def _bounded(held: Mapping[str, Any], wanted: KeyLookup) -> dict[str, Any] | Non
     return {**held, "rules": own, **others} if own or any(others.values()) else None
 
 
-def _masked(asking: Asking, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _masked(asking: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [masked_held(asking.masks, asking.world, each) for each in found]
 
 
-def _masked_sessions(asking: Asking, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def _masked_sessions(asking: RequestContext, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     world, masks = asking.world, asking.masks
     rule = world.shelf.rule(name)
     for each in found:
@@ -253,7 +253,7 @@ def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200
     return answered({"rule": rule, "key": masks.key(story.key, found), **told, "scanned": scanned.data()})
 
 
-def event_time(world: World, wanted: KeyLookup, rule: str) -> int:
+def event_time(world: AppState, wanted: KeyLookup, rule: str) -> int:
     """How far event time has come in the tasks that may hold a key: timers before it have fired."""
     tasks = set(tasks_of_key(world, wanted.text, rule, wanted.asked))
     known = [each.watermark for each in world.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
@@ -261,8 +261,8 @@ def event_time(world: World, wanted: KeyLookup, rule: str) -> int:
 
 
 def events_of(
-    world: World, wanted: KeyLookup, limit: int, rule: Rule | None = None, before: Marks | None = None
-) -> tuple[list[Event], Scanned]:
+    world: AppState, wanted: KeyLookup, limit: int, rule: Rule | None = None, before: Marks | None = None
+) -> tuple[list[StreamEvent], ScanProgress]:
     """A key's events. Of a key of several parts, those of its first part."""
     known = world.shelf.get().rules
     rules = [rule] if rule is not None else [known[name] for name in known if wanted.is_for(name)]

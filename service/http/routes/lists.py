@@ -17,7 +17,7 @@ from samovar.service.http.masking.rules import hides_list, shown_item
 from samovar.service.http.request import Authoring, Body, Reading, answered
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.rules import ListPlanned, ListShown
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks
 from samovar.service.rules import lists
 from samovar.service.topology.rule_registry import read_rulebook
@@ -82,7 +82,7 @@ def plan_list(asking: Authoring, name: ListName, body: ListChange) -> Response:
     return answered({"list": name, "change": plan.number, **counts, "rules": rules})
 
 
-def real_items(world: World, masks: Masks, name: str, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
+def real_items(world: AppState, masks: Masks, name: str, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
     """What pseudonyms stand for, of a list's own items: whoever sees nothing else can still take one from it. They
     cannot name an item itself, since the answer would tell whether it is there.
     """
@@ -92,7 +92,7 @@ def real_items(world: World, masks: Masks, name: str, items: Sequence[Any], give
     return [known[item] if item in known else shown_item(masks, name, item) for item in given]
 
 
-def refuse_adding(world: World, masks: Masks, name: str) -> None:
+def refuse_adding(world: AppState, masks: Masks, name: str) -> None:
     """Whoever puts a value on a list that a marked field is looked for in sees by the alerts who has it."""
     if hides_list(world, masks, name):
         raise Refused(
@@ -112,11 +112,11 @@ def kind_of(items: Sequence[Any]) -> str:
     return "number" if numbers and all(numbers) else "text"
 
 
-def rules_naming(world: World, name: str) -> list[str]:
+def rules_naming(world: AppState, name: str) -> list[str]:
     return sorted(rule for rule, loaded in world.shelf.get().rules.items() if name in loaded.lists)
 
 
-def _items(world: World, name: str) -> Sequence[Any]:
+def _items(world: AppState, name: str) -> Sequence[Any]:
     found = lists.show(world.settings, world.log)
     if name not in found:
         hint = did_you_mean(name, list(found)) or (f"Lists are {', '.join(found)}." if found else "No rule has a list.")

@@ -47,7 +47,7 @@ def read_position(text: str, partitions: int) -> Position:
     return dict(enumerate(map(int, parts)))
 
 
-class Piece:
+class EventBatch:
     """Alerts that go out together. Listeners who want the same, and stand at the same place, share one text."""
 
     def __init__(self, alerts: Sequence[Alert]) -> None:
@@ -57,7 +57,7 @@ class Piece:
     def __len__(self) -> int:
         return len(self.alerts)
 
-    def text(self, wish: Wish, place: Position) -> str:
+    def text(self, wish: Subscription, place: Position) -> str:
         """For one listener, whose place moves on."""
         shared = (wish.kind, tuple(place.items())) if wish.kind is not None else None
         known = self._made.get(shared) if shared is not None else None
@@ -74,17 +74,17 @@ class Listener:
     """One who listens. What it gets is put here by the loop's thread."""
 
     is_allowed: Callable[[], bool]
-    waiting: list[Piece] = field(default_factory=list)
+    waiting: list[EventBatch] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     is_cut: bool = False
 
-    def take(self) -> list[Piece]:
+    def take(self) -> list[EventBatch]:
         found, self.waiting = self.waiting, []
         self.news.clear()
         return found
 
 
-class Hub:
+class Broadcaster:
     """The source of truth for who listens, and up to where alerts were given out."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Hub:
         self.position = position
 
     def _deliver(self) -> None:
-        piece, self._gathered = Piece(self._gathered), []
+        piece, self._gathered = EventBatch(self._gathered), []
         for listener in list(self._listeners):
             if sum(map(len, listener.waiting)) + len(piece) > QUEUE_MOST:
                 listener.is_cut = True
@@ -154,7 +154,7 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Subscription:
     """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text. Wishes of
     the same `kind` have the same alerts, shown the same way.
     """
@@ -175,7 +175,9 @@ class Wish:
         return version not in self.but_versions and (self.versions is None or version in self.versions)
 
 
-async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], wish: Wish) -> AsyncIterator[str]:
+async def listen(
+    hub: Broadcaster, index: AlertsIndex, current: Callable[[], Position], wish: Subscription
+) -> AsyncIterator[str]:
     """Events as text, for as long as the listener may."""
     listener = hub.join(wish.is_allowed)
     try:
@@ -207,7 +209,7 @@ async def listen(hub: Hub, index: AlertsIndex, current: Callable[[], Position], 
         hub.leave(listener)
 
 
-def _live(alerts: Sequence[Alert], wish: Wish, place: Position) -> Iterator[str]:
+def _live(alerts: Sequence[Alert], wish: Subscription, place: Position) -> Iterator[str]:
     for alert in alerts:
         if alert.offset < place.get(alert.partition, 0):
             continue  # was among those that were missed
@@ -226,7 +228,7 @@ def _gap(index: AlertsIndex, start: Position) -> int:
     return sum(max(floors.get(partition, 0) - offset, 0) for partition, offset in start.items())
 
 
-def _alert_event(alert: Alert, wish: Wish, place: Position) -> str:
+def _alert_event(alert: Alert, wish: Subscription, place: Position) -> str:
     return f"id: {position_text(place)}\nevent: alert\ndata: {wish.shown(alert)}\n\n"
 
 

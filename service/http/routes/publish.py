@@ -19,12 +19,12 @@ from samovar.service.backtest.masking import masked_backtest
 from samovar.service.backtest.run import backtest
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.masking.rules import hides_list, hides_text, shown_item, shown_text
-from samovar.service.http.request import LEAST_MS, MOST_MS, Asking, Authoring, Body, Reading, answered
+from samovar.service.http.request import LEAST_MS, MOST_MS, Authoring, Body, Reading, RequestContext, answered
 from samovar.service.http.routes.lists import real_items, refuse_adding
 from samovar.service.http.routes.rules import RuleName, RuleTextBody, checked, rule_to_run
-from samovar.service.http.schemas.alerts import Planned, RuleChanged, answers_with
+from samovar.service.http.schemas.alerts import PlannedChange, RuleChanged, answers_with
 from samovar.service.http.schemas.rules import JobBegun, JobShown, ListChanged, ListsShown, RuleDiff, RuleHistory
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN
 from samovar.service.rules import lists, publishing
 from samovar.service.rules.change_plan import ChangePlan
@@ -39,11 +39,11 @@ Number = Annotated[int, Query(ge=1, le=1_000_000)]
 ListName = Annotated[str, Path(max_length=200)]
 
 
-class Noted(Body):
+class NotedBody(Body):
     note: str = Field("", max_length=MAX_NOTE)
 
 
-class Publishing(RuleTextBody, Noted):
+class PublishBody(RuleTextBody, NotedBody):
     """A rule to plan or to publish. `digest` is that of the plan which was looked at."""
 
     shadow: bool = False
@@ -52,23 +52,23 @@ class Publishing(RuleTextBody, Noted):
     digest: str | None = Field(None, max_length=100)
 
 
-class Disabling(Noted):
+class DisableBody(NotedBody):
     drain: bool = False
 
 
-class Enabling(Noted):
+class EnableBody(NotedBody):
     shadow: bool = False
 
 
-class RollingBack(Noted):
+class RollingBack(NotedBody):
     to: int | None = Field(None, ge=1, le=1_000_000)
 
 
-class Items(Noted):
+class Items(NotedBody):
     items: tuple[str | int | float | bool, ...] = Field(min_length=1, max_length=10_000)
 
 
-class Backtesting(RuleTextBody):
+class BacktestBody(RuleTextBody):
     """A rule and a stretch of event time; without an end, up to now."""
 
     from_ms: Ms | None = Field(None, alias="from")
@@ -78,15 +78,15 @@ class Backtesting(RuleTextBody):
 # ---------------------------------------------------------------- changes
 
 
-@router.post("/rules/plan", responses=answers_with(Planned))
-def plan(asking: Authoring, body: Publishing) -> Response:
+@router.post("/rules/plan", responses=answers_with(PlannedChange))
+def plan(asking: Authoring, body: PublishBody) -> Response:
     """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
     found = _planned(asking, body)
     return answered({"plan": _shown_plan(asking, body.text, found), "digest": digest_of(found)})
 
 
 @router.post("/rules/publish", responses=answers_with(RuleChanged))
-def publish(asking: Authoring, body: Publishing) -> Response:
+def publish(asking: Authoring, body: PublishBody) -> Response:
     """Publish a rule. Containers take it between two batches, without a restart."""
     found = _planned(asking, body)
     if body.digest is not None and body.digest != digest_of(found):
@@ -100,7 +100,7 @@ def publish(asking: Authoring, body: Publishing) -> Response:
     return _changed(world, entry)
 
 
-def _planned(asking: Asking, body: Publishing) -> ChangePlan:
+def _planned(asking: RequestContext, body: PublishBody) -> ChangePlan:
     world = asking.world
     rule_to_run(world, body.text, asking.masks)
     return publishing.plan_publish(
@@ -108,7 +108,7 @@ def _planned(asking: Asking, body: Publishing) -> ChangePlan:
     )
 
 
-def _shown_plan(asking: Asking, text: str, plan: ChangePlan) -> dict[str, Any]:
+def _shown_plan(asking: RequestContext, text: str, plan: ChangePlan) -> dict[str, Any]:
     """A plan without what may not be seen: the text of before, and what is found with lists that are hidden."""
     told, book = plan.to_json(), asking.world.shelf.get().book
     if not asking.masks.is_on:
@@ -131,7 +131,7 @@ def digest_of(plan: ChangePlan) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _changed(world: World, entry: RuleEntry) -> Response:
+def _changed(world: AppState, entry: RuleEntry) -> Response:
     """Whoever changed a rule may ask for it at once."""
     world.shelf.look_again()
     return answered(entry_data(entry))
@@ -143,7 +143,7 @@ def entry_data(entry: RuleEntry) -> dict[str, Any]:
 
 
 @router.post("/rules/{rule}/disable", responses=answers_with(RuleChanged))
-def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
+def disable(asking: Authoring, rule: RuleName, body: DisableBody) -> Response:
     """A rule runs no more, until it is enabled."""
     world = asking.world
     entry = publishing.disable(world.settings, world.log, rule, asking.name, body.note, drain=body.drain)
@@ -151,7 +151,7 @@ def disable(asking: Authoring, rule: RuleName, body: Disabling) -> Response:
 
 
 @router.post("/rules/{rule}/enable", responses=answers_with(RuleChanged))
-def enable(asking: Authoring, rule: RuleName, body: Enabling) -> Response:
+def enable(asking: Authoring, rule: RuleName, body: EnableBody) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
     world = asking.world
     entry = publishing.enable(world.settings, world.log, rule, asking.name, body.note, shadow=body.shadow)
@@ -232,7 +232,7 @@ def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
 
 
 @router.post("/rules/backtest", status_code=202, responses=answers_with(JobBegun, 202))
-def begin_backtest(asking: Authoring, body: Backtesting) -> Response:
+def begin_backtest(asking: Authoring, body: BacktestBody) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
     world, masks = asking.world, asking.masks
     rule = rule_to_run(world, body.text, masks)  # a rule and never its text: that could be taken for a path

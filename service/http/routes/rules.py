@@ -40,8 +40,16 @@ from samovar.service.http.masking.rules import (
 )
 from samovar.service.http.request import Authoring, Body, Reading, answered
 from samovar.service.http.schemas.alerts import answers_with
-from samovar.service.http.schemas.rules import Checked, Completions, Explained, RulesShown, RuleWhole, Tested, Tried
-from samovar.service.http.state import World
+from samovar.service.http.schemas.rules import (
+    CheckShown,
+    Completions,
+    DryRunShown,
+    ExplanationShown,
+    RulesShown,
+    RuleWhole,
+    TestsShown,
+)
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN, Masks, not_compared
 from samovar.service.rules.explain import document
 from samovar.service.rules.testing import json_of_result
@@ -63,7 +71,7 @@ class RuleTextBody(Body):
     text: str = Field(max_length=MAX_TEXT)
 
 
-class Trying(RuleTextBody):
+class DryRunBody(RuleTextBody):
     minutes: float = Field(10, gt=0, le=7 * 24 * 60)
     max_events: int = Field(200_000, ge=1, le=1_000_000)
 
@@ -85,7 +93,7 @@ def rules(asking: Reading) -> Response:
     return answered({"rules": found, "problems": [] if problem is None else [problem]})
 
 
-def rule_data(world: World, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
+def rule_data(world: AppState, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
     loaded = world.shelf.get()
     entry = loaded.entry(name)
     rule = loaded.rules.get(name)
@@ -133,7 +141,7 @@ def rule(asking: Reading, rule: RuleName) -> Response:
     return answered(own | {"text": text, "params": shown_params(world, masks, found.params), "lists": lists})
 
 
-def _items(world: World, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
+def _items(world: AppState, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
     is_hidden = hides_list(world, masks, name)
     return [shown_item(masks, name, item) if is_hidden else item for item in items]
 
@@ -156,7 +164,7 @@ def svg(asking: Reading, rule: RuleName) -> Response:
 # ---------------------------------------------------------------- a text that is being written
 
 
-def checked(world: World, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
+def checked(world: AppState, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
     """A rule as the service would load it: with its schema, parameters, and lists as far as they may be seen."""
     site = world.shelf.get().site
     settings = world.settings if site is None else site.settings
@@ -177,7 +185,7 @@ def checked(world: World, text: str, masks: Masks | None = None) -> tuple[Rule |
     return None if has_errors(found) else loaded.rule, found
 
 
-def _type_findings(world: World, rule: Rule) -> list[Finding]:
+def _type_findings(world: AppState, rule: Rule) -> list[Finding]:
     streams = world.settings.streams
     return [
         Finding(
@@ -194,7 +202,7 @@ def _type_findings(world: World, rule: Rule) -> list[Finding]:
     ]
 
 
-def refuse_bad(world: World, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
+def refuse_bad(world: AppState, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
     found, findings = checked(world, text, masks)
     if found is None:
         raise BadEvents(
@@ -206,7 +214,7 @@ def refuse_bad(world: World, text: str, masks: Masks | None = None) -> tuple[Rul
     return found, findings
 
 
-def rule_to_run(world: World, text: str, masks: Masks) -> Rule:
+def rule_to_run(world: AppState, text: str, masks: Masks) -> Rule:
     """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
     own, _ = refuse_bad(world, text, masks)
     refuse_hidden(world, masks, own)
@@ -217,7 +225,7 @@ def rule_to_run(world: World, text: str, masks: Masks) -> Rule:
     return found
 
 
-@router.post("/rules/check", responses=answers_with(Checked))
+@router.post("/rules/check", responses=answers_with(CheckShown))
 def check(asking: Reading, body: RuleTextBody) -> Response:
     """Every error of a rule's text and every finding of the lint, and what the rule costs."""
     found, findings = checked(asking.world, body.text, asking.masks)
@@ -232,7 +240,7 @@ def check(asking: Reading, body: RuleTextBody) -> Response:
     )
 
 
-@router.post("/rules/test", responses=answers_with(Tested))
+@router.post("/rules/test", responses=answers_with(TestsShown))
 def test(asking: Authoring, body: RuleTextBody) -> Response:
     """Run the tests inside a rule's text."""
     found, findings = checked(asking.world, body.text, asking.masks)
@@ -243,15 +251,15 @@ def test(asking: Authoring, body: RuleTextBody) -> Response:
     return answered(told | {"ok": found is not None, "tests": [json_of_result(each) for each in results]})
 
 
-@router.post("/rules/explain", responses=answers_with(Explained))
+@router.post("/rules/explain", responses=answers_with(ExplanationShown))
 def explain(asking: Reading, body: RuleTextBody) -> Response:
     """A rule in plain English, drawn, and what it costs."""
     found, _ = refuse_bad(asking.world, body.text, asking.masks)
     return answered(document(found) | {"svg": draw_svg(found)})
 
 
-@router.post("/rules/try", responses=answers_with(Tried))
-def try_it(asking: Authoring, body: Trying) -> Response:
+@router.post("/rules/try", responses=answers_with(DryRunShown))
+def try_it(asking: Authoring, body: DryRunBody) -> Response:
     """Run a rule over recent events, and show what it would have raised. Nothing is published."""
     found = rule_to_run(asking.world, body.text, asking.masks)
     return answered(try_rule(asking.world, asking.masks, found, body.minutes, body.max_events))

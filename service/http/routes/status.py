@@ -11,10 +11,10 @@ from fastapi.responses import Response
 from samovar.common.errors import Refused
 from samovar.service.http.metrics import exposition
 from samovar.service.http.request import Reading, answered, world_of
-from samovar.service.http.schemas.alerts import CaughtUp, Live, Ready, Status, answers_with
-from samovar.service.http.schemas.state import Restores, RulesCounted, Samples, Snapshots
-from samovar.service.http.state import World
-from samovar.service.http.status_poller import LOOK_EVERY_S, Seen
+from samovar.service.http.schemas.alerts import CaughtUp, Live, ReadyShown, StatusShown, answers_with
+from samovar.service.http.schemas.state import Restores, RulesCounted, Samples, SnapshotsShown
+from samovar.service.http.state import AppState
+from samovar.service.http.status_poller import LOOK_EVERY_S, StatusSnapshot
 from samovar.service.masking.fields import HIDDEN
 from samovar.service.ops.status import TaskStatus
 from samovar.state.snapshots import listed
@@ -32,7 +32,7 @@ def live() -> Response:
     return answered({"live": True})
 
 
-@probes.get("/ready", responses=answers_with(Ready, 200, 503))
+@probes.get("/ready", responses=answers_with(ReadyShown, 200, 503))
 def ready(request: Request) -> Response:
     """The process answers, the log answers it, and containers are in the group."""
     why = _not_ready(world_of(request))
@@ -52,7 +52,7 @@ def caught_up(request: Request) -> Response:
     return answered({"caught_up": is_so, "lag": seen.status.lag, "behind_s": behind_s}, 200 if is_so else 503)
 
 
-def _not_ready(world: World) -> str | None:
+def _not_ready(world: AppState) -> str | None:
     try:
         seen = world.watch.latest
     except Refused as refused:
@@ -69,7 +69,7 @@ def _not_ready(world: World) -> str | None:
 # ---------------------------------------------------------------- status
 
 
-@router.get("/status", responses=answers_with(Status))
+@router.get("/status", responses=answers_with(StatusShown))
 def status(asking: Reading) -> Response:
     """Containers, tasks, lag, event time, restores."""
     world = asking.world
@@ -101,7 +101,7 @@ def rules(asking: Reading) -> Response:
     return answered({"rules": rule_counts(asking.world.watch.latest)})
 
 
-def rule_counts(seen: Seen) -> list[dict[str, Any]]:
+def rule_counts(seen: StatusSnapshot) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for presence in seen.presences:
         for rule in presence.rules:
@@ -129,7 +129,7 @@ def _restore(task: TaskStatus) -> dict[str, Any]:
     return {**{name: told[name] for name in ("stage", "partition", "container")}, **told["restore"]}
 
 
-@router.get("/snapshots", responses=answers_with(Snapshots))
+@router.get("/snapshots", responses=answers_with(SnapshotsShown))
 def snapshots(asking: Reading) -> Response:
     """Snapshots on this node."""
     site = asking.world.shelf.site()

@@ -9,18 +9,18 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.formats.redrives import Place
+from samovar.changelog.formats.redrives import LetterPlace
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.auth import audit
 from samovar.service.config.models import Stream
 from samovar.service.http.ingest import ingest
 from samovar.service.http.request import Body, Ingesting, Operating, Reading, answered
-from samovar.service.http.schemas.alerts import Written, answers_with
+from samovar.service.http.schemas.alerts import EventsWritten, answers_with
 from samovar.service.http.schemas.state import AuditTrail, EventsShown, LatePage, LettersPage, Redriven, StreamsShown
-from samovar.service.http.state import World
-from samovar.service.query.read import Options, Record, bounded, field, readable_by
-from samovar.service.recovery.dead_letters import Summary, Wanted, letters_of
+from samovar.service.http.state import AppState
+from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, readable_by
+from samovar.service.recovery.dead_letters import LetterFilter, Summary, letters_of
 from samovar.service.recovery.redrive import alone, plan_redrive, redrive
 
 router = APIRouter(tags=["streams"])
@@ -30,7 +30,7 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 StreamName = Annotated[str, Path(max_length=250)]
 
 
-def stream_of(world: World, name: str) -> Stream:
+def stream_of(world: AppState, name: str) -> Stream:
     streams = world.settings.streams
     if name not in streams:
         hint = did_you_mean(name, streams) or f"Streams are {', '.join(streams)}."
@@ -71,7 +71,7 @@ def newest(asking: Reading, stream: StreamName, limit: Limit = 50) -> Response:
 
 @router.post(
     "/streams/{stream}/events",
-    responses=answers_with(Written),
+    responses=answers_with(EventsWritten),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -106,14 +106,14 @@ def dead_letters(
     """Records that were no events, newest first, and how many there are of each kind."""
     world, masks = asking.world, asking.masks
     summary, found = Summary.empty(), []
-    for letter in letters_of(world.settings, world.log, Wanted(tuple(reason or ()), start=f"-{LETTERS_READ}")):
+    for letter in letters_of(world.settings, world.log, LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")):
         summary.add(letter)
         found.append(letter)
     shown = [masks.raw(letter.stream, letter.data()) for letter in found[::-1][:limit]]
     return answered({"letters": shown, "summary": summary.data(), "total": summary.total})
 
 
-class Redriving(Body):
+class RedriveBody(Body):
     """Which letters to put back: of these reasons, or these alone; to another stream, where one is named."""
 
     reasons: tuple[str, ...] = Field((), max_length=50)
@@ -123,10 +123,10 @@ class Redriving(Body):
 
 
 @router.post("/dead-letters/redrive", responses=answers_with(Redriven))
-def redrive_letters(asking: Operating, body: Redriving) -> Response:
+def redrive_letters(asking: Operating, body: RedriveBody) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
     world = asking.world
-    wanted = Wanted(body.reasons, tuple(map(_letter, body.letters)))
+    wanted = LetterFilter(body.reasons, tuple(map(_letter, body.letters)))
     if body.dry_run:
         plan = plan_redrive(world.settings, world.log, wanted, body.to)
         return answered({"plan": plan.data(), "dry_run": True, "redriven": 0})
@@ -144,11 +144,11 @@ def redrive_letters(asking: Operating, body: Redriving) -> Response:
     return answered({"plan": plan.data(), "dry_run": False, "redriven": done})
 
 
-def _letter(text: str) -> Place:
+def _letter(text: str) -> LetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 40):
         raise Refused("bad-place", f"`{text[:80]}` is no letter", "Write PARTITION/OFFSET, as 3/17.")
-    return Place(int(partition), int(offset))
+    return LetterPlace(int(partition), int(offset))
 
 
 @router.get("/late", responses=answers_with(LatePage))
@@ -159,12 +159,12 @@ def late(asking: Reading, limit: Limit = 50) -> Response:
     if topic not in world.log.topics([topic]):
         return answered({"events": [], "total": 0})
     readable = readable_by(world.settings)
-    records = list(bounded(world.log, topic, Options(start=f"-{limit}")))[::-1][:limit]
+    records = list(bounded(world.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
     shown = [masks.raw(_origin(each)[0], _late(readable(each))) for each in records]
     return answered({"events": shown, "total": _total(world, topic)})
 
 
-def _total(world: World, topic: str) -> int:
+def _total(world: AppState, topic: str) -> int:
     """In offsets, which is at least how many there are."""
     from samovar.changelog.log import TopicPartition  # noqa: PLC0415 - only here
 
@@ -173,12 +173,12 @@ def _total(world: World, topic: str) -> int:
     return sum(end - begin for begin, end in bounds.values())
 
 
-def _origin(record: Record) -> tuple[str, dict[str, str]]:
+def _origin(record: TopicRecord) -> tuple[str, dict[str, str]]:
     told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
     return told.get(PREFIX + "topic", ""), told
 
 
-def _late(record: Record) -> dict[str, Any]:
+def _late(record: TopicRecord) -> dict[str, Any]:
     topic, told = _origin(record)
     by = told.get("samovar.late.ms", "")
     partition, offset = told.get(PREFIX + "partition", ""), told.get(PREFIX + "offset", "")

@@ -10,9 +10,9 @@ from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.index import Alert
 from samovar.service.http.masking.rules import shown_text
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks
-from samovar.service.query.events import Event, Place, value_at
+from samovar.service.query.events import Place, StreamEvent, value_at
 from samovar.service.query.surrounding_events import events_near
 from samovar.service.query.why import in_order, why_alert
 
@@ -20,7 +20,7 @@ READ_MOST = 1_000  # events of an alert that are read
 AROUND_MS = 60_000  # shown before and after it, or as long as the alert itself is
 
 
-def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
+def timeline(world: AppState, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
     """What `GET /alerts/{id}` says beside the alert itself. An alert's places name topics, what is shown streams."""
     match = alert.match
     steps: dict[Place, str] = {tuple(place): name for name, places in match["steps"].items() for place in places}
@@ -50,7 +50,9 @@ def timeline(world: World, masks: Masks, alert: Alert, around: int) -> dict[str,
     }
 
 
-def _others(world: World, alert: Alert, rule: Rule | None, matched: Sequence[Event], around: int) -> list[Event]:
+def _others(
+    world: AppState, alert: Alert, rule: Rule | None, matched: Sequence[StreamEvent], around: int
+) -> list[StreamEvent]:
     """Events of the key between a little before the first and a little after the last that was matched."""
     parts = [key_text(value) for value in alert.match["key"].values()]
     if not around or not parts or parts[0] is None or not matched:
@@ -62,7 +64,7 @@ def _others(world: World, alert: Alert, rule: Rule | None, matched: Sequence[Eve
     return [event for event in found if event.time is not None and first <= event.time <= last][:around]
 
 
-def _shown(masks: Masks, event: Event, step: str | None, fields: Sequence[str]) -> dict[str, Any]:
+def _shown(masks: Masks, event: StreamEvent, step: str | None, fields: Sequence[str]) -> dict[str, Any]:
     values = {path: value for path in fields if (value := value_at(event.event, path)) is not None}
     told = event.data() | {"step": step, "values": masks.fields(values)}
     return told | {"event": masks.event(event.stream, event.event)}

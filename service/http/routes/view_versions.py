@@ -20,7 +20,7 @@ from samovar.service.http.routes.views import told
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.rules import JobBegun
 from samovar.service.http.schemas.state import ViewRolledBack, ViewWhole
-from samovar.service.http.state import World
+from samovar.service.http.state import AppState
 from samovar.service.views.commands import chosen, roll_back, show
 from samovar.service.views.store import ViewStore
 
@@ -34,7 +34,7 @@ class RollingBackView(Body):
     to: int | None = Field(None, ge=1, le=10_000_000)
 
 
-class Making(Body):
+class BuildViewBody(Body):
     """`anew`: all rows, also where the view's file says that a part is enough."""
 
     anew: bool = False
@@ -66,7 +66,7 @@ def rollback(asking: Operating, name: ViewName, body: RollingBackView) -> Respon
 
 
 @router.post("/views/{name}/refresh", status_code=202, responses=answers_with(JobBegun, 202))
-def refresh(asking: Operating, name: ViewName, body: Making) -> Response:
+def refresh(asking: Operating, name: ViewName, body: BuildViewBody) -> Response:
     """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
     world = asking.world
     chosen(world.settings, [name])  # what is wrong with it is told before Spark starts
@@ -84,13 +84,13 @@ def refresh(asking: Operating, name: ViewName, body: Making) -> Response:
     return answered({"job": job.number}, 202)
 
 
-def _made(world: World, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
-    from samovar.changelog.spark.progress import Progress  # noqa: PLC0415 - with Spark only
+def _made(world: AppState, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
+    from samovar.changelog.spark.progress import JobProgress  # noqa: PLC0415 - with Spark only
     from samovar.service.spark.session import starting_for  # noqa: PLC0415 - as above
     from samovar.service.views.commands import rebuild  # noqa: PLC0415 - beside it
     from samovar.service.views.commands import refresh as refreshed  # noqa: PLC0415 - its name is taken here
 
-    def progress(found: Progress) -> None:
+    def progress(found: JobProgress) -> None:
         done, total = (found.rows, found.total) if found.total else (found.tasks_done, found.tasks)
         on_progress(min(done / total, 0.99) if total else 0.0, found.rate)
 

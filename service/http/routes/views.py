@@ -16,13 +16,13 @@ from pydantic import Field
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.http.masking.views import flows_of_view
-from samovar.service.http.request import Asking, Body, Reading, answered, json_text
+from samovar.service.http.request import Body, Reading, RequestContext, answered, json_text
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.state import ViewRows, ViewsShown
 from samovar.service.masking.fields import Masks, not_compared
 from samovar.service.masking.lineage import Flow
-from samovar.service.views.commands import Listed, list_views, path_of, plain, show
-from samovar.service.views.store import MANIFEST, Manifest
+from samovar.service.views.commands import ViewListing, list_views, path_of, plain, show
+from samovar.service.views.store import MANIFEST, ViewManifest
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -35,7 +35,7 @@ ViewName = Annotated[str, Path(max_length=200)]
 Value = str | int | float | bool | None
 
 
-class Where(Body):
+class ColumnFilter(Body):
     """A condition on one column."""
 
     column: str = Field(max_length=200)
@@ -46,7 +46,7 @@ class Where(Body):
 class Query(Body):
     """Which rows of a view: those for which all conditions hold, of some columns, in an order."""
 
-    where: tuple[Where, ...] = Field((), max_length=20)
+    where: tuple[ColumnFilter, ...] = Field((), max_length=20)
     columns: tuple[str, ...] = Field((), max_length=100)
     order: str | None = Field(None, max_length=200)
     desc: bool = False
@@ -65,7 +65,7 @@ def query(asking: Reading, name: ViewName, body: Query) -> Response:
     settings = asking.world.settings
     show(settings, name)  # says what is near
     path = path_of(settings, name)
-    manifest = Manifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
+    manifest = ViewManifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
     flows = flows_of_view(asking.world, manifest) if asking.masks.is_on else None
     try:
         columns, rows = _rows(str(path), body, flows, asking.masks)
@@ -76,12 +76,12 @@ def query(asking: Reading, name: ViewName, body: Query) -> Response:
     return answered({"columns": columns, "rows": rows})
 
 
-def told(asking: Asking, view: Listed) -> dict[str, Any]:
+def told(asking: RequestContext, view: ViewListing) -> dict[str, Any]:
     shown = {name: value for name, value in view.to_json().items() if name != "path"}
     return {**shown, "hidden": sorted(hidden_columns(asking, view))}
 
 
-def hidden_columns(asking: Asking, view: Listed) -> dict[str, Flow]:
+def hidden_columns(asking: RequestContext, view: ViewListing) -> dict[str, Flow]:
     """Columns that hold something marked, and what."""
     if view.manifest is None or not asking.masks.is_on:
         return {}

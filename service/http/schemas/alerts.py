@@ -156,7 +156,7 @@ class AlertCounts(BaseModel):
 # ---------------------------------------------------------------- keys
 
 
-class Missing(BaseModel):
+class MissingTask(BaseModel):
     """A task whose owner did not answer."""
 
     stage: str
@@ -170,10 +170,10 @@ class KeyShown(BaseModel):
     key_text: str
     held: list[dict[str, Any]]
     alerts: list[AlertShown]
-    missing: list[Missing]
+    missing: list[MissingTask]
 
 
-class Scanned(BaseModel):
+class ScannedShown(BaseModel):
     """What was looked through; `complete` where that is all that the log keeps, else `older` goes into `before`."""
 
     records: int
@@ -184,7 +184,7 @@ class Scanned(BaseModel):
 
 class KeyEvents(BaseModel):
     events: list[EventShown]
-    scanned: Scanned
+    scanned: ScannedShown
 
 
 # ---------------------------------------------------------------- status
@@ -194,7 +194,7 @@ class Live(BaseModel):
     live: bool
 
 
-class Ready(BaseModel):
+class ReadyShown(BaseModel):
     ready: bool
     why: str | None
 
@@ -250,7 +250,7 @@ class TaskShown(BaseModel):
     state_bytes: int | None
 
 
-class HeldBy(BaseModel):
+class BlockedBy(BaseModel):
     """The task whose event time is the least, and the input that it waits for."""
 
     stage: str
@@ -258,7 +258,7 @@ class HeldBy(BaseModel):
     input: list[Any] | None
 
 
-class Status(BaseModel):
+class StatusShown(BaseModel):
     service: str
     time: int
     running: bool
@@ -272,7 +272,7 @@ class Status(BaseModel):
     behind_s: float
     watermark: int | None
     watermark_age_s: float | None
-    held_by: HeldBy | None
+    held_by: BlockedBy | None
     counts: dict[str, int]
     rates: dict[str, float]
     log: Literal["kafka", "embedded"]
@@ -319,7 +319,7 @@ class ChangePlanned(BaseModel):
     backtest: dict[str, Any] | None
 
 
-class Planned(BaseModel):
+class PlannedChange(BaseModel):
     """`digest`, given to `publish`, makes sure that what was shown is what happens."""
 
     plan: ChangePlanned
@@ -340,7 +340,7 @@ class RuleChanged(BaseModel):
     act: str
 
 
-class Written(BaseModel):
+class EventsWritten(BaseModel):
     """Events that are durable now."""
 
     written: int

@@ -93,7 +93,7 @@ class CostShown(BaseModel):
     overflow_events: int | None
 
 
-class Checked(BaseModel):
+class CheckShown(BaseModel):
     ok: bool
     rule: str | None
     version: str | None
@@ -119,7 +119,7 @@ class RuleTestShown(BaseModel):
     why: list[str]
 
 
-class Tested(BaseModel):
+class TestsShown(BaseModel):
     """Where the text has errors it is not `ok`, and no test was run."""
 
     ok: bool
@@ -134,7 +134,7 @@ class ExplainedSection(BaseModel):
     lines: list[str]
 
 
-class Explained(BaseModel):
+class ExplanationShown(BaseModel):
     """`drawing` is for a terminal, `svg` for a page."""
 
     rule: str
@@ -170,7 +170,7 @@ class KeyCount(BaseModel):
     count: int
 
 
-class Tried(BaseModel):
+class DryRunShown(BaseModel):
     """What a rule would have raised. `complete` where all events of the time were read."""
 
     events: int

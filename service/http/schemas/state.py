@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from samovar.service.http.schemas.alerts import EventShown, Missing, RestoreShown, Scanned, Why
+from samovar.service.http.schemas.alerts import EventShown, MissingTask, RestoreShown, ScannedShown, Why
 
 # ---------------------------------------------------------------- keys and sessions
 
@@ -37,7 +37,7 @@ class KeyResolved(BaseModel):
 class KeysPage(BaseModel):
     keys: list[KeyListed]
     more: bool
-    missing: list[Missing]
+    missing: list[MissingTask]
 
 
 class SessionShown(BaseModel):
@@ -59,13 +59,13 @@ class SessionsPage(BaseModel):
     rule: str
     sessions: list[SessionShown]
     more: bool
-    missing: list[Missing]
+    missing: list[MissingTask]
 
 
 class KeyWhy(Why):
     rule: str
     key: dict[str, Any]
-    scanned: Scanned
+    scanned: ScannedShown
 
 
 class ValueCount(BaseModel):
@@ -97,7 +97,7 @@ class Spread(BaseModel):
 # ---------------------------------------------------------------- how it is doing
 
 
-class Sample(BaseModel):
+class SampleShown(BaseModel):
     time: int
     events_per_s: float
     alerts_per_s: float
@@ -110,7 +110,7 @@ class Sample(BaseModel):
 
 class Samples(BaseModel):
     every_ms: int
-    samples: list[Sample]
+    samples: list[SampleShown]
 
 
 class RuleCounts(BaseModel):
@@ -154,7 +154,7 @@ class TaskSnapshots(BaseModel):
     snapshots: list[SnapshotShown]
 
 
-class Snapshots(BaseModel):
+class SnapshotsShown(BaseModel):
     tasks: list[TaskSnapshots]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from samovar.changelog.log import Delivery, Joining, Log, Member, Records, TopicPartition
+from samovar.changelog.log import Delivery, GroupConfig, Log, Member, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.service.alerts.index import Alert, read_alert
 from samovar.service.config.models import ServiceFile
@@ -30,11 +30,11 @@ CLOSE_S = 5.0
 LOGGER = logging.getLogger("samovar.sinks")
 
 
-class Stopped(Exception):
+class DeliveryStopped(Exception):
     """The process ends: what was not delivered is delivered by the next one."""
 
 
-class Target(Protocol):
+class SinkTarget(Protocol):
     """Where alerts go."""
 
     def deliver(
@@ -59,7 +59,7 @@ class SinkReport:
 class Sink:
     """One sink's thread. The source of truth for what it has delivered since the start."""
 
-    def __init__(self, name: str, settings: ServiceFile, log: Log, target: Target, slot: int) -> None:
+    def __init__(self, name: str, settings: ServiceFile, log: Log, target: SinkTarget, slot: int) -> None:
         self.name, self._settings, self._log, self._target, self._slot = name, settings, log, target, slot
         self._wanted = settings.sinks[name].rules
         self._group = sink_group(settings.service, name)
@@ -98,7 +98,7 @@ class Sink:
             again_s = AGAIN_S
             try:
                 self._follow()
-            except Stopped:
+            except DeliveryStopped:
                 return
             except Fenced as error:
                 self._note(error)
@@ -116,7 +116,7 @@ class Sink:
         self._done.clear()
         topic = self._settings.alerts.topic
         gone = self._gone
-        joining = Joining(self._group, self._slot, [topic], Delivery.AT_LEAST_ONCE, self._owned.update, gone, gone)
+        joining = GroupConfig(self._group, self._slot, [topic], Delivery.AT_LEAST_ONCE, self._owned.update, gone, gone)
         member = self._log.join(joining)
         try:
             while not self._ending.is_set():
@@ -167,7 +167,7 @@ class Sink:
 
     def _wait(self, seconds: float) -> None:
         if self._ending.wait(seconds):
-            raise Stopped
+            raise DeliveryStopped
 
 
 class Sinks:
@@ -193,7 +193,7 @@ class Sinks:
         return [sink.report() for sink in self._sinks]
 
 
-def target_of(name: str, settings: SinkSettings, service: str) -> Target:
+def target_of(name: str, settings: SinkSettings, service: str) -> SinkTarget:
     from samovar.service.http.sinks.targets import FileTarget, Webhook  # noqa: PLC0415 - needed only where there is a sink
 
     if settings.file is not None:

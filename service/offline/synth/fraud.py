@@ -16,10 +16,10 @@ from samovar.service.offline.synth.world import (
     HOUR,
     MINUTE,
     SECOND,
-    Clock,
     Floats,
     Ints,
     Population,
+    SynthClock,
     make_clock,
     make_population,
     scatter,
@@ -59,7 +59,7 @@ Part = tuple[Ints, list[str]]
 @dataclass(frozen=True, slots=True)
 class FraudWorld:
     population: Population
-    clock: Clock
+    clock: SynthClock
     merchants_a_city: int
     in_shop: list[str]  # the merchant's part of a purchase line, by merchant number
     online: list[str]

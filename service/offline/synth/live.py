@@ -22,7 +22,7 @@ from samovar.service.offline import generate
 from samovar.service.offline.synth import fraud as synth_fraud
 from samovar.service.offline.synth import plants as synth_plants
 from samovar.service.offline.synth import sessions as synth_sessions
-from samovar.service.offline.synth.world import DAY, HOUR, MINUTE, Clock
+from samovar.service.offline.synth.world import DAY, HOUR, MINUTE, SynthClock
 
 BLOCK_MS = MINUTE
 DISORDER_MS = 500
@@ -60,7 +60,7 @@ class Recipe:
         return replace(self, rate=rate, first_block=block), self.start_ms + block * BLOCK_MS
 
 
-class Maker(Protocol):
+class TrafficMaker(Protocol):
     """The lines of a kind of traffic, by their times."""
 
     def before(self) -> list[tuple[int, str]]:
@@ -76,7 +76,7 @@ def keys_for(rate: float) -> int:
     return int(min(KEYS_MOST, max(5_000, rate * 86_400 / synth_fraud.EVENTS_A_USER_A_DAY)))
 
 
-class Feed:
+class SynthFeed:
     """Events of a recipe from `since_ms` on, in the order of their arrival. Gives each once."""
 
     def __init__(self, recipe: Recipe, since_ms: int | None = None) -> None:
@@ -131,13 +131,13 @@ class Feed:
 # ---------------------------------------------------------------- the two kinds
 
 
-def _maker(recipe: Recipe) -> Maker:
+def _maker(recipe: Recipe) -> TrafficMaker:
     return FraudMaker(recipe) if recipe.kind == "fraud" else SessionMaker(recipe)
 
 
-def _steady(start_ms: int) -> Clock:
+def _steady(start_ms: int) -> SynthClock:
     """A place in the stream is a millisecond: the rate is the same by day and by night."""
-    return Clock(start_ms, float(DAY), np.linspace(0.0, 1.0, 25))
+    return SynthClock(start_ms, float(DAY), np.linspace(0.0, 1.0, 25))
 
 
 class FraudMaker:

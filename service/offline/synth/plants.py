@@ -20,7 +20,7 @@ AS_LONG = 1 << 60  # an incident may take as long as it does
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class IncidentScene:
     """Where an incident happens. `stranger` is a user whom the honest stream never shows; no two scenes share one,
     so names of orders, devices and accounts are made from it. With `longest_ms` a fraud that may take hours is over
     sooner, so that one who watches live traffic sees its end.
@@ -87,7 +87,7 @@ class Scene:
         return int(homes[user % len(homes)])
 
 
-def card_testing(scene: Scene) -> list[Line]:
+def card_testing(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     probes = 2 if scene.honest else scene.random.randrange(3, 7)
     times = scene.spread(probes + 1, 9 * MINUTE)
@@ -95,7 +95,7 @@ def card_testing(scene: Scene) -> list[Line]:
     return [*small, scene.purchase(times[-1], user, scene.cents(220, 1500))]
 
 
-def impossible_travel(scene: Scene) -> list[Line]:
+def impossible_travel(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     here = scene.home(user)
     far = [city for city in range(len(CITIES)) if 900 < _km(here, city) < 4000] or [
@@ -111,19 +111,19 @@ def impossible_travel(scene: Scene) -> list[Line]:
     ]
 
 
-def velocity_count(scene: Scene) -> list[Line]:
+def velocity_count(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     count = scene.random.randrange(8, 11) if scene.honest else scene.random.randrange(11, 16)
     return [scene.purchase(ts, user, scene.cents(5, 60)) for ts in scene.spread(count, 9 * MINUTE)]
 
 
-def velocity_sum(scene: Scene) -> list[Line]:
+def velocity_sum(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     each = (500, 750) if scene.honest else (900, 1400)
     return [scene.purchase(ts, user, scene.cents(*each)) for ts in scene.spread(6, 12 * HOUR)]
 
 
-def account_takeover(scene: Scene) -> list[Line]:
+def account_takeover(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     times = scene.spread(6, 40 * MINUTE)
     login = scene.own_login if scene.honest else scene.foreign_login
@@ -133,7 +133,7 @@ def account_takeover(scene: Scene) -> list[Line]:
     return [*known, *failures, login(times[4], user, ok=True), theft]
 
 
-def dormant_account(scene: Scene) -> list[Line]:
+def dormant_account(scene: IncidentScene) -> list[Line]:
     """The wakening; the last transfer before the long sleep is in the prologue."""
     cents = scene.cents(200, 1000) if scene.honest else scene.cents(1100, 8000)
     later = scene.start + scene.random.randrange(MINUTE, 10 * MINUTE)
@@ -143,7 +143,7 @@ def dormant_account(scene: Scene) -> list[Line]:
     ]
 
 
-def structuring(scene: Scene) -> list[Line]:
+def structuring(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     times = scene.spread(scene.random.randrange(3, 6), 20 * HOUR)
     sums = [scene.cents(9_050, 10_000) for _ in times]
@@ -152,7 +152,7 @@ def structuring(scene: Scene) -> list[Line]:
     return [scene.transfer(ts, user, cents, scene.receiver()) for ts, cents in zip(times, sums, strict=True)]
 
 
-def card_farm(scene: Scene) -> list[Line]:
+def card_farm(scene: IncidentScene) -> list[Line]:
     merchant = scene.random.randrange(len(scene.world.online))
     cards = scene.random.randrange(4, 7) if scene.honest else scene.random.randrange(9, 15)
     users = [scene.victim() for _ in range(cards)]
@@ -163,7 +163,7 @@ def card_farm(scene: Scene) -> list[Line]:
     ]
 
 
-def refund_abuse(scene: Scene) -> list[Line]:
+def refund_abuse(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     sums, day = [scene.cents(120, 350) for _ in range(5)], scene.at_most(3 * DAY) // 3
     bought = [scene.purchase(ts, user, cents) for ts, cents in zip(scene.spread(5, day), sums, strict=True)]
@@ -176,7 +176,7 @@ def refund_abuse(scene: Scene) -> list[Line]:
     return [*bought, *lines]
 
 
-def country_hopping(scene: Scene) -> list[Line]:
+def country_hopping(scene: IncidentScene) -> list[Line]:
     user = scene.victim()
     home = CITIES[scene.home(user)].country
     others = sorted({city.country for city in CITIES} - {home})
@@ -189,14 +189,14 @@ def country_hopping(scene: Scene) -> list[Line]:
     ]
 
 
-def password_spray(scene: Scene) -> list[Line]:
+def password_spray(scene: IncidentScene) -> list[Line]:
     users = scene.random.randrange(6, 10) if scene.honest else scene.random.randrange(11, 20)
     names = [scene.victim() for _ in range(users)]
     times = scene.spread(users, 9 * MINUTE)
     return [scene.foreign_login(ts, user, ok=False) for ts, user in zip(times, names, strict=True)]
 
 
-def payment_without_login(scene: Scene) -> list[Line]:
+def payment_without_login(scene: IncidentScene) -> list[Line]:
     user, cents = scene.stranger, scene.cents(60, 900)
     paid = scene.start + max(5 * MINUTE, scene.at_most(23 * HOUR if scene.honest else 25 * HOUR))
     # Where a day is too long to wait for, the thief never logged in.
@@ -208,7 +208,7 @@ def payment_without_login(scene: Scene) -> list[Line]:
     ]
 
 
-def order_unpaid(scene: Scene) -> list[Line]:
+def order_unpaid(scene: IncidentScene) -> list[Line]:
     user, cents = scene.victim(), scene.cents(25, 600)
     placed = scene.start + 2 * MINUTE
     lines = [scene.own_login(scene.start, user), scene.order("order", placed, user, cents)]
@@ -220,13 +220,13 @@ def order_unpaid(scene: Scene) -> list[Line]:
     return [*lines, scene.order("payment", placed + 59 * MINUTE, user, cents)]
 
 
-def mule_account(scene: Scene) -> list[Line]:
+def mule_account(scene: IncidentScene) -> list[Line]:
     senders = scene.random.randrange(3, 6) if scene.honest else scene.random.randrange(7, 12)
     times = scene.spread(senders, 20 * HOUR)
     return [scene.transfer(ts, scene.victim(), scene.cents(110, 900), scene.receiver()) for ts in times]
 
 
-def slept_since(scene: Scene, ts: int) -> Line:
+def slept_since(scene: IncidentScene, ts: int) -> Line:
     """The last sign of life of an account that `dormant_account` will wake."""
     return scene.transfer(ts, scene.stranger, scene.cents(20, 200), f"a{scene.stranger:08d}")
 
@@ -238,7 +238,7 @@ def _km(here: int, there: int) -> float:
     return 2 * 6371.0088 * asin(sqrt(part))
 
 
-Plant: TypeAlias = Callable[[Scene], list[Line]]
+Plant: TypeAlias = Callable[[IncidentScene], list[Line]]
 
 # In this order they take turns. A kind is named as the rule of examples/fraud that is for it.
 FRAUDS: dict[str, Plant] = {

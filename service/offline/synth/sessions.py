@@ -14,9 +14,9 @@ import numpy as np
 from samovar.service.offline.synth.world import (
     CITIES,
     MINUTE,
-    Clock,
     Ints,
     Population,
+    SynthClock,
     make_clock,
     make_population,
     skewed,
@@ -57,7 +57,7 @@ class Shapes:
 @dataclass(frozen=True, slots=True)
 class SessionWorld:
     population: Population
-    clock: Clock
+    clock: SynthClock
     shapes: Shapes
 
 
@@ -202,7 +202,7 @@ def click_line(ts: int, visitor: int, page: int, spot: int, shift: int, suffix: 
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class VisitScene:
     """Where a visit is planted. `suffix` is its label; an honest double has none."""
 
     random: Random
@@ -213,7 +213,7 @@ class Scene:
     honest: bool
 
 
-def rage_clicks(scene: Scene) -> list[tuple[int, str]]:
+def rage_clicks(scene: VisitScene) -> list[tuple[int, str]]:
     """Quick clicks on one spot; the honest double swipes along a photo."""
     random = scene.random
     page, spot, step = random.randrange(len(PAGES)), 2 if scene.honest else 4, 40 if scene.honest else 1
@@ -223,7 +223,7 @@ def rage_clicks(scene: Scene) -> list[tuple[int, str]]:
     ]
 
 
-def bot_pace(scene: Scene) -> list[tuple[int, str]]:
+def bot_pace(scene: VisitScene) -> list[tuple[int, str]]:
     """A machine calls product after product; the honest double opens some pages in tabs."""
     views = scene.random.randrange(5, 10) if scene.honest else scene.random.randrange(15, 40)
     lines, ts = [], scene.start

@@ -62,7 +62,7 @@ AWAKE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class SynthClock:
     """Places in the stream (event 0, 1, 2, ...) to event time: quick where many are awake, slow at night."""
 
     start_ms: int
@@ -132,9 +132,9 @@ def make_population(rng: np.random.Generator, size: int) -> Population:
     return Population(size, city_of, by_city, first_of, count_of, shares)
 
 
-def make_clock(population: Population, start_ms: int, events_a_day: float) -> Clock:
+def make_clock(population: Population, start_ms: int, events_a_day: float) -> SynthClock:
     by_hour = np.roll(activity(population.count_of).sum(axis=1), -(start_ms // HOUR % 24))
-    return Clock(start_ms, events_a_day, np.concatenate(([0.0], np.cumsum(by_hour) / by_hour.sum())))
+    return SynthClock(start_ms, events_a_day, np.concatenate(([0.0], np.cumsum(by_hour) / by_hour.sum())))
 
 
 def activity(count_of: Ints) -> Floats:

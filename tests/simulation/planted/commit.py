@@ -12,9 +12,9 @@ from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced
 from samovar.common.failpoints import passing
 from samovar.tasks.model.results import Outcome
-from samovar.tasks.rules.processor import Core
+from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.runtime.stream_task import StreamTask
 from tests.simulation.memory_member import MemoryMember
 
 Patching = AbstractContextManager[object]
@@ -23,14 +23,14 @@ transact = MemoryMember.transact
 
 def store_before_commit() -> Patching:
     """The store is written before the transaction."""
-    outcome_of = Task.outcome
+    outcome_of = StreamTask.outcome
 
-    def outcome(self: Task) -> Outcome:
+    def outcome(self: StreamTask) -> Outcome:
         found = outcome_of(self)
         self.store.write(found.changes)
         return found
 
-    return patch.object(Task, "outcome", outcome)
+    return patch.object(StreamTask, "outcome", outcome)
 
 
 def offsets_outside_the_transaction() -> Patching:
@@ -80,9 +80,9 @@ def zombies_are_not_fenced() -> Patching:
 
 def tombstones_are_not_logged() -> Patching:
     """Deleted rows are deleted in the store only."""
-    outcome_of = Core.outcome
+    outcome_of = RuleProcessor.outcome
 
-    def outcome(self: Core, more: Any = ()) -> Outcome:
+    def outcome(self: RuleProcessor, more: Any = ()) -> Outcome:
         found = outcome_of(self, more)
         changelog = self.plan.topics.changelog
         appends = [
@@ -93,19 +93,19 @@ def tombstones_are_not_logged() -> Patching:
         ]
         return replace(found, appends=appends)
 
-    return patch.object(Core, "outcome", outcome)
+    return patch.object(RuleProcessor, "outcome", outcome)
 
 
 def following_ahead_of_the_rows() -> Patching:
     """The store says that it follows the changelog up to a commit before it has that commit's rows."""
 
-    def committed(self: Task, outcome: Outcome, last_offset: int) -> None:
+    def committed(self: StreamTask, outcome: Outcome, last_offset: int) -> None:
         original(self, replace(outcome, changes=[]), last_offset)
         passing("write.before")
         self.store.write(outcome.changes)
 
-    original: Callable[[Task, Outcome, int], None] = Task.committed
-    return patch.object(Task, "committed", committed)
+    original: Callable[[StreamTask, Outcome, int], None] = StreamTask.committed
+    return patch.object(StreamTask, "committed", committed)
 
 
 def alerts_outside_the_transaction() -> Patching:

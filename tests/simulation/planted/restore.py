@@ -9,22 +9,24 @@ from unittest.mock import patch
 
 from samovar.changelog.log import Bounds, Log, TopicPartition
 from samovar.changelog.restore import restore
-from samovar.changelog.restore.restore import Changelog, Restore
+from samovar.changelog.restore.restore import ChangelogPartition, Restore
 from samovar.tasks.runtime import stream_task as task
-from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.runtime.stream_task import StreamTask
 
 Patching = AbstractContextManager[object]
 
 
 def restore_ends_at_the_stable_offset() -> Patching:
     """A restore ends at the last stable offset: what a dead writer's open transaction hides is left out."""
-    look = Changelog.look.__func__  # type: ignore[attr-defined] # a class method
+    look = ChangelogPartition.look.__func__  # type: ignore[attr-defined] # a class method
 
-    def short(cls: type[Changelog], log: Any, at: TopicPartition, retention_ms: int, service: str = "") -> Changelog:
-        found: Changelog = look(cls, log, at, retention_ms, service)
+    def short(
+        cls: type[ChangelogPartition], log: Any, at: TopicPartition, retention_ms: int, service: str = ""
+    ) -> ChangelogPartition:
+        found: ChangelogPartition = look(cls, log, at, retention_ms, service)
         return replace(found, bounds=Bounds(found.bounds.begin, log.broker.log(at).stable_end))
 
-    return patch.object(Changelog, "look", classmethod(short))
+    return patch.object(ChangelogPartition, "look", classmethod(short))
 
 
 class Undeleting:
@@ -61,7 +63,7 @@ def stores_are_never_too_old() -> Patching:
     """A store is tailed however long it was away, when deletes may have been compacted away."""
     step = restore.next_step
 
-    def tailed(following: Any, changelog: Changelog, now_ms: int) -> int | None:
+    def tailed(following: Any, changelog: ChangelogPartition, now_ms: int) -> int | None:
         found = step(following, changelog, now_ms)
         return following.next if found is None and following is not None else found
 
@@ -70,16 +72,16 @@ def stores_are_never_too_old() -> Patching:
 
 def missing_offset_read_as_0() -> Patching:
     """A task reads its inputs from the beginning after it was restored."""
-    positions = Task.positions
+    positions = StreamTask.positions
 
-    def from_the_start(self: Task) -> dict[TopicPartition, int]:
+    def from_the_start(self: StreamTask) -> dict[TopicPartition, int]:
         found = positions(self)
         if getattr(self, "_asked", False):
             return found
         self._asked = True  # type: ignore[attr-defined] # only here
         return dict.fromkeys(found, 0)
 
-    return patch.object(Task, "positions", from_the_start)
+    return patch.object(StreamTask, "positions", from_the_start)
 
 
 def waiting_events_are_lost() -> Patching:
@@ -101,7 +103,7 @@ def restored_rows_have_no_timers() -> Patching:
 def restore_stops_one_record_early() -> Patching:
     init = Restore.__init__
 
-    def short(self: Restore, store: Any, log: Any, changelog: Changelog, start: int, **more: Any) -> None:
+    def short(self: Restore, store: Any, log: Any, changelog: ChangelogPartition, start: int, **more: Any) -> None:
         begin, end = changelog.bounds
         init(self, store, log, replace(changelog, bounds=Bounds(begin, max(start, end - 2))), start, **more)
 

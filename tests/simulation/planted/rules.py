@@ -6,50 +6,50 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from samovar.tasks.input.repartition_sink import Forwarding
-from samovar.tasks.input.source import Intake
+from samovar.tasks.input.repartition_sink import RepartitionSink
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.rules import migration as switching
-from samovar.tasks.rules.processor import Core
-from samovar.tasks.rules.rate_limiter import Guard
-from samovar.tasks.rules.shadow_filter import Muting
-from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.rules.processor import RuleProcessor
+from samovar.tasks.rules.rate_limiter import AlertRateLimiter
+from samovar.tasks.rules.shadow_filter import ShadowFilter
+from samovar.tasks.runtime.stream_task import StreamTask
 from samovar.tasks.runtime.topic_watch import TopicWatch
 
 Patching = AbstractContextManager[object]
 
 
 def rule_changes_are_not_journaled() -> Patching:
-    return patch.object(Intake, "note_rules", lambda *_: None)
+    return patch.object(StreamSource, "note_rules", lambda *_: None)
 
 
 def idle_partitions_hold_other_stages_back() -> Patching:
     """What a task learns of time without an event does not reach the stages that it forwards to."""
-    return patch.object(Forwarding, "look", lambda *_: False)
+    return patch.object(RepartitionSink, "look", lambda *_: False)
 
 
 def late_events_are_not_written() -> Patching:
     """Late events are counted and not written."""
-    put = Core._put_aside
+    put = RuleProcessor._put_aside
 
-    def counted(self: Core, records: Any, fed: Any) -> None:
+    def counted(self: RuleProcessor, records: Any, fed: Any) -> None:
         put(self, records, fed)
         self._late.pairs.clear()
         self._late.headers.clear()
 
-    return patch.object(Core, "_put_aside", counted)
+    return patch.object(RuleProcessor, "_put_aside", counted)
 
 
 def misplaced_records_are_taken() -> Patching:
-    return patch.object(Intake, "_find_misplaced", lambda *_: None)
+    return patch.object(StreamSource, "_find_misplaced", lambda *_: None)
 
 
 def a_switch_keeps_the_processor() -> Patching:
     """After a rule change the task goes on with the processor of before."""
-    return patch.object(Task, "end_switch", lambda _: None)
+    return patch.object(StreamTask, "end_switch", lambda _: None)
 
 
 def rules_in_shadow_alert() -> Patching:
-    return patch.object(Muting, "left", lambda _, matches: list(matches))
+    return patch.object(ShadowFilter, "left", lambda _, matches: list(matches))
 
 
 def a_version_drains_too_briefly() -> Patching:
@@ -59,7 +59,7 @@ def a_version_drains_too_briefly() -> Patching:
 
 def alerts_of_a_storm_are_not_counted_on() -> Patching:
     """After a restart a rule may raise as many alerts again."""
-    return patch.object(Guard, "changes", lambda _: [])
+    return patch.object(AlertRateLimiter, "changes", lambda _: [])
 
 
 def topics_made_again_go_unnoticed() -> Patching:

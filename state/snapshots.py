@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.common.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
@@ -132,9 +132,9 @@ def finish(part: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise explained(error, part, "snapshot") from error
-    passing("snapshot.before")
+    hit("snapshot.before")
     reveal(part, path)
-    passing("snapshot.after")
+    hit("snapshot.after")
     for number in _numbers(path.parent)[:-keep]:
         remove(path.parent / str(number))
     return Snapshot(path, manifest, files)

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from testcontainers.core.container import DockerContainer
 
-from samovar.changelog.broker import node as broker
+from samovar.changelog.broker import node
 from samovar.changelog.broker.jars import VERSION
 from samovar.changelog.broker.process import free_port, wait_for
 from samovar.common.errors import Refused
@@ -100,18 +100,18 @@ def on_this_machine(folder: Path) -> Iterator[str]:
     try:
         yield started.address
     finally:
-        broker.stop(folder)
+        node.stop(folder)
 
 
 def start_one(
     folder: Path, port_of: Callable[[str], int] = free_port, extra: Mapping[str, str] = SOON
-) -> tuple[broker.Broker, Path]:
+) -> tuple[node.Broker, Path]:
     """A port that was free may be another's a moment later: then once more, on another one and with nothing there."""
     told = ""
     for number in range(TRIES):
         try:
             there = folder / str(number)
-            return broker.start(there, port_of(broker.HOST), lambda _text: None, extra), there
+            return node.start(there, port_of(node.HOST), lambda _text: None, extra), there
         except Refused as refused:
             told = str(refused)
     pytest.fail(f"{told}\n{HINT}", pytrace=False)
@@ -131,11 +131,11 @@ def low_port(host: str) -> int:
 @contextmanager
 def in_docker() -> Iterator[str]:
     """The same Kafka with the same settings. The port is one inside and outside, since clients are told it."""
-    port = free_port(broker.HOST)
+    port = free_port(node.HOST)
     container = DockerContainer(f"apache/kafka:{VERSION}").with_bind_ports(port, port)
     host = container.get_container_host_ip()
     settings = (
-        broker.SETTINGS
+        node.SETTINGS
         | SOON
         | {
             "listeners": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://0.0.0.0:9093",

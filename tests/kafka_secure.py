@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.broker import node as broker
+from samovar.changelog.broker import node
 from samovar.changelog.broker.jars import find_java, kafka_jars
 from samovar.changelog.broker.process import wait_for
 from samovar.common.errors import Refused
@@ -139,31 +139,31 @@ def acls_of(user: str, right: AclEntry, kind: Any = None) -> list[Any]:
 
 @contextmanager
 def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
-    port, secured, controller = (low_port(broker.HOST) for _ in range(3))
+    port, secured, controller = (low_port(node.HOST) for _ in range(3))
     folder.mkdir(parents=True, exist_ok=True)
     store, authority = certificates(folder)
     java = find_java()
     extra = settings_of(port, secured, controller, store)
     try:
         jars = kafka_jars(java, lambda _text: None)
-        process = broker.launch(folder, port, java, jars, extra, java_options=TOLD_ALL)
-        broker.wait_until_answers(folder, process)
+        process = node.launch(folder, port, java, jars, extra, java_options=TOLD_ALL)
+        node.wait_until_answers(folder, process)
     except Refused as refused:
         pytest.fail(f"{refused}\n{HINT}", pytrace=False)
     try:
-        yield SecureKafka(folder, f"{broker.HOST}:{secured}", f"{broker.HOST}:{port}", authority)
+        yield SecureKafka(folder, f"{node.HOST}:{secured}", f"{node.HOST}:{port}", authority)
     finally:
-        broker.stop(folder)
+        node.stop(folder)
 
 
 def settings_of(port: int, secured: int, controller: int, store: Path) -> Mapping[str, str]:
-    own = f"PLAINTEXT://{broker.HOST}:{port},SASL_SSL://{broker.HOST}:{secured}"
+    own = f"PLAINTEXT://{node.HOST}:{port},SASL_SSL://{node.HOST}:{secured}"
     return {
         **SOON,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
-        "listeners": f"{own},CONTROLLER://{broker.HOST}:{controller}",
+        "listeners": f"{own},CONTROLLER://{node.HOST}:{controller}",
         "advertised.listeners": own,
-        "controller.quorum.voters": f"1@{broker.HOST}:{controller}",
+        "controller.quorum.voters": f"1@{node.HOST}:{controller}",
         "sasl.enabled.mechanisms": MECHANISM,
         f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": f"{MODULE} required;",
         "ssl.keystore.type": "PKCS12",
@@ -181,7 +181,7 @@ def certificates(folder: Path) -> tuple[Path, Path]:
     tool = shutil.which("keytool", path=str(Path(find_java().path).parent)) or shutil.which("keytool")
     assert tool is not None, "a Java without keytool"
     common = ["-alias", "broker", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD]
-    made = ["-keyalg", "EC", "-dname", "CN=samovar tests", "-ext", f"san=ip:{broker.HOST}", "-validity", "3650"]
+    made = ["-keyalg", "EC", "-dname", "CN=samovar tests", "-ext", f"san=ip:{node.HOST}", "-validity", "3650"]
     for command in (["-genkeypair", *made, *common], ["-exportcert", "-rfc", "-file", str(authority), *common]):
         subprocess.run([tool, *command], check=True, capture_output=True, env={**os.environ, "LC_ALL": "C"})
     return store, authority

@@ -29,7 +29,7 @@ import pytest
 
 from samovar.patterns.rule_tests import run_tests
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.service.cli import main as cli
+from samovar.service.cli import main
 
 _BLOCK = re.compile(
     r"(?:^<!-- file: (?P<name>\S+) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -101,7 +101,7 @@ def run_command(arguments: list[str]) -> tuple[str, int]:
     screen = io.BytesIO()
     streams = [io.TextIOWrapper(screen, "utf-8", write_through=True) for _ in range(2)]
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
-        code = cli.run(arguments)
+        code = main.run(arguments)
     return screen.getvalue().decode(), code
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from samovar.native.kernel import Batch
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.matcher import States, step
-from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import AggregateForm, Rule
 from tests import oracle
 from tests.matching import (
@@ -99,9 +99,9 @@ def has_shared_events(rule: Rule) -> bool:
     they are too many, which of them go is not said by the language.
     """
     form = rule.form
-    if not isinstance(form, syntax.Sequence):
+    if not isinstance(form, tree.Sequence):
         return not isinstance(form, AggregateForm)
-    return form.overlap is syntax.Overlap.LATEST and any(step.runs_max != 1 for step in form.steps)
+    return form.overlap is tree.Overlap.LATEST and any(step.runs_max != 1 for step in form.steps)
 
 
 def history_case_of(seed: int) -> Case:

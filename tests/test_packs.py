@@ -20,9 +20,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.tree import ExpectedMatch, Rule, RuleTest
 from samovar.service.offline.generate import START_MS, generate
 from samovar.service.offline.score import detects, read_labels, score
-from samovar.service.offline.synth import fraud as synth_fraud
-from samovar.service.offline.synth import plants as synth_plants
-from samovar.service.offline.synth import sessions as synth_sessions
+from samovar.service.offline.synth import fraud, plants, sessions
 from tests import oracle
 
 Matches: TypeAlias = list[dict[str, Any]]
@@ -90,7 +88,7 @@ def test_enough_rules_named_as_their_files(pack: str, least: int) -> None:
     assert {Path(rule.path).stem for rule in rules.values()} == set(rules)
 
 
-@pytest.mark.parametrize(("pack", "kinds"), [("fraud", synth_plants.KINDS), ("sessions", synth_sessions.KINDS)])
+@pytest.mark.parametrize(("pack", "kinds"), [("fraud", plants.KINDS), ("sessions", sessions.KINDS)])
 def test_every_planted_kind_has_its_rule(pack: str, kinds: tuple[str, ...]) -> None:
     assert set(kinds) <= set(load(pack))
 
@@ -121,7 +119,7 @@ def test_what_is_planted_is_what_the_rules_are_for(pack: str, events: int) -> No
     """Among the labelled events alone, with the sleepers' prologue, every incident is found by the rule of its name."""
     stream = generate(pack, events, 2_000, seed=3)
     lines = [line for line in stream if "fraud_id" in line or json.loads(line)["ts"] < START_MS]
-    rules = [rule for rule in load(pack).values() if rule.id in (*synth_plants.KINDS, *synth_sessions.KINDS)]
+    rules = [rule for rule in load(pack).values() if rule.id in (*plants.KINDS, *sessions.KINDS)]
     matches = [match for rule in rules for match in by_oracle(rule, [json.loads(line) for line in lines])]
     result = score(matches, read_labels(lines), detects(rules))
     assert result.unwatched == ()
@@ -129,13 +127,13 @@ def test_what_is_planted_is_what_the_rules_are_for(pack: str, events: int) -> No
 
 
 @pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("kind", synth_plants.KINDS)
+@pytest.mark.parametrize("kind", plants.KINDS)
 def test_honest_doubles_are_no_frauds(kind: str, number: int) -> None:
-    world = synth_fraud.make_world(np.random.default_rng(number), 500, START_MS)
+    world = fraud.make_world(np.random.default_rng(number), 500, START_MS)
     for honest in (True, False):
-        scene = synth_plants.IncidentScene(world, Random(f"{kind}/{number}"), START_MS, 1_000 + number, honest)
-        before = synth_plants.slept_since(scene, START_MS - 100 * 86_400_000)
-        lines = sorted([before, *synth_plants.FRAUDS[kind](scene)])
+        scene = plants.IncidentScene(world, Random(f"{kind}/{number}"), START_MS, 1_000 + number, honest)
+        before = plants.slept_since(scene, START_MS - 100 * 86_400_000)
+        lines = sorted([before, *plants.FRAUDS[kind](scene)])
         matches = by_oracle(load("fraud")[kind], [json.loads(line) for _, line in lines])
         assert bool(matches) is not honest
 

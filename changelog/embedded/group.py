@@ -26,7 +26,7 @@ from samovar.changelog.embedded.maintenance import LogMaintenance
 from samovar.changelog.embedded.read import ReadCursor, ReadPlace
 from samovar.changelog.embedded.write import PendingSegment, packed_appends, write
 from samovar.changelog.log import Append, GroupConfig, Records, TopicPartition
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.common.errors import Fenced, Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
@@ -141,10 +141,10 @@ class EmbeddedMember:
     def _give_up(self, partitions: Sequence[int]) -> None:
         if not partitions:
             return
-        points.passing("revoke.before")
+        failpoints.hit("revoke.before")
         self._joining.on_revoked(self._all_of(partitions))
         self._release(partitions)
-        points.passing("revoke.after")
+        failpoints.hit("revoke.after")
 
     def _release(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
@@ -170,7 +170,7 @@ class EmbeddedMember:
             self._cursor.places[at] = ReadPlace(self._topics[at.topic].number, None)
         self._cursor.look_again()
         self._joining.on_assigned(taken)
-        points.passing("assign.after")
+        failpoints.hit("assign.after")
 
     def _all_of(self, partitions: Sequence[int]) -> list[TopicPartition]:
         return [
@@ -217,15 +217,15 @@ class EmbeddedMember:
             topics = existing_topics(self._connection, [at.topic for at in offsets])
         with writing(self._connection, self._path):
             self._refuse_zombie(offsets)
-            points.passing("produce.before")
+            failpoints.hit("produce.before")
             ends = write(self._connection, segments, self._clock())
-            points.passing("produce.after")
-            points.passing("offsets.before")
+            failpoints.hit("produce.after")
+            failpoints.hit("offsets.before")
             set_places(self._connection, self._joining.group, topics, offsets)
-            points.passing("offsets.after")
-            points.passing("flush.after")
-            points.passing("commit.before")
-        points.passing("commit.after")
+            failpoints.hit("offsets.after")
+            failpoints.hit("flush.after")
+            failpoints.hit("commit.before")
+        failpoints.hit("commit.after")
         self._is_usable = True
         self._after(segments)
         return {segment.at: ends[segment.at] - 1 for segment in segments if segment.named}

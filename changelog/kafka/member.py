@@ -28,7 +28,7 @@ from samovar.changelog.kafka.read import PositionReader
 from samovar.changelog.kafka.settings import HEARTBEAT_MS, SESSION_MS, TRANSACTION_MS, Conf, Settings
 from samovar.changelog.kafka.write import Writer
 from samovar.changelog.log import Append, Delivery, GroupConfig, Records, TopicPartition
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 
 JOIN_S = 30.0  # until a slot's producer must be ready
@@ -190,7 +190,7 @@ class KafkaMember:
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
-        points.passing("assign.after")
+        failpoints.hit("assign.after")
 
     def _given(self, places: Sequence[KafkaPlace]) -> list[TopicPartition]:
         if self._joining.lead is None:
@@ -200,13 +200,13 @@ class KafkaMember:
 
     def _on_revoke(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         # First told, then given up: until then the member may still commit what it has done.
-        points.passing("revoke.before")
+        failpoints.hit("revoke.before")
         try:
             if self._owned:
                 (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
         finally:
             self._let_go(consumer)
-        points.passing("revoke.after")
+        failpoints.hit("revoke.after")
 
     def _on_lost(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         self._usable = False
@@ -242,13 +242,13 @@ class KafkaMember:
             producer.begin_transaction()
             self._open = True
             self._produce(appends)
-            points.passing("offsets.before")
+            failpoints.hit("offsets.before")
             if offsets:
                 watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
-            points.passing("offsets.after")
-            if points.is_armed("flush.after"):
+            failpoints.hit("offsets.after")
+            if failpoints.is_armed("flush.after"):
                 self._writer.flush()  # a commit does that too, and nobody can stand in between
-            points.passing("flush.after")
+            failpoints.hit("flush.after")
         except KafkaException as error:
             reason = self._reason(error_of(error))
             failure = self._failure(reason, "writing")
@@ -260,9 +260,9 @@ class KafkaMember:
         except NoAnswerError as error:
             self._open = False  # a producer that hangs cannot abort either: the slot's next one does
             raise LogUnavailable(f"sending offsets as {self._name}: {error}") from None
-        points.passing("commit.before")
+        failpoints.hit("commit.before")
         self._commit()
-        points.passing("commit.after")
+        failpoints.hit("commit.after")
 
     def _reason(self, error: KafkaError) -> KafkaError:
         """Of a transaction that failed before its offsets were sent these only say so. Asked to commit, which it cannot
@@ -282,10 +282,10 @@ class KafkaMember:
         persist(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
 
     def _produce(self, appends: Sequence[Append]) -> None:
-        points.passing("produce.before")
+        failpoints.hit("produce.before")
         for append in appends:
             self._writer.put(append)
-        points.passing("produce.after")
+        failpoints.hit("produce.after")
 
     def _commit(self) -> None:
         """Until the answer is known. An abort that succeeds is an answer too: nothing happened."""
@@ -309,18 +309,18 @@ class KafkaMember:
         return True
 
     def _write_then_commit(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> None:
-        points.passing("produce.before")
+        failpoints.hit("produce.before")
         for append in appends:
             self._writer.put(append)
         self._writer.flush()
-        points.passing("produce.after")
-        points.passing("flush.after")
-        points.passing("offsets.before")
-        points.passing("commit.before")
+        failpoints.hit("produce.after")
+        failpoints.hit("flush.after")
+        failpoints.hit("offsets.before")
+        failpoints.hit("commit.before")
         if offsets:
             self._commit_offsets(offsets)
-        points.passing("offsets.after")
-        points.passing("commit.after")
+        failpoints.hit("offsets.after")
+        failpoints.hit("commit.after")
 
     def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         try:

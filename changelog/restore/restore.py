@@ -32,7 +32,7 @@ from samovar.changelog.formats.record import (
 from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
 from samovar.changelog.restore.latest_by_key import LatestByKey, NewestTable
 from samovar.common.errors import Refused
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.state.store import Readable, TaskStore
 
 STUCK_S = 120.0  # with no record and no progress for so long, a restore fails loudly
@@ -249,7 +249,7 @@ class Restore:
         self._ahead = read(log, changelog.at, start, self.end) if start < self.end else None
         self._now_s = now_s
         self._last_progress_s = now_s()
-        passing("restore.before")
+        hit("restore.before")
 
     @property
     def done(self) -> bool:
@@ -266,7 +266,7 @@ class Restore:
             self.records += part.records
             if part.next >= self.end:
                 self.close()
-                passing("restore.after")
+                hit("restore.after")
         return self.done
 
     def _move(self, position: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from samovar.patterns.parse import dialect_hints as habits
+from samovar.patterns.parse import dialect_hints
 from samovar.patterns.parse.expressions import Builder
 from samovar.patterns.parse.forms import (
     FormHead,
@@ -272,8 +272,8 @@ def _report_syntax(fault: UnexpectedInput, text: str, builder: Builder) -> None:
         "syntax",
         what,
         builder.locate(builder.base + at, builder.base + end),
-        expected=habits.expected(accepts),
-        hint=habits.hint(text, at, accepts),
+        expected=dialect_hints.expected(accepts),
+        hint=dialect_hints.hint(text, at, accepts),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
-from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import (
     AggregateForm,
     Expr,
@@ -33,16 +33,16 @@ _BY, _BRACKETS, _HAVING = ("by", "by", ()), ("brackets", "brackets", ()), ("havi
 
 # By class: its name, and of each field the attribute, the name and the value at which it is left out.
 WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
-    syntax.Literal: ("value", (("value", "is", _ALWAYS),)),
-    syntax.Name: ("name", (("path", "path", _ALWAYS),)),
-    syntax.Param: ("param", (("name", "name", _ALWAYS),)),
-    syntax.Field: ("field", (("path", "path", _ALWAYS),)),
-    syntax.OfStep: ("of-step", (("step", "step", _ALWAYS), ("value", "value", _ALWAYS))),
-    syntax.Aggregate: (
+    tree.Literal: ("value", (("value", "is", _ALWAYS),)),
+    tree.Name: ("name", (("path", "path", _ALWAYS),)),
+    tree.Param: ("param", (("name", "name", _ALWAYS),)),
+    tree.Field: ("field", (("path", "path", _ALWAYS),)),
+    tree.OfStep: ("of-step", (("step", "step", _ALWAYS), ("value", "value", _ALWAYS))),
+    tree.Aggregate: (
         "aggregate-call",
         (("function", "function", _ALWAYS), ("target", "target", None), ("value", "value", None)),
     ),
-    syntax.History: (
+    tree.History: (
         "history-call",
         (
             ("function", "function", _ALWAYS),
@@ -51,9 +51,9 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
             ("where", "where", None),
         ),
     ),
-    syntax.Unary: ("unary", (("op", "op", _ALWAYS), ("operand", "operand", _ALWAYS))),
-    syntax.Binary: ("binary", (("op", "op", _ALWAYS), ("left", "left", _ALWAYS), ("right", "right", _ALWAYS))),
-    syntax.In: (
+    tree.Unary: ("unary", (("op", "op", _ALWAYS), ("operand", "operand", _ALWAYS))),
+    tree.Binary: ("binary", (("op", "op", _ALWAYS), ("left", "left", _ALWAYS), ("right", "right", _ALWAYS))),
+    tree.In: (
         "in",
         (
             ("operand", "operand", _ALWAYS),
@@ -62,7 +62,7 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
             ("ignore_case", "ignore_case", False),
         ),
     ),
-    syntax.TextMatch: (
+    tree.TextMatch: (
         "text-match",
         (
             ("kind", "kind", _ALWAYS),
@@ -71,13 +71,13 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
             ("ignore_case", "ignore_case", False),
         ),
     ),
-    syntax.Call: ("call", (("function", "function", _ALWAYS), ("args", "args", ()), ("where", "where", None))),
-    syntax.Key: ("key", (("name", "name", _ALWAYS), ("value", "value", _ALWAYS))),
-    syntax.Bracket: (
+    tree.Call: ("call", (("function", "function", _ALWAYS), ("args", "args", ()), ("where", "where", None))),
+    tree.Key: ("key", (("name", "name", _ALWAYS), ("value", "value", _ALWAYS))),
+    tree.Bracket: (
         "bracket",
         (("type", "type", _ALWAYS), ("condition", "condition", _ALWAYS), ("name", "name", None), ("by", "by", None)),
     ),
-    syntax.Step: (
+    tree.Step: (
         "step",
         (
             ("kind", "kind", _ALWAYS),
@@ -92,7 +92,7 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
             ("for_ms", "for_ms", None),
         ),
     ),
-    syntax.Sequence: (
+    tree.Sequence: (
         "sequence",
         (
             _BY,
@@ -104,15 +104,15 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
             _HAVING,
         ),
     ),
-    syntax.AggregateForm: (
+    tree.AggregateForm: (
         "aggregate",
         (_BY, ("over_ms", "over_ms", _ALWAYS), ("repeat_ms", "repeat_ms", None), _BRACKETS, _HAVING),
     ),
-    syntax.SessionForm: (
+    tree.SessionForm: (
         "session",
         (_BY, ("gap_ms", "gap_ms", _ALWAYS), ("max_ms", "max_ms", None), _BRACKETS, _HAVING),
     ),
-    syntax.Window: (
+    tree.Window: (
         "window",
         (_BY, ("every_ms", "every_ms", _ALWAYS), ("size_ms", "size_ms", _ALWAYS), _BRACKETS, _HAVING),
     ),

@@ -17,20 +17,22 @@ import typer
 
 from samovar import __version__
 from samovar.common.umask import keep_private
-from samovar.service.cli import backtest as cli_backtest
-from samovar.service.cli import config as cli_config
-from samovar.service.cli import demo as cli_demo
-from samovar.service.cli import kafka as cli_kafka
-from samovar.service.cli import offline as cli_offline
-from samovar.service.cli import ops as cli_ops
-from samovar.service.cli import publish as cli_publish
-from samovar.service.cli import restore as cli_restore
+from samovar.service.cli import (
+    backtest,
+    config,
+    demo,
+    kafka,
+    offline,
+    ops,
+    publish,
+    restore,
+    serve,
+    service,
+    state,
+    views,
+)
 from samovar.service.cli import rules as cli_rules
 from samovar.service.cli import run as cli_run
-from samovar.service.cli import serve as cli_serve
-from samovar.service.cli import service as cli_service
-from samovar.service.cli import state as cli_state
-from samovar.service.cli import views as cli_views
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -42,20 +44,20 @@ app = typer.Typer(
 )
 rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, test, explain and publish rules.")
 app.add_typer(rules, name="rules")
-cli_offline.register(app, rules)
+offline.register(app, rules)
 cli_rules.register(rules)
-cli_publish.register(app, rules)
-cli_backtest.register(rules)
-cli_kafka.register(app)
-cli_service.register(app)
+publish.register(app, rules)
+backtest.register(rules)
+kafka.register(app)
+service.register(app)
 cli_run.register(app)
-cli_serve.register(app)
-cli_restore.register(app)
-cli_state.register(app)
-cli_ops.register(app)
-cli_config.register(app)
-cli_demo.register(app)
-cli_views.register(app)
+serve.register(app)
+restore.register(app)
+state.register(app)
+ops.register(app)
+config.register(app)
+demo.register(app)
+views.register(app)
 
 
 def print_version(wanted: bool) -> None:

@@ -36,16 +36,16 @@ def rules_check(
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
 ) -> None:
-    from samovar.service.rules import check as checking
+    from samovar.service.rules import check
 
     try:
-        known = checking.read_schema(schema) if schema is not None else None
-    except checking.SchemaUnreadable as fault:
+        known = check.read_schema(schema) if schema is not None else None
+    except check.SchemaUnreadable as fault:
         print(f"error: {fault}", file=sys.stderr)
-        raise typer.Exit(checking.USAGE) from None
-    checked = checking.check(paths, known)
-    print(checking.as_json(checked, strict) if json else checking.as_text(checked))
-    raise typer.Exit(checking.exit_code(checked, strict))
+        raise typer.Exit(check.USAGE) from None
+    checked = check.check(paths, known)
+    print(check.as_json(checked, strict) if json else check.as_text(checked))
+    raise typer.Exit(check.exit_code(checked, strict))
 
 
 def rules_explain(
@@ -55,13 +55,13 @@ def rules_explain(
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
     from samovar.patterns.rulefile.rule_file import load_path
-    from samovar.service.rules import explain as explaining
+    from samovar.service.rules import explain
 
     loaded = load_path(file)
     if loaded.rule is None:
-        print(explaining.refusal(loaded, explaining.text_of(file)), file=sys.stderr)
+        print(explain.refusal(loaded, explain.text_of(file)), file=sys.stderr)
         raise typer.Exit(1)
-    text = explaining.explained(loaded.rule, format.value)
+    text = explain.explained(loaded.rule, format.value)
     if out is None:
         sys.stdout.write(text)
         return

@@ -116,18 +116,18 @@ def topics_plan(
 ) -> None:
     with told():
         from samovar.service.config.loading import load_service
-        from samovar.service.topology import acls as topics_rights
+        from samovar.service.topology import acls
         from samovar.service.topology.topics import plan
 
         settings = load_service(config, lenient=True)  # whoever grants rights need not know the secrets
-        show = topics_rights.as_json if json else topics_rights.as_commands if commands else topics_rights.as_text
+        show = acls.as_json if json else acls.as_commands if commands else acls.as_text
         print(show(settings, plan(settings)))
 
 
 def topics_check(config: Config, *, json: Json = False) -> None:
     with told():
         from samovar.service.config.loading import load_service
-        from samovar.service.topology import acls as topics_rights
+        from samovar.service.topology import acls
         from samovar.service.topology.copartitioning import misplaced
         from samovar.service.topology.logs import opened
         from samovar.service.topology.plans import rule_plans
@@ -141,5 +141,5 @@ def topics_check(config: Config, *, json: Json = False) -> None:
             if not found and has_rules(settings):
                 partitions = specs[0].partitions
                 found = misplaced(log, settings, rule_plans(settings, partitions), partitions)
-        print(topics_rights.check_json(specs, found) if json else topics_rights.check_text(specs, found))
+        print(acls.check_json(specs, found) if json else acls.check_text(specs, found))
     raise typer.Exit(MISMATCHES if found else 0)

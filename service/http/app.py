@@ -15,21 +15,20 @@ from samovar import __version__
 from samovar.service.auth.tokens import Tokens, ensure_access
 from samovar.service.config.addresses import place_of
 from samovar.service.config.models import ServiceFile
-from samovar.service.http import middleware as http_guard
-from samovar.service.http import pages as http_pages
-from samovar.service.http import problems as http_problems
-from samovar.service.http import proxies as http_proxies
+from samovar.service.http import middleware, pages, problems, proxies
 from samovar.service.http.request import bearer
-from samovar.service.http.routes import access as api_access
-from samovar.service.http.routes import alerts as api_alerts
-from samovar.service.http.routes import keys as api_keys
-from samovar.service.http.routes import lists as api_lists
-from samovar.service.http.routes import publish as api_publish
-from samovar.service.http.routes import rules as api_rules
-from samovar.service.http.routes import status as api_status
-from samovar.service.http.routes import streams as api_streams
-from samovar.service.http.routes import view_versions as api_views_making
-from samovar.service.http.routes import views as api_views
+from samovar.service.http.routes import (
+    access,
+    alerts,
+    keys,
+    lists,
+    publish,
+    rules,
+    status,
+    streams,
+    view_versions,
+    views,
+)
 from samovar.service.http.server import bound, run_server, server_of
 from samovar.service.http.state import AppState, refuse_open
 from samovar.service.ops.log_output import StampedFormatter
@@ -55,16 +54,16 @@ PROBLEM_SCHEMA = {
 }
 # /rules/plan and the like come before /rules/{rule}.
 ROUTERS = (
-    api_access,
-    api_status,
-    api_alerts,
-    api_keys,
-    api_lists,
-    api_publish,
-    api_rules,
-    api_streams,
-    api_views,
-    api_views_making,
+    access,
+    status,
+    alerts,
+    keys,
+    lists,
+    publish,
+    rules,
+    streams,
+    views,
+    view_versions,
 )
 
 STOP_S = 3  # for listeners to be told that it ends
@@ -119,15 +118,15 @@ def app_of(world: AppState) -> FastAPI:
         lifespan=life,
     )
     app.state.world = world
-    http_problems.register(app)
+    problems.register(app)
     api = APIRouter(prefix=PREFIX, dependencies=[Depends(bearer)], responses={"4XX": PROBLEM, "5XX": PROBLEM})
-    api.include_router(api_status.probes)
+    api.include_router(status.probes)
     for module in ROUTERS:
         api.include_router(module.router)
     app.include_router(api)
-    app.include_router(api_status.probes, include_in_schema=False)
-    app.add_api_route("/metrics", api_status.metrics, include_in_schema=False)
-    http_pages.register(app)
+    app.include_router(status.probes, include_in_schema=False)
+    app.add_api_route("/metrics", status.metrics, include_in_schema=False)
+    pages.register(app)
     _describe(app)
     _guard(app, world)
     return app
@@ -136,13 +135,13 @@ def app_of(world: AppState) -> FastAPI:
 def _guard(app: FastAPI, world: AppState) -> None:
     """The last one added is the first to see a request."""
     limits = world.settings.http
-    app.add_middleware(http_guard.Sizes, most_bytes=limits.max_request_bytes)
-    app.add_middleware(http_guard.Rates, per_s=float(limits.requests_per_s), burst=limits.requests_per_s * 2)
-    app.add_middleware(http_guard.Origins)
-    app.add_middleware(http_guard.Hosts, world=world)
-    app.add_middleware(http_guard.Headers)
-    app.add_middleware(http_guard.RequestCounting, world=world)
-    app.add_middleware(http_proxies.Proxies, trusted=limits.trusted_proxies)
+    app.add_middleware(middleware.Sizes, most_bytes=limits.max_request_bytes)
+    app.add_middleware(middleware.Rates, per_s=float(limits.requests_per_s), burst=limits.requests_per_s * 2)
+    app.add_middleware(middleware.Origins)
+    app.add_middleware(middleware.Hosts, world=world)
+    app.add_middleware(middleware.Headers)
+    app.add_middleware(middleware.RequestCounting, world=world)
+    app.add_middleware(proxies.Proxies, trusted=limits.trusted_proxies)
 
 
 def _describe(app: FastAPI) -> None:

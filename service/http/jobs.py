@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.patterns.engine.matcher import RuleFailure
-from samovar.service.http import problems as http_problems
+from samovar.service.http import problems
 
 RUNNING_MOST = 2
 KEPT = 50
@@ -112,13 +112,13 @@ class Jobs:
         except JobCancelled:
             job.state = "cancelled"
         except Refused as refused:
-            job.problem, job.state = http_problems.of_refusal(refused), "failed"
+            job.problem, job.state = problems.of_refusal(refused), "failed"
         except RuleFailure as failure:
-            job.problem, job.state = http_problems.of_failed_rule(failure), "failed"
+            job.problem, job.state = problems.of_failed_rule(failure), "failed"
         except (LogUnavailable, Fenced) as error:
-            job.problem, job.state = http_problems.unavailable(error), "failed"
+            job.problem, job.state = problems.unavailable(error), "failed"
         except Exception as error:  # the last line of defence: a job that hangs for ever helps nobody
-            http_problems.LOGGER.error("job %s failed", job.number, exc_info=error)
+            problems.LOGGER.error("job %s failed", job.number, exc_info=error)
             hint = f"Please report it. The log of this process has more, under {job.number}."
-            fault = http_problems.problem("internal-error", "this is a fault of Samovar", status=500, hint=hint)
+            fault = problems.problem("internal-error", "this is a fault of Samovar", status=500, hint=hint)
             job.problem, job.state = fault, "failed"

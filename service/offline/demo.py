@@ -293,14 +293,14 @@ def free_port_from(port: int) -> int:
 @contextmanager
 def on_broker(folder: Path, port: int, say: Callable[[str], None]) -> Iterator[str]:
     """A local broker. One that ran before goes on running; its data stays in any case."""
-    from samovar.changelog.broker import node as broker  # noqa: PLC0415 - its client takes long to load
+    from samovar.changelog.broker import node  # noqa: PLC0415 - its client takes long to load
 
-    started = broker.start(folder, port, say)
+    started = node.start(folder, port, say)
     try:
         yield started.address
     finally:
         if started.started:
-            broker.stop(folder)
+            node.stop(folder)
 
 
 def demo(console: Console, options: DemoOptions, kafka: str | None = None) -> int:

@@ -26,9 +26,7 @@ from typing import IO
 
 import numpy as np
 
-from samovar.service.offline.synth import fraud as synth_fraud
-from samovar.service.offline.synth import plants as synth_plants
-from samovar.service.offline.synth import sessions as synth_sessions
+from samovar.service.offline.synth import fraud, plants, sessions
 from samovar.service.offline.synth.world import DAY, Ints
 
 START_MS = 1_767_571_200_000  # 2026-01-05, a Monday, 00:00 UTC
@@ -141,7 +139,7 @@ def _gather(end_ms: int, parts: list[tuple[Ints, list[str]]], planted: list[tupl
 
 def _fraud_slices(events: int, keys: int, seed: int, start_ms: int) -> Iterator[Slice]:
     rng = np.random.default_rng([seed, 1])
-    world = synth_fraud.make_world(rng, keys, start_ms)
+    world = fraud.make_world(rng, keys, start_ms)
     incidents = events // (SPACING + 20)  # some of the events are the prologue
     sleepers = sleepers_of(world, incidents)
     yield _gather(start_ms - SLEPT_TO, [], prologue(world, sleepers, seed))
@@ -150,59 +148,59 @@ def _fraud_slices(events: int, keys: int, seed: int, start_ms: int) -> Iterator[
         size = min(SLICE, events - honest_from - first)
         numbers = range(-(-first // SPACING), min(incidents, -(-(first + size) // SPACING)))
         planted = [line for number in numbers for line in incident(world, number, seed)]
-        parts = synth_fraud.honest(world, rng, first, size, size - len(planted))
+        parts = fraud.honest(world, rng, first, size, size - len(planted))
         yield _gather(world.clock.time(first + size), parts, planted)
 
 
-def _fraud_kind(world: synth_fraud.FraudWorld, number: int, spacing: int = SPACING) -> str:
-    turn, place = divmod(number, len(synth_plants.KINDS))
-    kind = synth_plants.KINDS[place]
+def _fraud_kind(world: fraud.FraudWorld, number: int, spacing: int = SPACING) -> str:
+    turn, place = divmod(number, len(plants.KINDS))
+    kind = plants.KINDS[place]
     late = world.clock.time(number * spacing) > world.clock.start_ms + LAST_WAKENING
     if kind == "dormant-account" and (turn >= MOST_SLEEPERS or late):
-        return synth_plants.KINDS[0]
+        return plants.KINDS[0]
     return kind
 
 
-def sleepers_of(world: synth_fraud.FraudWorld, incidents: int, spacing: int = SPACING) -> list[int]:
+def sleepers_of(world: fraud.FraudWorld, incidents: int, spacing: int = SPACING) -> list[int]:
     """The incidents, by number, in which an account wakes up."""
-    kinds = synth_plants.KINDS
+    kinds = plants.KINDS
     numbers = range(kinds.index("dormant-account"), incidents, len(kinds))[:MOST_SLEEPERS]
     return [number for number in numbers if _fraud_kind(world, number, spacing) == "dormant-account"]
 
 
 def _scene(
-    world: synth_fraud.FraudWorld,
+    world: fraud.FraudWorld,
     number: int,
     seed: int,
     *,
     double: bool,
     spacing: int = SPACING,
-    longest_ms: int = synth_plants.AS_LONG,
-) -> synth_plants.IncidentScene:
+    longest_ms: int = plants.AS_LONG,
+) -> plants.IncidentScene:
     random = Random(f"{seed}/{number}/{double}")
-    honest = double and number // len(synth_plants.KINDS) % UNLUCKY != UNLUCKY - 1
+    honest = double and number // len(plants.KINDS) % UNLUCKY != UNLUCKY - 1
     stranger = world.population.size + 2 * number + double
-    return synth_plants.IncidentScene(world, random, world.clock.time(number * spacing), stranger, honest, longest_ms)
+    return plants.IncidentScene(world, random, world.clock.time(number * spacing), stranger, honest, longest_ms)
 
 
 def incident(
-    world: synth_fraud.FraudWorld,
+    world: fraud.FraudWorld,
     number: int,
     seed: int,
     spacing: int = SPACING,
-    longest_ms: int = synth_plants.AS_LONG,
+    longest_ms: int = plants.AS_LONG,
 ) -> list[tuple[int, str]]:
     """A planted fraud with its labels, and its double without."""
     kind = _fraud_kind(world, number, spacing)
-    plant = synth_plants.FRAUDS[kind]
-    suffix = synth_sessions.label(kind, f"f-{number:06d}") + "}"
+    plant = plants.FRAUDS[kind]
+    suffix = sessions.label(kind, f"f-{number:06d}") + "}"
     scenes = [
         _scene(world, number, seed, double=double, spacing=spacing, longest_ms=longest_ms) for double in (False, True)
     ]
     return [(ts, line[:-1] + suffix) for ts, line in plant(scenes[0])] + plant(scenes[1])
 
 
-def prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> list[tuple[int, str]]:
+def prologue(world: fraud.FraudWorld, sleepers: list[int], seed: int) -> list[tuple[int, str]]:
     """The last transfers of the accounts that will wake up, months before the stream proper."""
     start = world.clock.start_ms
     step = (SLEPT_FROM - SLEPT_TO) / max(1, 2 * len(sleepers))
@@ -210,7 +208,7 @@ def prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> l
     for place, number in enumerate(sleepers):
         for double in (False, True):
             ts = start - SLEPT_FROM + int((2 * place + double) * step)
-            lines.append(synth_plants.slept_since(_scene(world, number, seed, double=double), ts))
+            lines.append(plants.slept_since(_scene(world, number, seed, double=double), ts))
     return lines
 
 
@@ -219,18 +217,18 @@ def prologue(world: synth_fraud.FraudWorld, sleepers: list[int], seed: int) -> l
 
 def _session_slices(events: int, keys: int, seed: int, start_ms: int) -> Iterator[Slice]:
     rng = np.random.default_rng([seed, 2])
-    world = synth_sessions.make_world(rng, seed, keys, start_ms)
+    world = sessions.make_world(rng, seed, keys, start_ms)
     for first in range(0, events, SLICE):
         size = min(SLICE, events - first)
         numbers = range(-(-first // SPACING), (first + size) // SPACING)
         planted = [line for number in numbers for line in visits(world, number, seed)]
-        parts = synth_sessions.honest(world, rng, first, size, size - len(planted))
+        parts = sessions.honest(world, rng, first, size, size - len(planted))
         yield _gather(world.clock.time(first + size), parts, planted)
 
 
-def visits(world: synth_sessions.SessionWorld, number: int, seed: int, spacing: int = SPACING) -> list[tuple[int, str]]:
+def visits(world: sessions.SessionWorld, number: int, seed: int, spacing: int = SPACING) -> list[tuple[int, str]]:
     """A planted visit with its label, and its double without."""
-    kinds = tuple(synth_sessions.PLANTS)
+    kinds = tuple(sessions.PLANTS)
     kind = kinds[number % len(kinds)]
     random = Random(f"{seed}/{number}")
     start = world.clock.time(number * spacing)
@@ -238,7 +236,7 @@ def visits(world: synth_sessions.SessionWorld, number: int, seed: int, spacing: 
     for honest in (False, True):
         visitor = random.randrange(world.population.size)
         city = int(world.population.city_of[visitor])
-        suffix = "" if honest else synth_sessions.label(kind, f"p-{number:06d}")
-        scene = synth_sessions.VisitScene(random, start, visitor, city, suffix, honest)
-        lines += synth_sessions.PLANTS[kind](scene)
+        suffix = "" if honest else sessions.label(kind, f"p-{number:06d}")
+        scene = sessions.VisitScene(random, start, visitor, city, suffix, honest)
+        lines += sessions.PLANTS[kind](scene)
     return lines

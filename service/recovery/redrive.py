@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats import redrives
 from samovar.changelog.formats.redrives import LetterPlace
 from samovar.changelog.log import Append, Delivery, GroupConfig, Headers, Log, Member, Pair, Topic, TopicPartition
 from samovar.changelog.partitioner import key_texts, partition_of
@@ -171,7 +171,7 @@ def redrive(
     for part in parts_of(letters_of(settings, log, LetterFilter(places=plan.places))):
         appends = [*_appends(part, letters, settings, topics, to)]
         marks = [_mark(letter, letters, target_of(letter, settings, topics, to).topic) for letter in part]
-        _transact(member, [*appends, Append(redriven.topic_of(settings.service), marks, 0)], done)
+        _transact(member, [*appends, Append(redrives.topic_of(settings.service), marks, 0)], done)
         done += len(part)
         on_progress(done)
     return done
@@ -199,13 +199,13 @@ def _appends(
     for letter in part:
         pairs, headers = grouped[target_of(letter, settings, topics, to)]
         pairs.append((letter.record.key, letter.record.value))
-        headers.append(redriven.headers_of(letters, letter.place, letter.attempts + 1))
+        headers.append(redrives.headers_of(letters, letter.place, letter.attempts + 1))
     for target, (pairs, headers) in grouped.items():
         yield Append(target.topic, pairs, target.partition, headers)
 
 
 def _mark(letter: DeadLetter, letters: Topic, to: str) -> Pair:
-    return redriven.mark(letters, letter.place, to, letter.attempts + 1, int(time.time() * 1000))
+    return redrives.mark(letters, letter.place, to, letter.attempts + 1, int(time.time() * 1000))
 
 
 def _transact(member: Member, appends: Sequence[Append], done: int) -> None:

@@ -132,23 +132,22 @@ def frame_in(site: StateLocation, options: Mapping[str, str], known: Mapping[str
 
 
 def _frame(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> Frame:
-    from samovar.service.spark import frame_events as frames_events  # noqa: PLC0415 - they know the rest of this module
-    from samovar.service.spark import frame_states as frames_states  # noqa: PLC0415 - they know the rest of this module
+    from samovar.service.spark import frame_events, frame_states  # noqa: PLC0415 - they know the rest of this module
 
     if wanted.source == "changelog":
-        return frames_states.frame_of(site, wanted)
+        return frame_states.frame_of(site, wanted)
     if wanted.stream is not None:
         if wanted.stream not in site.settings.streams:
             streams = list(site.settings.streams)
             hint = did_you_mean(wanted.stream, streams) or f"Streams are {', '.join(streams)}."
             raise Refused("frame-option", f"the service has no stream `{wanted.stream}`", hint)
-        return frames_events.inputs(site, wanted)
+        return frame_events.inputs(site, wanted)
     makers: Mapping[str, Callable[[StateLocation, FrameOptions], Frame]] = {
-        "alerts": partial(frames_events.alerts, known=known),
-        "sessions": partial(frames_events.sessions, known=known),
-        "dead-letters": frames_events.dead_letters,
-        "late": frames_events.late,
-        "labels": frames_events.labels,
+        "alerts": partial(frame_events.alerts, known=known),
+        "sessions": partial(frame_events.sessions, known=known),
+        "dead-letters": frame_events.dead_letters,
+        "late": frame_events.late,
+        "labels": frame_events.labels,
     }
     kind = wanted.source if wanted.rule is None else wanted.source.partition("/")[0]
     if kind not in makers:

@@ -11,9 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from samovar.changelog.formats import heartbeat as presence
-from samovar.changelog.formats import redrives as redriven
-from samovar.changelog.formats import rules_topic
+from samovar.changelog.formats import heartbeat, redrives, rules_topic
 from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile, Stream
@@ -202,12 +200,12 @@ class _Making:
 def single_topics(settings: ServiceFile) -> list[PlannedTopic]:
     """The topics that have one partition, however many the inputs have."""
     made = {
-        TopicRole.CONTAINERS: presence.spec_of,
+        TopicRole.CONTAINERS: heartbeat.spec_of,
         TopicRole.RULES: rules_topic.spec_of,
         TopicRole.LABELS: labels_topic,
         TopicRole.ACCESS: access_topic,
         TopicRole.AUDIT: audit_topic,
-        TopicRole.REDRIVEN: redriven.spec_of,
+        TopicRole.REDRIVEN: redrives.spec_of,
     }
     found = [(role, of(settings.service, settings.replication)) for role, of in made.items()]
     more = _replicated(settings)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.log import Log
-from samovar.changelog.spark import views as sql
+from samovar.changelog.spark import views
 from samovar.changelog.spark.lineage import lineage_of
 from samovar.changelog.spark.progress import OnProgress
 from samovar.changelog.spark.session import OpenSession
@@ -74,7 +74,9 @@ class ViewBuilder:
     def sources(self) -> Sources:
         return Sources(self.settings, self.log)
 
-    def table(self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None) -> sql.SqlTable:
+    def table(
+        self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None
+    ) -> views.SqlTable:
         return table_of(self.sources[name], self.sources.frame(name), offsets, only, self.log)
 
     def rebuild(self, view: View) -> ViewBuild:
@@ -147,7 +149,7 @@ class _Making:
         if not touched:
             return ViewBuild(self.view, None, self._spent(), tuple(self.notes))
         column = self.view.partitioning[0]
-        dirs = {sql.folder_of(self.session, column, value) for value in touched}
+        dirs = {views.folder_of(self.session, column, value) for value in touched}
         with self.store.writing(), self._ticking():
             self._put(self.used, touched)
             version = self.store.next_version()
@@ -178,7 +180,7 @@ class _Making:
                 continue
             expression = self.view.partition_of[name]
             with self._told():
-                found = set(sql.values_of(self.session, self.maker.table(name, news), expression))
+                found = set(views.values_of(self.session, self.maker.table(name, news), expression))
             if any(start > before.get(at, (start, 0))[0] for at, (start, _) in self._at(name)):
                 found = self._still_whole(source, expression, found)
             touched |= found
@@ -190,7 +192,7 @@ class _Making:
     def _still_whole(self, source: ViewSource, expression: str, found: set[str | None]) -> set[str | None]:
         """The oldest partition that the log has may have lost rows to retention: it stays as it is."""
         table = self.maker.table(source.name, self.offsets[source.name])
-        least = sql.least_of(self.session, table, expression)
+        least = views.least_of(self.session, table, expression)
         kept = {value for value in found if value is not None and least is not None and value <= least}
         if kept:
             listed = ", ".join(sorted(str(value) for value in kept))
@@ -215,17 +217,17 @@ class _Making:
             only = (self.view.partition_of[name], touched or ()) if follows else None
             tables.append(self.maker.table(name, self.offsets[name], only))
         with self._told():
-            sql.put_tables(self.session, tables, self.ticks)
+            views.put_tables(self.session, tables, self.ticks)
 
     def _write(self, part: Path) -> Any:
         view = self.view
         with self._told():
-            frame = sql.query(self.session, view.sql)
+            frame = views.query(self.session, view.sql)
         self._check_columns(frame.columns)
         total = sum(map(offsets_in, self.offsets.values()))
         try:
             with self._told():
-                sql.write(
+                views.write(
                     self.session,
                     view.name,
                     frame,
@@ -251,7 +253,7 @@ class _Making:
     def _twice(self, frame: Any, part: Path) -> list[Any] | None:
         if next(part.rglob("*.parquet"), None) is None:
             return None
-        return sql.twice(self.session, frame, part, self.view.partitioning, self.view.key)
+        return views.twice(self.session, frame, part, self.view.partitioning, self.view.key)
 
     def _check_columns(self, columns: list[str]) -> None:
         for name, wanted in (("key", self.view.key), ("partitioning", self.view.partitioning)):
@@ -278,7 +280,7 @@ class _Making:
             count_rows(part),
             self.offsets,
             self.maker.rules,
-            sql.types_of(frame),
+            views.types_of(frame),
             self.view.partitioning,
             base,
             written,
@@ -310,7 +312,7 @@ def telling(view: View, sources: Mapping[str, ViewSource]) -> Iterator[None]:
     """Faults of a view's SQL as refusals with their line."""
     try:
         yield
-    except sql.SqlFault as fault:
+    except views.SqlFault as fault:
         if fault.missing is not None:
             raise no_source(view, sources, fault.missing, fault.start, fault.stop) from fault
         names = ", ".join(fault.suggested[:5])

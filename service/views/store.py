@@ -25,7 +25,7 @@ from uuid import uuid4
 from samovar.changelog.formats.record import newer
 from samovar.common import folders
 from samovar.common.errors import Refused
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.common.wire import from_wire, stored, to_wire
 
 FORMAT = 1
@@ -130,11 +130,11 @@ class ViewStore:
         folders.write_file(part / MANIFEST, manifest.packed())
         for path in part.rglob("*"):
             folders.sync(path)
-        passing("publish.before")
+        hit("publish.before")
         folders.reveal(part, self.path(manifest.version))
-        passing("publish.between")
+        hit("publish.between")
         self.point_to(manifest.version)
-        passing("publish.after")
+        hit("publish.after")
         for version in self.versions()[: -keep or None] if keep < len(self.versions()) else []:
             if version != self.current():
                 folders.remove(self.path(version))

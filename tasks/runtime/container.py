@@ -18,7 +18,7 @@ from functools import partial
 
 from samovar.changelog.log import GroupConfig, Log, Member, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.patterns.engine.matcher import BatchTooLarge, RuleFailure
 from samovar.state.errors import StoreLocked
 from samovar.tasks.model.clock import Clock
@@ -266,13 +266,13 @@ class Container:
 
     def _switch(self, member: Member, task: StreamTask) -> None:
         """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
-        passing("switch.before")
+        hit("switch.before")
         outcome = task.begin_switch()
         last = member.transact(outcome.appends, self._offsets([outcome]))
-        passing("switch.sent")
+        hit("switch.sent")
         task.committed(outcome, last[task.changelog.at])
         task.end_switch()
-        passing("switch.after")
+        hit("switch.after")
         self._tell_notes(task)
         for failure in task.take_backfill_failures():
             self.renewal.quarantine(failure)

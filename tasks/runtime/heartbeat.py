@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from samovar import __version__
-from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import InputReport, MemberMetadata
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
@@ -97,7 +97,7 @@ class HeartbeatReporter:
             self._wake.clear()
         if self.latest is not None:
             with suppress(Refused, LogUnavailable, Fenced):
-                presence.leave(self._log, self._service, self.latest.slot)
+                heartbeat.leave(self._log, self._service, self.latest.slot)
 
     def report(self) -> None:
         """Tell what was seen last."""
@@ -108,7 +108,7 @@ class HeartbeatReporter:
             self._observer.watch.look_if_due()
             self._look_at_ends(look)
             self.latest, self.look = self._presence(look), look
-            presence.tell(self._log, self._service, self.latest)
+            heartbeat.tell(self._log, self._service, self.latest)
             self.trouble = None
         except (Refused, LogUnavailable, Fenced) as error:
             self.latest, self.look = self._presence(look), look

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from samovar import __version__
-from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import Heartbeat, MemberMetadata, heartbeats
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
@@ -54,7 +54,7 @@ class SlotClaim:
         end = self._wait_for_others()
         if end is None:
             return
-        presence.tell(self._log, self._service, self._claim())
+        heartbeat.tell(self._log, self._service, self._claim())
         for each in heartbeats(self._log, self._service, self._slot, end)[0]:
             if each is not None and (each.host, each.pid) == (self.host, self.pid):
                 break
@@ -68,7 +68,7 @@ class SlotClaim:
         if self._is_claimed:
             self._is_claimed = False
             with suppress(Refused, LogUnavailable, Fenced):
-                presence.leave(self._log, self._service, self._slot)
+                heartbeat.leave(self._log, self._service, self._slot)
 
     def _claim(self) -> MemberMetadata:
         return MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())

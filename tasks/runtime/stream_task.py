@@ -37,7 +37,7 @@ from samovar.changelog.formats.record import (
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.restore.restore import ChangelogPartition, Restore, following_of, next_step
 from samovar.common.errors import Refused
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.patterns.engine.matcher import NEVER, RuleFailure, StepBudget
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state import snapshots
@@ -579,9 +579,9 @@ class StreamTask:
         self._following = ChangelogCheckpoint(
             at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, self.clock.wall_ms()
         )
-        passing("write.before")
+        hit("write.before")
         self.store.write([*outcome.changes, (FOLLOWING, pack_following(self._following))])
-        passing("write.after")
+        hit("write.after")
         self.core.committed(outcome)
         self._take_more()
         is_marked = isinstance(self.core, RuleProcessor) and self.core.residence.states.take_marked()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import MemberMetadata, RestoreReport, TaskReport
 from samovar.tasks.model.clock import SetClock
 from tests.browser.conftest import COMMAND, ROOT, RULES, SERVICE, Site, address_in, opened, started
@@ -80,7 +80,7 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         def tell(tasks: Sequence[TaskReport]) -> None:
             service.clock.pass_ms(int(time.time() * 1000) - service.clock.wall_ms())
             now_ms = service.clock.wall_ms()
-            presence.tell(log, "shop", MemberMetadata(0, "h", 7, now_ms - 60_000, "1.2", now_ms, tasks, {"events": 3}))
+            heartbeat.tell(log, "shop", MemberMetadata(0, "h", 7, now_ms - 60_000, "1.2", now_ms, tasks, {"events": 3}))
 
         def restoring(done: int) -> None:
             tell(
@@ -108,7 +108,7 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         expect(page.locator("#health-chip")).to_have_text("Running")
         service.clock = SetClock(service.clock.wall_ms() - 60_000)
         with service.log() as log_of_then:
-            presence.tell(
+            heartbeat.tell(
                 log_of_then, "shop", MemberMetadata(0, "h", 7, 0, "1.2", 0, [TaskReport("", 0, "running")], {})
             )
         expect(page.locator("#health-chip")).to_have_text("A container is silent")

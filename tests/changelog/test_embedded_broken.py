@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.embedded import file as embedded_file
+from samovar.changelog.embedded import file
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
@@ -45,7 +45,7 @@ print(code, written > 0 and log.bounds([at])[at].end == written)
 
 
 def test_a_full_disk_is_a_refusal_and_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_file, "SETTINGS", (*embedded_file.SETTINGS, "PRAGMA max_page_count = 100"))
+    monkeypatch.setattr(file, "SETTINGS", (*file.SETTINGS, "PRAGMA max_page_count = 100"))
     with closing(EmbeddedLog(tmp_path)) as log:
         log.create([TopicSpec("in", 1), TopicSpec("out", 1)])
         log.append([Append("out", [(b"k", b"fits")], 0)])
@@ -115,7 +115,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_a_newer_samovar_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
     with closing(sqlite3.connect(path)) as other:
-        other.execute(f"PRAGMA user_version = {embedded_file.VERSION + 1}")
+        other.execute(f"PRAGMA user_version = {file.VERSION + 1}")
     assert code_of_reading(tmp_path) == "log-newer"
 
 

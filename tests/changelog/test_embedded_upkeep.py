@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.embedded import file as embedded_file
-from samovar.changelog.embedded import maintenance as embedded_upkeep
+from samovar.changelog.embedded import file, maintenance
 from samovar.changelog.embedded.file import stored_topics
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.embedded.maintenance import join_newest, whole_pass
@@ -34,7 +33,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody cuts the power here, and a commit is quicker."""
-    monkeypatch.setattr(embedded_file, "SETTINGS", (*embedded_file.SETTINGS, "PRAGMA synchronous = OFF"))
+    monkeypatch.setattr(file, "SETTINGS", (*file.SETTINGS, "PRAGMA synchronous = OFF"))
 
 
 @pytest.fixture
@@ -176,7 +175,7 @@ def test_whoever_writes_compacts_in_bounded_steps(log: EmbeddedLog, clock: Clock
 
 def test_two_that_compact_at_once_lose_nothing(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """P2, P10: the state is that of all records ever written, whoever compacted when, and no deleted key comes back."""
-    monkeypatch.setattr(embedded_upkeep, "EVERY_MS", 5)
+    monkeypatch.setattr(maintenance, "EVERY_MS", 5)
     for seed in range(4):
         chosen = random.Random(seed)
         logs = [EmbeddedLog(tmp_path / str(seed), clock, tiny(chosen)) for _ in range(3)]
@@ -327,7 +326,7 @@ def test_retention_by_time_moves_the_beginning(log: EmbeddedLog, clock: Clock) -
 def test_retention_by_size_is_done_by_whoever_writes(log: EmbeddedLog, clock: Clock) -> None:
     log.create([TopicSpec("t", 1, {"retention.bytes": "300000"})])
     for number in range(20):
-        clock.now_ms += embedded_upkeep.EVERY_MS
+        clock.now_ms += maintenance.EVERY_MS
         append(log, (b"a", bytes([number]) * 100_000))
     begin, end = log.bounds([AT])[AT]
     assert (begin, end) == (17, 20)

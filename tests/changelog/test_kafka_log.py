@@ -17,15 +17,14 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient
 
-from samovar.changelog.broker import node as broker
+from samovar.changelog.broker import node
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.kafka import log as kafka_log
-from samovar.changelog.kafka import member as kafka_member
-from samovar.changelog.kafka import recent as kafka_recent
+from samovar.changelog.kafka import member, recent
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.kafka.settings import Settings
 from samovar.changelog.log import Append, Bounds, Log, Reader, TopicPartition, TopicSpec
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from tests.contracts.log import LogContract
 from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
@@ -148,15 +147,15 @@ def test_offsets_of_a_foreign_partition_are_fenced(log: Log) -> None:
 def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P5, P7: nothing hangs, nothing is written later, and the next member goes on."""
     for name in ("OFFSETS_S", "COMMIT_S", "ABORT_S"):
-        monkeypatch.setattr(kafka_member, name, 2.0)
-    port, group = free_port(broker.HOST), unique("g")
-    address = broker.start(tmp_path, port, lambda _text: None, SOON).address
+        monkeypatch.setattr(member, name, 2.0)
+    port, group = free_port(node.HOST), unique("g")
+    address = node.start(tmp_path, port, lambda _text: None, SOON).address
     fresh = KafkaLog({"bootstrap.servers": address})
     assert fresh.members(group) == []  # of a broker where no group ever was, too
     fresh.close()
 
     def passing(point: str) -> None:
-        process = broker.running_in(tmp_path)
+        process = node.running_in(tmp_path)
         if point == "produce.before" and process is not None:
             os.kill(process.pid, signal.SIGKILL)
 
@@ -167,11 +166,11 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
         seat.member.transact([Append(out.topic, [(b"k", b"1")], 0)], {at: 1})
         assert log.committed(group, [at]) == {at: 1}  # a single node that ends before it has told all may never do so
         with monkeypatch.context() as patch:
-            patch.setattr(points, "passing", passing)
+            patch.setattr(failpoints, "passing", passing)
             with pytest.raises(LogUnavailable):
                 seat.member.transact([Append(out.topic, [(b"k", b"lost")], 0)], {at: 2})
         seat.member.close()
-        broker.start(tmp_path, port, lambda _text: None, SOON)
+        node.start(tmp_path, port, lambda _text: None, SOON)
         assert log.members(group) in ([], [f"{group}-0"])  # a session may outlive the broker that held it
         assert log.committed(group, [at]) == {at: 1}
         again = seated(Seat(log, group, [at.topic]), 1)
@@ -180,11 +179,11 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
         assert values(read_to_end(log, out.topic)) == [b"1", b"2"]
         log.close()
     finally:
-        broker.stop(tmp_path)
+        node.stop(tmp_path)
 
 
 def test_polling_a_broker_that_is_away_says_so() -> None:
-    log = KafkaLog({"bootstrap.servers": f"{broker.HOST}:{free_port(broker.HOST)}"})
+    log = KafkaLog({"bootstrap.servers": f"{node.HOST}:{free_port(node.HOST)}"})
     with closing(log.reader({TopicPartition("t", 0): 0})) as reader, pytest.raises(LogUnavailable):
         until(lambda: False, lambda: reader.poll(1, 0.1), "poll raises LogUnavailable")
 
@@ -234,7 +233,7 @@ def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, m
     log, other = new_log(), new_log()
     name = made(log).topic
     other.delete([name])
-    monkeypatch.setattr(kafka_recent, "LAG_S", 0.0)
+    monkeypatch.setattr(recent, "LAG_S", 0.0)
     assert log.topics([name]) == {}
 
 
@@ -337,9 +336,9 @@ def test_a_transaction_that_failed_before_its_offsets_says_why(log: Log, monkeyp
     log.create([TopicSpec(name, 1, {"max.message.bytes": "2000"})])
     at = TopicPartition(name, 0)
     seat = seated(Seat(log, group, [name]), 1)
-    assert isinstance(seat.member, kafka_member.KafkaMember)
+    assert isinstance(seat.member, member.KafkaMember)
     producer = seat.member._writer.producer
-    monkeypatch.setattr(points, "passing", lambda point: producer.flush(30) if point == "offsets.before" else None)
+    monkeypatch.setattr(failpoints, "passing", lambda point: producer.flush(30) if point == "offsets.before" else None)
     with pytest.raises(Refused) as refused:
         seat.member.transact([Append(name, [(b"k", os.urandom(3000)), (b"k", b"small")], 0)], {at: 1})
     assert refused.value.code == "record-too-large"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from samovar.changelog.broker import jars as broker_jars
+from samovar.changelog.broker import jars
 from samovar.changelog.broker.jars import Java
 from samovar.changelog.spark import jars as spark_jars
 from samovar.changelog.spark.errors import explained
@@ -132,7 +132,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connector_that_nobody_can_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(broker_jars, "ivy_commands", lambda *_: [])
+    monkeypatch.setattr(jars, "ivy_commands", lambda *_: [])
     with pytest.raises(Refused) as refused:
         spark_jars.connector_jars(Java("java", "17"), lambda _: None)
     assert refused.value.code == "spark-connector-missing"

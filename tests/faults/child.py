@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from samovar.changelog.kafka import member as kafka_member
+from samovar.changelog.kafka import member
 from samovar.changelog.restore import restore
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.service.cli.main import app
 from samovar.tasks.runtime import container, slot_claim
 
@@ -29,7 +29,7 @@ LOADED = [
     "samovar.service.topology.logs",
 ]
 LOADED += ["samovar.changelog.embedded.log", "samovar.changelog.kafka.log"]
-END_S = 60.0
+END_S = float(os.environ.get("SAMOVAR_PATIENCE_S", "60"))
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(LOADED)
@@ -123,7 +123,7 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
     os.environ["SAMOVAR_KILL"] = conditions.kill
     os.environ["SAMOVAR_HOST"] = conditions.host
     slot_claim.STALE_S = conditions.stale_s or slot_claim.STALE_S
-    importlib.reload(points)  # it reads the variable when it is loaded
+    importlib.reload(failpoints)  # it reads the variable when it is loaded
     if conditions.poll:
         os.environ["SAMOVAR_TUNABLES__POLL_RECORDS"] = str(conditions.poll)
         os.environ["SAMOVAR_TUNABLES__COMMIT_POLLS"] = "1"
@@ -132,7 +132,7 @@ def _run(config: Path, words: Path, arguments: tuple[str, ...], conditions: Cond
         hold_restores(conditions.held)
     if conditions.commit_s:
         container.LONGEST_WAIT_S = conditions.commit_s
-        kafka_member.OFFSETS_S = kafka_member.COMMIT_S = kafka_member.ABORT_S = conditions.commit_s
+        member.OFFSETS_S = member.COMMIT_S = member.ABORT_S = conditions.commit_s
     if conditions.file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (conditions.file_bytes, conditions.file_bytes))
     app(["run", str(config), *arguments])

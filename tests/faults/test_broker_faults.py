@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from samovar.changelog.broker import node as broker
-from samovar.changelog.kafka import ends as kafka_ends
+from samovar.changelog.broker import node
+from samovar.changelog.kafka import ends
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append, Pair
 from samovar.common.errors import LogUnavailable, Refused
@@ -150,7 +150,7 @@ def test_a_half_open_connection_makes_no_event_late(
     be asked for its ends, and they are not where the container is.
     """
     for name, seconds in {"LOOK_S": 0.05, "FRESH_S": 0.4, "BREAK_S": 0.8}.items():
-        monkeypatch.setattr(kafka_ends, name, seconds)
+        monkeypatch.setattr(ends, name, seconds)
     streams = {world.STREAM: {"key": "card", "type": "kind", "idle": "5s", "partitions": 1}}
     service = make_service(tmp_path / "s", {"forgotten": FORGOTTEN}, streams, bootstrap=proxy.address)
     services.append(service)
@@ -229,11 +229,11 @@ def test_a_restore_passes_an_open_transaction_of_a_dead_writer(
 
 
 @pytest.fixture(scope="module")
-def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.Broker, Path]]:
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[node.Broker, Path]]:
     """A broker that a test may end."""
     started, folder = start_one(tmp_path_factory.mktemp("own-kafka"), low_port, MISSED)
     yield started, folder
-    broker.stop(folder)
+    node.stop(folder)
 
 
 FORGOTTEN = """
@@ -250,17 +250,17 @@ def use(kind: str, at_s: int, card: str = "c") -> dict[str, object]:
 
 
 def test_an_outage_makes_no_event_late(
-    own_kafka: tuple[broker.Broker, Path], tmp_path: Path, services: list[Service], monkeypatch: pytest.MonkeyPatch
+    own_kafka: tuple[node.Broker, Path], tmp_path: Path, services: list[Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P1: event time does not go on by the clock while the log cannot be reached, nor right after it: producers could
     not write either, and what they kept comes with the time that it had.
     """
     for name, seconds in {"LOOK_S": 0.05, "FRESH_S": 0.4, "BREAK_S": 0.8}.items():
-        monkeypatch.setattr(kafka_ends, name, seconds)
+        monkeypatch.setattr(ends, name, seconds)
     streams = {world.STREAM: {"key": "card", "type": "kind", "idle": "5s", "partitions": 1}}
     service = make_service(tmp_path / "s", {"forgotten": FORGOTTEN}, streams, bootstrap=own_kafka[0].address)
     services.append(service)
-    process = broker.running_in(own_kafka[1])
+    process = node.running_in(own_kafka[1])
     assert process is not None
     with staged(service) as here:
         here.feed(world.STREAM, use("login", 0))
@@ -288,7 +288,7 @@ def test_an_outage_makes_no_event_late(
 
 
 def test_the_broker_is_restarted_under_load(
-    own_kafka: tuple[broker.Broker, Path],
+    own_kafka: tuple[node.Broker, Path],
     tmp_path: Path,
     services: list[Service],
     make_twin: Callable[[Service], Service],
@@ -305,7 +305,7 @@ def test_the_broker_is_restarted_under_load(
         wait_until(lambda aim=aim: service.committed() > aim, "they are in the middle of it")  # type: ignore[misc]
         with told_all(service, [each.process.pid or 0 for each in running]):
             port = ended(folder, how)
-        broker.start(folder, port, lambda _text: None, MISSED)
+        node.start(folder, port, lambda _text: None, MISSED)
         service.append_pairs(world.STREAM, world.take(source, 100))
         wait_until(lambda: processed(service), f"all is processed after {how.name}")
     assert [each.terminate() for each in running] == [0, 0], running[0].text + running[1].text
@@ -341,16 +341,16 @@ def send(pids: Sequence[int], what: signal.Signals) -> None:
 
 
 def ended(folder: Path, how: signal.Signals) -> int:
-    process = broker.running_in(folder)
+    process = node.running_in(folder)
     assert process is not None
     os.kill(process.pid, how)
-    wait_until(lambda: broker.running_in(folder) is None and is_free(process.port), "the broker is gone")
+    wait_until(lambda: node.running_in(folder) is None and is_free(process.port), "the broker is gone")
     return process.port
 
 
 def is_free(port: int) -> bool:
     """A process that was killed may be gone a moment before its sockets are."""
     with suppress(Refused):
-        broker.refuse_taken(port)
+        node.refuse_taken(port)
         return True
     return False

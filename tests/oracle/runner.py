@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import Bracket, Expr, Overlap, Rule
 from tests.oracle.events import Event, in_order, read_events
 from tests.oracle.expressions import Scope, evaluate
@@ -122,7 +122,7 @@ class RuleRunner(ABC):
         self.no_key = 0
         self.memory = Memory(brackets, limits.max_events)
         self.names = key_names(rule.form.by, brackets[0])
-        gathers = isinstance(rule.form, syntax.SessionForm | syntax.Window)
+        gathers = isinstance(rule.form, tree.SessionForm | tree.Window)
         self.most_listed = MAX_LISTED if gathers else sys.maxsize  # the others hold max_events at the most
 
     def run(self, events: list[Event], end: float) -> list[Found]:
@@ -166,7 +166,7 @@ class RuleRunner(ABC):
         in_steps = tuple(place for step in by_step for place in step if place != AFTER_ALL)
         last = max(events, key=lambda event: event.place).line
         form = self.rule.form
-        by_timer = isinstance(form, syntax.Sequence) and form.steps[-1].kind is syntax.StepKind.ABSENT
+        by_timer = isinstance(form, tree.Sequence) and form.steps[-1].kind is tree.StepKind.ABSENT
         return Found(self.number, key, record["at"], last, (*in_steps, AFTER_ALL), by_step, record, by_timer)
 
 
@@ -187,7 +187,7 @@ def message_part(part: str | Expr, scope: Scope) -> str:
 
 
 class SequenceRunner(RuleRunner):
-    def __init__(self, number: int, rule: Rule, form: syntax.Sequence, limits: Limits) -> None:
+    def __init__(self, number: int, rule: Rule, form: tree.Sequence, limits: Limits) -> None:
         brackets = [bracket for step in form.steps for bracket in step.brackets]
         super().__init__(number, rule, brackets + ([form.until] if form.until else []), limits)
         self.form = form
@@ -226,7 +226,7 @@ class GatheringRunner(RuleRunner):
     """aggregate, session and window."""
 
     def __init__(
-        self, number: int, rule: Rule, form: syntax.AggregateForm | syntax.SessionForm | syntax.Window, limits: Limits
+        self, number: int, rule: Rule, form: tree.AggregateForm | tree.SessionForm | tree.Window, limits: Limits
     ) -> None:
         super().__init__(number, rule, list(form.brackets), limits)
         self.form = form
@@ -256,13 +256,13 @@ class GatheringRunner(RuleRunner):
     def match(self, key: KeyValue, made: Record) -> Found:
         events = made.gathered.events
         record = self.record(key, (made.start, made.end, made.at), {"events": events}, made.gathered.scope())
-        if isinstance(self.form, syntax.SessionForm):
+        if isinstance(self.form, tree.SessionForm):
             # A session's count is always there.
             record["emit"] = {"count": len(events), **record["emit"]}
         return self.found(key, record, events, (tuple(event.place for event in events),))
 
 
 def runner_of(number: int, rule: Rule, limits: Limits) -> RuleRunner:
-    if isinstance(rule.form, syntax.Sequence):
+    if isinstance(rule.form, tree.Sequence):
         return SequenceRunner(number, rule, rule.form, limits)
     return GatheringRunner(number, rule, rule.form, limits)

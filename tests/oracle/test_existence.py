@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import Rule
 from tests.matching import find
 from tests.oracle import run
@@ -42,7 +42,7 @@ def check_existence(implementation: Implementation, text: str, events: Sequence[
     """For events of one key."""
     rule = load_text(text).rule
     assert rule is not None
-    assert isinstance(rule.form, syntax.Sequence)
+    assert isinstance(rule.form, tree.Sequence)
     ordered, _ = in_order(read_events(events, "type", "ts"), None)
     ends = [max(line_place(events, match)) for match in implementation(rule, events)]
     assert [line for _, line in ends] == Search(rule.form, ordered).ends(), text

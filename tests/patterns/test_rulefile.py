@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from samovar.patterns.rulefile import rule_file as rulefile
+from samovar.patterns.rulefile import rule_file
 from samovar.patterns.rulefile.rule_file import load_paths, load_text
 from samovar.patterns.rulefile.sections import KEYS, SEVERITIES
 from samovar.patterns.syntax import yaml as yamltext
@@ -222,7 +222,7 @@ def test_values_from_outside_are_checked(options: dict[str, Any], id: str) -> No
 
 # ---------------------------------------------------------------- the JSON Schema for editors
 
-JSON_SCHEMA = json.loads(Path(rulefile.__file__).with_name("rule.schema.json").read_text("utf-8"))
+JSON_SCHEMA = json.loads(Path(rule_file.__file__).with_name("rule.schema.json").read_text("utf-8"))
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict, "array": list, "string": str, "number": (int, float), "integer": int, "boolean": bool,
     "null": type(None),

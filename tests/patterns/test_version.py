@@ -11,7 +11,7 @@ import pytest
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.versioning import WIRE, version_of
-from samovar.patterns.syntax import tree as syntax
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import Rule
 
 PINNED = json.loads((Path(__file__).parents[1] / "fixtures" / "rule_versions.json").read_text())
@@ -38,7 +38,7 @@ def test_a_version_stays(pinned: dict[str, str]) -> None:
 
 def test_every_part_of_a_rule_counts() -> None:
     """A field that is not named would let two rules with other meanings have one version."""
-    parts = [each for each in vars(syntax).values() if isinstance(each, type) and is_dataclass(each)]
+    parts = [each for each in vars(tree).values() if isinstance(each, type) and is_dataclass(each)]
     assert {each.__name__ for each in parts} == {each.__name__ for each in WIRE} | NOT_HASHED
     for kind, (_, named) in WIRE.items():
         assert [attribute for attribute, _, _ in named] == [each.name for each in fields(kind) if each.compare]

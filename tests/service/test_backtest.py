@@ -13,7 +13,7 @@ import pytest
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.patterns.api import Rules
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.service.backtest import fold as backtest_fold
+from samovar.service.backtest import fold
 from samovar.service.backtest.report import html
 from samovar.service.backtest.run import Backtest, BacktestOptions, backtest, run_here
 from tests.oncall import RULES, START, Service, catch_up, make, many, purchase, run, run_apart
@@ -190,7 +190,7 @@ match: |
 def test_states_beyond_memory_change_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.produce(many(900, cards=61))
     there = ids_of(service, *RULES.values())
-    monkeypatch.setattr(backtest_fold, "LOOK_EVERY", 1)
+    monkeypatch.setattr(fold, "LOOK_EVERY", 1)
     monkeypatch.setenv("SAMOVAR_TUNABLES__REPLAY_RECORDS", "50")
     assert ids_of(service, *RULES.values(), state_bytes=1) == there
     assert there

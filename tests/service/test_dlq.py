@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats import redrives as redriven
+from samovar.changelog.formats import redrives
 from samovar.changelog.formats.redrives import LetterPlace, carried
 from samovar.changelog.log import Append, Topic, TopicPartition
 from samovar.service.recovery import redrive as dlq_redrive
@@ -251,11 +251,11 @@ def test_a_topics_id_may_have_slashes(service: Service) -> None:
     """Kafka's ids are base64."""
     letters = Topic("s-dead-letters", 2, {}, "a/b+c/d==")
     with service.log() as log:
-        log.create([redriven.spec_of("s")])
-        marks = [redriven.mark(letters, LetterPlace(1, 7), "purchase", 1, 0)]
-        log.append([Append(redriven.topic_of("s"), marks, 0)])
-        assert redriven.marked(log, "s", letters) == {LetterPlace(1, 7)}
-        assert redriven.marked(log, "s", Topic("s-dead-letters", 2, {}, "d==")) == set()
+        log.create([redrives.spec_of("s")])
+        marks = [redrives.mark(letters, LetterPlace(1, 7), "purchase", 1, 0)]
+        log.append([Append(redrives.topic_of("s"), marks, 0)])
+        assert redrives.marked(log, "s", letters) == {LetterPlace(1, 7)}
+        assert redrives.marked(log, "s", Topic("s-dead-letters", 2, {}, "d==")) == set()
 
 
 def test_headers_that_a_letter_keeps() -> None:

@@ -19,7 +19,7 @@ import pytest
 from samovar.changelog.log import Append
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.generate import generate
-from samovar.service.query import lookback as http_lookback
+from samovar.service.query import lookback
 from samovar.service.runtime.running import container_of
 from tests.http import Served, served
 from tests.oncall import HOUR, START, Service, catch_up, make, purchase
@@ -177,8 +177,8 @@ def test_event_time_goes_on_to_where_a_timer_fired(tmp_path: Path) -> None:
 
 
 def test_history_is_read_as_far_back_as_the_rule_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_lookback, "FIRST_RECORDS", 3)
-    monkeypatch.setattr(http_lookback, "AFTER_RECORDS", 1)
+    monkeypatch.setattr(lookback, "FIRST_RECORDS", 3)
+    monkeypatch.setattr(lookback, "AFTER_RECORDS", 1)
     service = service_with(tmp_path, new_country=NEW_COUNTRY)
     days = [purchase("c1", day * 86_400, 5) for day in range(5)]
     others = [purchase(f"o{number}", 5 * 86_400 + number, 5) for number in range(300)]
@@ -192,8 +192,8 @@ def test_matches_that_depend_on_each_other_are_read_back_to_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which two events make a pair depends on all pairs before it."""
-    monkeypatch.setattr(http_lookback, "FIRST_RECORDS", 8)
-    monkeypatch.setattr(http_lookback, "AFTER_RECORDS", 1)
+    monkeypatch.setattr(lookback, "FIRST_RECORDS", 8)
+    monkeypatch.setattr(lookback, "AFTER_RECORDS", 1)
     service = service_with(tmp_path, pairs=PAIRS)
     with processed(service, typed(*(purchase("c1", number * 1_800, 5) for number in range(41)))) as site:
         assert site.get("/alerts?rule=pairs")["total"] == 20
@@ -236,9 +236,9 @@ def test_a_rule_that_began_with_no_history_is_explained_with_none(tmp_path: Path
 def test_what_a_run_does_not_find_again_is_not_said_to_have_not_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_lookback, "FIRST_RECORDS", 2)
-    monkeypatch.setattr(http_lookback, "AFTER_RECORDS", 1)
-    monkeypatch.setattr(http_lookback, "MOST_RECORDS", 4)
+    monkeypatch.setattr(lookback, "FIRST_RECORDS", 2)
+    monkeypatch.setattr(lookback, "AFTER_RECORDS", 1)
+    monkeypatch.setattr(lookback, "MOST_RECORDS", 4)
     service = service_with(tmp_path, new_country=NEW_COUNTRY)
     others = [purchase(f"o{number}", number, 5) for number in range(200)]
     events = [*(purchase("c1", number, 5) for number in range(4)), *others, purchase("c1", 1_000, 5, "FR")]

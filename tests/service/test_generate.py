@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from samovar.service.offline.generate import START_MS, generate, generate_blocks, write
-from samovar.service.offline.synth import plants as synth_plants
-from samovar.service.offline.synth import sessions as synth_sessions
+from samovar.service.offline.synth import plants, sessions
 
 EVENTS, KEYS, SEED = 60_000, 3_000, 7
-KINDS = {"fraud": synth_plants.KINDS, "sessions": synth_sessions.KINDS}
+KINDS = {"fraud": plants.KINDS, "sessions": sessions.KINDS}
 KEY = {"fraud": "user", "sessions": "visitor"}
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from samovar.service.http.schemas import alerts as http_answers
-from samovar.service.http.schemas import rules as http_answers_rules
-from samovar.service.http.schemas import state as http_answers_state
+from samovar.service.http.schemas import alerts, rules, state
 from samovar.service.http.server import bound
 from tests.asynchronous import run_async
 from tests.http import Served, wait_for
@@ -28,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dic
 
 MODELS = {
     name: model
-    for module in (http_answers, http_answers_rules, http_answers_state)
+    for module in (alerts, rules, state)
     for name, model in vars(module).items()
     if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == module.__name__
 }

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from samovar.changelog.broker.process import free_port
-from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import MemberMetadata, TaskReport
 from samovar.service.config.loading import load_service
 from tests.http import Served, served, wait_for
@@ -35,7 +35,7 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
         now = int(time.time() * 1000)
         tasks = [TaskReport("", number, "running") for number in range(2)]
         told = MemberMetadata(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
-        presence.tell(asked.log, "s", told)
+        heartbeat.tell(asked.log, "s", told)
         wait_for(lambda: asked.world.watch.latest.presences)
         wait_for(lambda: owner.world.watch.latest.presences)
         yield asked, owner
@@ -62,9 +62,9 @@ def test_an_owner_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     service = make(tmp_path / "s")
     service.process(many(60))
     with two_nodes(service) as (asked, _):
-        (seen,) = presence.all_seen(asked.log, "s").values()
+        (seen,) = heartbeat.all_seen(asked.log, "s").values()
         for address, why in ((f"http://127.0.0.1:{free_port('127.0.0.1')}", "does not answer"), (None, "--http")):
-            presence.tell(asked.log, "s", replace(seen.presence, address=address))
+            heartbeat.tell(asked.log, "s", replace(seen.presence, address=address))
             wait_for(partial(_is_told, asked, address))
             found = asked.get("/keys/c1")
             assert found["held"] == []

@@ -13,7 +13,7 @@ import pytest
 
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
-from samovar.service.query import tailing_reader as http_tail
+from samovar.service.query import tailing_reader
 from samovar.service.query.events import Events, Place, StreamEvent
 from samovar.service.query.surrounding_events import events_near
 from samovar.service.query.tailing_reader import TailingReader
@@ -76,9 +76,9 @@ def test_what_is_in_memory_too_old_for_it_or_too_new_is_all_there(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never a record that the log does not have at that place, and none that is left out, whatever memory let go of."""
-    monkeypatch.setattr(http_tail, "BACK_RECORDS", 20)
-    monkeypatch.setattr(http_tail, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(http_tail, "POLL_S", 0.01)
+    monkeypatch.setattr(tailing_reader, "BACK_RECORDS", 20)
+    monkeypatch.setattr(tailing_reader, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(tailing_reader, "POLL_S", 0.01)
     with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
         writing = Writing(log)
         writing.more(100)
@@ -121,9 +121,9 @@ def test_what_is_in_memory_is_not_read_from_the_log(service: Service, monkeypatc
 def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_tail, "RATE_OVER_S", 0.05)
-    monkeypatch.setattr(http_tail, "MOST_PER_S", 10)
-    monkeypatch.setattr(http_tail, "POLL_S", 0.01)
+    monkeypatch.setattr(tailing_reader, "RATE_OVER_S", 0.05)
+    monkeypatch.setattr(tailing_reader, "MOST_PER_S", 10)
+    monkeypatch.setattr(tailing_reader, "POLL_S", 0.01)
     with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
         tail, writing = events.tail, Writing(log)
         assert tail is not None
@@ -139,8 +139,8 @@ def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
         assert not tail.is_following  # it rests first
         assert held(events) == 0
         assert len(events.at(writing.places()[-5:])) == 5
-    monkeypatch.setattr(http_tail, "MOST_PER_S", 1_000_000)
-    monkeypatch.setattr(http_tail, "IDLE_S", 0.1)
+    monkeypatch.setattr(tailing_reader, "MOST_PER_S", 1_000_000)
+    monkeypatch.setattr(tailing_reader, "IDLE_S", 0.1)
     with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
         assert events.tail is not None
         begun = time.monotonic()

@@ -24,7 +24,7 @@ from samovar.service.http.app import tokens_text
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.middleware import FORWARDED
 from samovar.service.http.request import cookie_of
-from samovar.service.http.routes import live as api_live
+from samovar.service.http.routes import live
 from samovar.service.http.state import AppState, refuse_open
 from samovar.service.topology.logs import opened
 from tests.http import Served, listening_to, served, wait_for
@@ -205,7 +205,7 @@ def ends(stream: Any) -> bool:
 def test_live_alerts_end_with_the_token_that_they_were_asked_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_live, "QUIET_S", 3_600.0)  # nobody looks again by the clock
+    monkeypatch.setattr(live, "QUIET_S", 3_600.0)  # nobody looks again by the clock
     service = make(tmp_path / "s")
     service.process([purchase("c", 0, 1)])
     tokens = tokens_of(service)
@@ -351,7 +351,7 @@ def test_a_login_is_good_on_every_node_and_goes_with_what_is_forwarded(tmp_path:
 
 
 def test_live_alerts_end_when_the_session_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_live, "QUIET_S", 0.05)
+    monkeypatch.setattr(live, "QUIET_S", 0.05)
     service = make(tmp_path / "s")
     service.config.write_text(service.config.read_text() + "http: {session: 2s}\n")
     service.process([purchase("c", 0, 1)])

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 
-from samovar.changelog.broker import node as broker
+from samovar.changelog.broker import node
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.log import Append
 from samovar.changelog.spark.session import OpenSession
@@ -510,7 +510,7 @@ def test_what_is_wrong_with_a_connection_is_said(
     change, code, words = STRANGERS[how]
     kafka = bank.kafka
     _, other = certificates(tmp_path) if "OTHER" in change.values() else (None, None)
-    localhost = kafka.address.replace(broker.HOST, "localhost")
+    localhost = kafka.address.replace(node.HOST, "localhost")
     stands_for = {"OTHER": str(other), "LOCALHOST": localhost, "PORT": kafka.admins}
     data = json.loads(bank.config.read_text())
     data["log"]["kafka"] |= {name: stands_for.get(value, value) for name, value in change.items()}

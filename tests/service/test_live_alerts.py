@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from samovar.service.alerts.index import Alert, AlertsIndex, read_alert
-from samovar.service.http.routes import live as api_live
+from samovar.service.http.routes import live
 from samovar.service.http.routes.live import Broadcaster, Position, Subscription, listen, read_position
 from tests.asynchronous import run_async
 
@@ -115,7 +115,7 @@ def test_each_alert_is_heard_once_and_in_order_through_gaps(
     queue: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room for few alerts listeners are cut off all the time; with room for all of them never."""
-    monkeypatch.setattr(api_live, "QUEUE_MOST", queue)
+    monkeypatch.setattr(live, "QUEUE_MOST", queue)
     index, hub = AlertsIndex(tmp_path / "alerts.db", "alerts"), Broadcaster()
 
     async def all_listen() -> tuple[Feed, list[tuple[list[str], Position, int]]]:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.log import Append
-from samovar.service.recovery import restore as restoring
-from samovar.service.recovery import restore_progress as restore_show
+from samovar.service.recovery import restore, restore_progress
 from samovar.service.recovery.restore import RestoreResult, alone
 from samovar.service.recovery.restore_plan import RestorePlan
 from samovar.service.topology.stores import StoreStatus
@@ -95,10 +94,10 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("kind", [Terminal, io.StringIO])
 def test_bars_on_a_terminal_and_lines_elsewhere(kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """P7: rate and time left show."""
-    monkeypatch.setattr(restore_show, "EVERY_S", 0.0)
+    monkeypatch.setattr(restore_progress, "EVERY_S", 0.0)
     planned = RestorePlan(3, StoreStatus("missing"), "changelog", 0, 1_000)
     err = kind()
-    with restore_show.Bars([planned], err) as bars:
+    with restore_progress.Bars([planned], err) as bars:
         bars.moved(planned, 250)
         bars.done(planned, RestoreResult(3, "changelog", "d", None, 1_000, 1_000, 2.0))
     shown = err.getvalue()
@@ -165,7 +164,7 @@ def test_p3_killed_between_the_old_store_and_the_new(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(restoring, "put_in_place", stopped)
+        patch.setattr(restore, "put_in_place", stopped)
         assert run("restore", service.config, "--from", source).exit_code != 0
     assert not service.store(0).exists()
     restored(service, "--from", source)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from samovar.patterns.analysis.lint.linter import LINTS
-from samovar.service.cli import main as cli
+from samovar.service.cli import main
 
 GOOD = "rule: good\nmatch: |\n  sequence by u with maxspan=1m [a where n > 1] [b where true]\n"
 WARNED = "rule: warned\nmatch: |\n  sequence by u with maxspan=1m [a where n > 1 and n < 1] [b where true]\n"
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    code = cli.run(["rules", "check", *map(str, arguments)])
+    code = main.run(["rules", "check", *map(str, arguments)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

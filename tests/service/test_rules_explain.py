@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from samovar.service.cli import main as cli
+from samovar.service.cli import main
 
 RULE = """
 rule: card-testing
@@ -31,7 +31,7 @@ def rule(tmp_path: Path) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    code = cli.run(["rules", "explain", *map(str, arguments)])
+    code = main.run(["rules", "explain", *map(str, arguments)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

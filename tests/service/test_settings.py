@@ -16,7 +16,7 @@ from samovar.changelog.log import Delivery
 from samovar.common.errors import Refused
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.tree import Span
-from samovar.service.config import models as settings_models
+from samovar.service.config import models
 from samovar.service.config.layers import allowed_names
 from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
 from samovar.service.config.types import is_secret
@@ -265,7 +265,7 @@ def test_secrets_are_in_no_text(write: Callable[[str], Path]) -> None:
 
 
 def test_the_log_and_the_service_file_agree_on_what_is_secret_and_what_is_theirs() -> None:
-    assert settings_models.OWN_CLIENT_SETTINGS.keys() >= kafka_settings.OURS
+    assert models.OWN_CLIENT_SETTINGS.keys() >= kafka_settings.OURS
     assert all(is_secret(f"sasl.{word}.x") for word in kafka_settings.SECRET_WORDS)
 
 
@@ -354,7 +354,7 @@ def test_the_editors_schema_knows_the_same_settings() -> None:
     schema = json.loads((ROOT / "service" / "config" / "service.schema.json").read_text())
     names = schema_names(schema, schema)
     assert set(names) == model_names(ServiceFile)
-    assert set(schema_names(schema["$defs"]["stream"], schema)) == model_names(settings_models.Stream)
+    assert set(schema_names(schema["$defs"]["stream"], schema)) == model_names(models.Stream)
     for key in ("alerts", "late", "dead_letters", "changelog", "journal", "snapshots", "log"):
         assert set(names[key]) == set(allowed_names((key,))), key
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import HeartbeatRecord, InputReport, MemberMetadata, RestoreReport, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import LogUnavailable, Refused
@@ -124,7 +124,7 @@ def test_a_container_that_leaves_takes_its_record_along(service: Service) -> Non
     with service.log() as log:
         at = TopicPartition("s-containers", 0)
         assert log.bounds([at])[at].end >= 2
-        assert presence.all_seen(log, "s") == {}
+        assert heartbeat.all_seen(log, "s") == {}
 
 
 def test_who_is_silent_joining_or_gone() -> None:
@@ -143,7 +143,7 @@ def test_a_task_of_a_container_that_hangs_is_not_said_to_run(service: Service) -
     service.clock = SetClock(int(time.time() * 1000) - 60_000)
     tasks = [TaskReport("", 0, "running"), TaskReport("", 1, "running")]
     with service.container(), service.log() as log:
-        presence.tell(log, "s", replace(HERE, tasks=tasks))
+        heartbeat.tell(log, "s", replace(HERE, tasks=tasks))
         found = status(service, 1)
     assert [each["state"] for each in found["containers"]] == ["silent"]
     assert ([task["life"] for task in found["tasks"]], found["running"]) == (["silent", "silent"], False)
@@ -155,7 +155,7 @@ def test_a_restore_shows_how_far_it_is_and_how_long_it_takes(service: Service) -
     tasks = [TaskReport("", 0, "restoring", restore=restore), TaskReport("", 1, "created")]
     here = replace(HERE, tasks=tasks, time_ms=int(time.time() * 1000))
     with service.container(), service.log() as log:
-        presence.tell(log, "s", here)
+        heartbeat.tell(log, "s", here)
         found = status(service, 1)
         text = run("status", service.config).stdout
     assert found["tasks"][0]["restore"] == {"done": 100_000, "todo": 400_000, "per_s": 50_000, "left_s": 6.0}
@@ -188,15 +188,15 @@ def test_the_observer_measures_a_restore(service: Service) -> None:
 def test_a_record_comes_back_as_it_was() -> None:
     task = TaskReport("by-user", 3, "running", 5, ("login", 2), (InputReport("login", "t", 3, 7, 9, 0.5),), None, 12)
     whole = replace(HERE, tasks=(task, TaskReport("", 0, "restoring", restore=RestoreReport(1, 2, None))))
-    assert presence.unpack_presence(presence.pack_presence(whole)) == whole
+    assert heartbeat.unpack_presence(heartbeat.pack_presence(whole)) == whole
     assert task.inputs[0].lag == 2
 
 
 def test_what_a_newer_version_tells_is_refused_not_guessed() -> None:
-    told, newer = b'"v":%d' % presence.FORMAT, b'"v":%d' % (presence.FORMAT + 1)
-    data = presence.pack_presence(HERE).replace(told, newer)
+    told, newer = b'"v":%d' % heartbeat.FORMAT, b'"v":%d' % (heartbeat.FORMAT + 1)
+    data = heartbeat.pack_presence(HERE).replace(told, newer)
     with pytest.raises(Refused) as refused:
-        presence.unpack_presence(data)
+        heartbeat.unpack_presence(data)
     assert refused.value.code == "format-newer"
 
 

@@ -16,7 +16,7 @@ from samovar.changelog.log import Topic, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import ensure_access
 from samovar.service.config.loading import ServiceFile, load_service
-from samovar.service.topology import acls as topics_rights
+from samovar.service.topology import acls
 from samovar.service.topology.acls import rights
 from samovar.service.topology.logs import opened
 from samovar.service.topology.topics import (
@@ -352,7 +352,7 @@ def test_at_least_once_needs_no_transactions(load: Callable[[str], ServiceFile])
 def test_commands_of_kafka(load: Callable[[str], ServiceFile]) -> None:
     settings = load(ON_KAFKA)
     specs = plan(settings)
-    text = topics_rights.as_commands(settings, specs)
+    text = acls.as_commands(settings, specs)
     assert create_command(specs[0], "h:9092") == (
         "kafka-topics.sh --bootstrap-server h:9092 --create --topic a --partitions 4 --replication-factor 3 "
         "--config cleanup.policy=delete --config retention.ms=604800000 --config min.insync.replicas=2"
@@ -364,7 +364,7 @@ def test_commands_of_kafka(load: Callable[[str], ServiceFile]) -> None:
 
 def test_the_plan_as_json(load: Callable[[str], ServiceFile]) -> None:
     settings = load(ON_KAFKA)
-    document = json.loads(topics_rights.as_json(settings, plan(settings)))
+    document = json.loads(acls.as_json(settings, plan(settings)))
     assert (document["service"], document["log"], document["topics"]) == ("f", "kafka", "create")
     assert [topic["role"] for topic in document["plan"]] == [role.value for role in TopicRole if role not in OF_STAGES]
     assert document["rights"][0]["operations"] == ["READ", "DESCRIBE_CONFIGS", "CREATE"]
@@ -373,9 +373,9 @@ def test_the_plan_as_json(load: Callable[[str], ServiceFile]) -> None:
 def test_mismatches_as_text_and_json(load: Callable[[str], ServiceFile]) -> None:
     specs = plan(load(ON_KAFKA))
     found = [Mismatch("topic-missing", "a", "the topic a does not exist", "make it")]
-    assert topics_rights.check_text(specs, found) == "topic-missing: the topic a does not exist\n  make it"
-    assert json.loads(topics_rights.check_json(specs, found))["mismatches"][0]["fix"] == "make it"
-    assert json.loads(topics_rights.check_json(specs, []))["ok"] is True
+    assert acls.check_text(specs, found) == "topic-missing: the topic a does not exist\n  make it"
+    assert json.loads(acls.check_json(specs, found))["mismatches"][0]["fix"] == "make it"
+    assert json.loads(acls.check_json(specs, []))["ok"] is True
 
 
 # ---------------------------------------------------------------- on Kafka

@@ -15,7 +15,7 @@ from itertools import count
 from typing import NamedTuple
 
 from samovar.changelog.log import Append, Delivery, GroupConfig, Records, TopicPartition
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from tests.simulation.broker import Membership, Outcome, PartitionLog, Transaction, UnknownMember, refuse_zombie
 from tests.simulation.faults import Fault, Killed
@@ -148,7 +148,7 @@ class MemoryMember:
         self._places.forget()
         if given:
             self._joining.on_assigned(given)
-        points.passing("assign.after")
+        failpoints.hit("assign.after")
 
     def _given(self, places: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Partitions of the leading topic count for all topics that have them."""
@@ -164,14 +164,14 @@ class MemoryMember:
 
     def _give_up(self) -> None:
         # First told, then given up: until then the member may still commit what it has done.
-        points.passing("revoke.before")
+        failpoints.hit("revoke.before")
         try:
             if self._owned:
                 (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
         finally:
             self._owned, self._has_share = set(), False
             self._places.forget()
-        points.passing("revoke.after")
+        failpoints.hit("revoke.after")
 
     def _lose(self) -> None:
         lost, self._owned, self._has_share = sorted(self._owned), set(), False
@@ -205,26 +205,26 @@ class MemoryMember:
         assert self._producer is not None, self._name
         try:
             self._open = self._broker.begin(self._producer, self._epoch)
-            points.passing("produce.before")
+            failpoints.hit("produce.before")
             ends = self._produce(appends, self._open)
-            points.passing("produce.after")
+            failpoints.hit("produce.after")
             if fault is Fault.CRASH_MIDDLE:
                 raise self._client.killed("transact")
-            points.passing("offsets.before")
+            failpoints.hit("offsets.before")
             self._send_offsets(offsets, self._open)
-            points.passing("offsets.after")
-            points.passing("flush.after")
+            failpoints.hit("offsets.after")
+            failpoints.hit("flush.after")
         except (Fenced, Refused):
             self._abort()
             raise
         except LogUnavailable:
             self._open = None  # whom it does not reach it cannot tell either: the slot's next one does
             raise
-        points.passing("commit.before")
+        failpoints.hit("commit.before")
         self._commit()
         if fault is Fault.TIMEOUT_AFTER:
             raise CommitUnknown(f"committing as {self._name}: no answer")
-        points.passing("commit.after")
+        failpoints.hit("commit.after")
         return ends
 
     def _produce(self, appends: Sequence[Append], transaction: Transaction | None) -> dict[TopicPartition, int]:
@@ -266,14 +266,14 @@ class MemoryMember:
     def _write_then_commit(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int], fault: Fault | None
     ) -> Mapping[TopicPartition, int]:
-        points.passing("produce.before")
+        failpoints.hit("produce.before")
         ends = self._produce(appends, None)
-        points.passing("produce.after")
-        points.passing("flush.after")
+        failpoints.hit("produce.after")
+        failpoints.hit("flush.after")
         if fault is Fault.CRASH_MIDDLE:
             raise self._client.killed("transact")
-        points.passing("offsets.before")
-        points.passing("commit.before")
+        failpoints.hit("offsets.before")
+        failpoints.hit("commit.before")
         if offsets:
             try:
                 with self._client.call("commit"):
@@ -284,8 +284,8 @@ class MemoryMember:
                 raise CommitUnknown(f"committing offsets as {self._name}: {error}") from None
         if fault is Fault.TIMEOUT_AFTER:
             raise CommitUnknown(f"committing offsets as {self._name}: no answer")
-        points.passing("offsets.after")
-        points.passing("commit.after")
+        failpoints.hit("offsets.after")
+        failpoints.hit("commit.after")
         return ends
 
     def _refuse_zombie(self) -> None:

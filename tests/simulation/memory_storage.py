@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.state.errors import StoreClosed, StoreLocked
 from samovar.state.memory import MemoryStore
 from samovar.state.snapshots import Snapshot, SnapshotChoice, SnapshotManifest
@@ -161,9 +161,9 @@ class MemoryStorage:
     def take_snapshot(self, manifest: SnapshotManifest, *, keep: int) -> None:
         held = self._files.snapshots
         rows = list(self._files.rows.range())
-        passing("snapshot.before")
+        hit("snapshot.before")
         held[max(held, default=0) + 1] = manifest, rows
-        passing("snapshot.after")
+        hit("snapshot.after")
         for number in sorted(held)[:-keep]:
             del held[number]
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from samovar.changelog.log import Append, Delivery, Log, Member, TopicPartition, TopicSpec
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.tasks.model.clock import SetClock
 from tests.contracts.log_driving import Seat, rows_of
@@ -68,7 +68,7 @@ def dies_at(point: str, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, act: Ca
             raise Killed(point)
 
     with monkeypatch.context() as patch:
-        patch.setattr(points, "passing", passing)
+        patch.setattr(failpoints, "passing", passing)
         with pytest.raises(Killed):
             act()
     assert log.is_dead
@@ -187,7 +187,7 @@ def test_a_transaction_whose_time_was_over_cannot_be_committed(
             cluster.clock.pass_ms(TRANSACTION_MS + 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(points, "passing", passing)
+        patch.setattr(failpoints, "passing", passing)
         with pytest.raises(Fenced):
             seat.member.transact(out(b"late"), {})
     seat.member.close()
@@ -476,7 +476,7 @@ def test_a_transaction_that_is_open_while_a_topic_is_compacted_may_still_commit(
             cluster.broker.compact(Largest())
 
     with monkeypatch.context() as patch:
-        patch.setattr(points, "passing", passing)
+        patch.setattr(failpoints, "passing", passing)
         seat.member.transact([Append("c", [(b"a", b"2")], 0)], {})
     assert pairs_of(cluster, "c") == [(0, b"a", b"1"), (1, b"a", b"2"), (2, b"a", b"3")]
 

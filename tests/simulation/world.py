@@ -21,7 +21,7 @@ from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import POSITION, ROW, row_parts
 from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.common import failpoints as points
+from samovar.common import failpoints
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.rulefile.rule_file import load_text
@@ -631,11 +631,11 @@ class World:
 
 @contextmanager
 def watched_points(world: World) -> Iterator[None]:
-    points.on_pass = world.pass_point
+    failpoints.on_pass = world.pass_point
     try:
         yield
     finally:
-        points.on_pass = None
+        failpoints.on_pass = None
 
 
 def simulate(scenario: Scenario, trace: Callable[[str], None] | None = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.formats import heartbeat as presence
+from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import MemberMetadata, all_seen
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
@@ -20,13 +20,13 @@ from samovar.tasks.runtime.slot_claim import SlotClaim
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     made = EmbeddedLog(tmp_path / "log")
-    made.create([presence.spec_of("s")])
+    made.create([heartbeat.spec_of("s")])
     yield made
     made.close()
 
 
 def tell(log: Log, host: str, pid: int = 1, since_ms: int = 0) -> None:
-    presence.tell(log, "s", MemberMetadata(0, host, pid, since_ms, "0", 0))
+    heartbeat.tell(log, "s", MemberMetadata(0, host, pid, since_ms, "0", 0))
 
 
 def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> None:
@@ -41,7 +41,7 @@ def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> 
 
 def test_a_slot_whose_container_leaves_meanwhile_is_taken(log: EmbeddedLog) -> None:
     tell(log, "other")
-    claim = SlotClaim(log, "s", 0, wait=lambda _: presence.leave(log, "s", 0))
+    claim = SlotClaim(log, "s", 0, wait=lambda _: heartbeat.leave(log, "s", 0))
     claim.take()
     assert all_seen(log, "s")[0].presence.host == claim.host
     claim.release()
@@ -69,9 +69,9 @@ def test_of_two_that_claim_a_slot_at_once_the_first_in_the_log_has_it(
     def told(_log: Log, service: str, own: MemberMetadata) -> None:
         monkeypatch.undo()
         tell(log, "other")
-        presence.tell(log, service, own)
+        heartbeat.tell(log, service, own)
 
-    monkeypatch.setattr(presence, "tell", told)
+    monkeypatch.setattr(heartbeat, "tell", told)
     with pytest.raises(Refused, match="on other"):
         SlotClaim(log, "s", 0).take()
 

@@ -19,9 +19,8 @@ import numpy as np
 
 from samovar.common.wire import stored
 from samovar.service.offline import generate
-from samovar.service.offline.synth import fraud as synth_fraud
+from samovar.service.offline.synth import fraud, sessions
 from samovar.service.offline.synth import plants as synth_plants
-from samovar.service.offline.synth import sessions as synth_sessions
 from samovar.service.offline.synth.world import DAY, HOUR, MINUTE, SynthClock
 
 BLOCK_MS = MINUTE
@@ -73,7 +72,7 @@ class TrafficMaker(Protocol):
 
 def keys_for(rate: float) -> int:
     """So many people that nobody does more than people do."""
-    return int(min(KEYS_MOST, max(5_000, rate * 86_400 / synth_fraud.EVENTS_A_USER_A_DAY)))
+    return int(min(KEYS_MOST, max(5_000, rate * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
 
 
 class SynthFeed:
@@ -143,7 +142,7 @@ def _steady(start_ms: int) -> SynthClock:
 class FraudMaker:
     def __init__(self, recipe: Recipe) -> None:
         rng = np.random.default_rng([recipe.seed, 1])
-        world = synth_fraud.make_world(rng, recipe.keys, recipe.start_ms)
+        world = fraud.make_world(rng, recipe.keys, recipe.start_ms)
         self._world = replace(world, clock=_steady(recipe.start_ms))
         self._seed = recipe.seed
 
@@ -156,13 +155,13 @@ class FraudMaker:
         return generate.incident(self._world, number, self._seed, PLANT_EVERY_MS, PLANT_LONGEST_MS)
 
     def honest(self, rng: np.random.Generator, first: int, events: int) -> list[tuple[int, str]]:
-        return _lines(synth_fraud.honest(self._world, rng, first, BLOCK_MS, events))
+        return _lines(fraud.honest(self._world, rng, first, BLOCK_MS, events))
 
 
 class SessionMaker:
     def __init__(self, recipe: Recipe) -> None:
         rng = np.random.default_rng([recipe.seed, 2])
-        world = synth_sessions.make_world(rng, recipe.seed, recipe.keys, recipe.start_ms)
+        world = sessions.make_world(rng, recipe.seed, recipe.keys, recipe.start_ms)
         self._world = replace(world, clock=_steady(recipe.start_ms))
         self._seed = recipe.seed
 
@@ -173,8 +172,8 @@ class SessionMaker:
         return generate.visits(self._world, number, self._seed, PLANT_EVERY_MS)
 
     def honest(self, rng: np.random.Generator, first: int, events: int) -> list[tuple[int, str]]:
-        return _lines(synth_sessions.honest(self._world, rng, first, BLOCK_MS, events))
+        return _lines(sessions.honest(self._world, rng, first, BLOCK_MS, events))
 
 
-def _lines(parts: list[synth_fraud.Part]) -> list[tuple[int, str]]:
+def _lines(parts: list[fraud.Part]) -> list[tuple[int, str]]:
     return [pair for times, lines in parts for pair in zip(times.tolist(), lines, strict=True)]

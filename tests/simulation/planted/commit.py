@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced
-from samovar.common.failpoints import passing
+from samovar.common.failpoints import hit
 from samovar.tasks.model.results import Outcome
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.runtime.container import Container
@@ -101,7 +101,7 @@ def following_ahead_of_the_rows() -> Patching:
 
     def committed(self: StreamTask, outcome: Outcome, last_offset: int) -> None:
         original(self, replace(outcome, changes=[]), last_offset)
-        passing("write.before")
+        hit("write.before")
         self.store.write(outcome.changes)
 
     original: Callable[[StreamTask, Outcome, int], None] = StreamTask.committed

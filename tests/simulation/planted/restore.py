@@ -10,7 +10,7 @@ from unittest.mock import patch
 from samovar.changelog.log import Bounds, Log, TopicPartition
 from samovar.changelog.restore import restore
 from samovar.changelog.restore.restore import ChangelogPartition, Restore
-from samovar.tasks.runtime import stream_task as task
+from samovar.tasks.runtime import stream_task
 from samovar.tasks.runtime.stream_task import StreamTask
 
 Patching = AbstractContextManager[object]
@@ -67,7 +67,7 @@ def stores_are_never_too_old() -> Patching:
         found = step(following, changelog, now_ms)
         return following.next if found is None and following is not None else found
 
-    return patch.object(task, "next_step", tailed)
+    return patch.object(stream_task, "next_step", tailed)
 
 
 def missing_offset_read_as_0() -> Patching:
@@ -92,7 +92,7 @@ def waiting_events_are_lost() -> Patching:
             if stream in intake.sources:
                 intake.sources[stream].next = stored.next
 
-    return patch.object(task, "recover_waiting", forget)
+    return patch.object(stream_task, "recover_waiting", forget)
 
 
 def restored_rows_have_no_timers() -> Patching:

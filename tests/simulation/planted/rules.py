@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from samovar.tasks.input.repartition_sink import RepartitionSink
 from samovar.tasks.input.source import StreamSource
-from samovar.tasks.rules import migration as switching
+from samovar.tasks.rules import migration
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.rate_limiter import AlertRateLimiter
 from samovar.tasks.rules.shadow_filter import ShadowFilter
@@ -54,7 +54,7 @@ def rules_in_shadow_alert() -> Patching:
 
 def a_version_drains_too_briefly() -> Patching:
     """It is gone before all that it began has ended."""
-    return patch.object(switching, "draining_ms", lambda _: 500)
+    return patch.object(migration, "draining_ms", lambda _: 500)
 
 
 def alerts_of_a_storm_are_not_counted_on() -> Patching:

@@ -166,7 +166,7 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
         seat.member.transact([Append(out.topic, [(b"k", b"1")], 0)], {at: 1})
         assert log.committed(group, [at]) == {at: 1}  # a single node that ends before it has told all may never do so
         with monkeypatch.context() as patch:
-            patch.setattr(failpoints, "passing", passing)
+            patch.setattr(failpoints, "hit", passing)
             with pytest.raises(LogUnavailable):
                 seat.member.transact([Append(out.topic, [(b"k", b"lost")], 0)], {at: 2})
         seat.member.close()
@@ -338,7 +338,7 @@ def test_a_transaction_that_failed_before_its_offsets_says_why(log: Log, monkeyp
     seat = seated(Seat(log, group, [name]), 1)
     assert isinstance(seat.member, member.KafkaMember)
     producer = seat.member._writer.producer
-    monkeypatch.setattr(failpoints, "passing", lambda point: producer.flush(30) if point == "offsets.before" else None)
+    monkeypatch.setattr(failpoints, "hit", lambda point: producer.flush(30) if point == "offsets.before" else None)
     with pytest.raises(Refused) as refused:
         seat.member.transact([Append(name, [(b"k", os.urandom(3000)), (b"k", b"small")], 0)], {at: 1})
     assert refused.value.code == "record-too-large"

@@ -77,7 +77,7 @@ class TransactionsContract(LogParts):
                 if point == "commit.before":
                     early.extend(len(records) for records in reader.poll(10, 0.3))
 
-            monkeypatch.setattr(failpoints, "passing", passing)
+            monkeypatch.setattr(failpoints, "hit", passing)
             member.transact([Append(out, [(b"k", b"1"), (b"k", b"2")], 0)], {at: 1})
             assert sum(early) == 0
             assert values(read_until(reader, lambda found: len(found) == 2)) == [b"1", b"2"]
@@ -103,7 +103,7 @@ class TransactionsContract(LogParts):
                 raise StoppedHere
 
         with monkeypatch.context() as patch:
-            patch.setattr(failpoints, "passing", passing)
+            patch.setattr(failpoints, "hit", passing)
             with pytest.raises(StoppedHere):
                 first.member.transact([Append(out, [(b"k", b"never")], 0)], {at: 1})
         first.member.close()
@@ -122,7 +122,7 @@ class TransactionsContract(LogParts):
         member = seated(seat(name, delivery=Delivery.AT_LEAST_ONCE), 1).member
         passed: list[str] = []
         with monkeypatch.context() as patch:
-            patch.setattr(failpoints, "passing", passed.append)
+            patch.setattr(failpoints, "hit", passed.append)
             told = member.transact([Append(out, [(b"k", b"1")], 0)], {at: 1})
         assert set(passed) == set(PASSED)
         assert passed.index("produce.after") < passed.index("offsets.before")
@@ -134,7 +134,7 @@ class TransactionsContract(LogParts):
             if point == "offsets.before":
                 raise StoppedHere
 
-        monkeypatch.setattr(failpoints, "passing", passing)
+        monkeypatch.setattr(failpoints, "hit", passing)
         with pytest.raises(StoppedHere):
             member.transact([Append(out, [(b"k", b"2")], 0)], {at: 2})
         member.close()

@@ -40,7 +40,7 @@ Edit: TypeAlias = tuple[str, ast.expr | ast.stmt, str]  # kind, what is replaced
 class Mutant:
     """One module with one edit."""
 
-    module: str  # as in "tasks/intake"
+    module: str  # as in "tasks/input/source"
     line: int
     kind: str
     before: str  # the changed lines, without their indentation

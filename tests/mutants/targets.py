@@ -52,44 +52,69 @@ def tests_in(folder: str, *names: str) -> tuple[str, ...]:
 
 TARGETS = (
     # commit
-    Target("tasks/container", "one transaction per commit; what is forgotten after a fence", more=CONTAINERS),
-    Target("tasks/task", "the store follows its commit; what a task begins from", more=(*CONTAINERS, *RESTORES)),
-    Target("tasks/core", "what one commit writes", more=(*TIMES, *CONTAINERS)),
-    Target("tasks/user_heart", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
-    Target("tasks/user_calls", "what a failed call takes back", tests_in("tasks", "user_tasks")),
-    Target("tasks/in_flight", "what later stages have not taken", tests_in("tasks", "in_flight"), CONTAINERS),
-    # order
-    Target("patterns/order", "event-time order, and who is late", ("tests/test_order_property.py",), TIMES),
-    Target("tasks/intake", "event time, idleness, where a restart reads on", more=(*TIMES, *CONTAINERS, *STAGES)),
-    Target("tasks/user_intake", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
-    Target("tasks/received", "which forwarded records are new", tests_in("tasks", "receiving"), STAGES),
-    Target("tasks/receiving", "event time of forwarded events", tests_in("tasks", "receiving"), (*STAGES, *TIMES)),
-    Target("tasks/forwarding", "events and watermarks to later stages", tests_in("tasks", "forwarding"), STAGES),
-    Target("tasks/pausing", "inputs ahead of the watermark wait", tests_in("tasks", "pausing"), CONTAINERS),
-    # timers
-    Target("tasks/residence", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
-    Target("tasks/deadline_index", "the timer index", tests_in("tasks", "deadline_index"), (*CONTAINERS, *TIMES)),
-    Target("tasks/user_timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks")),
-    # restore
-    Target("tasks/opening", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS),
-    Target("tasks/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
-    Target("tasks/crossing", "when event time passes a point in time", tests_in("tasks", "crossing"), REWINDS),
+    Target("tasks/runtime/container", "one transaction per commit; what is forgotten after a fence", more=CONTAINERS),
     Target(
-        "tasks/moment",
+        "tasks/runtime/stream_task",
+        "the store follows its commit; what a task begins from",
+        more=(*CONTAINERS, *RESTORES),
+    ),
+    Target("tasks/rules/processor", "what one commit writes", more=(*TIMES, *CONTAINERS)),
+    Target("tasks/user/processor", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target("tasks/user/calls", "what a failed call takes back", tests_in("tasks", "user_tasks")),
+    # order
+    Target("patterns/engine/order", "event-time order, and who is late", ("tests/test_order_property.py",), TIMES),
+    Target("tasks/input/source", "event time, idleness, where a restart reads on", more=(*TIMES, *CONTAINERS, *STAGES)),
+    Target("tasks/input/user_source", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target(
+        "tasks/input/repartition_source",
+        "event time of forwarded events",
+        tests_in("tasks", "receiving"),
+        (*STAGES, *TIMES),
+    ),
+    Target(
+        "tasks/input/repartition_sink", "events and watermarks to later stages", tests_in("tasks", "forwarding"), STAGES
+    ),
+    Target(
+        "tasks/runtime/backpressure",
+        "inputs ahead of the watermark wait",
+        tests_in("tasks", "pausing", "in_flight"),
+        CONTAINERS,
+    ),
+    # timers
+    Target("tasks/rules/state_cache", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
+    Target("tasks/rules/timer_index", "the timer index", tests_in("tasks", "deadline_index"), (*CONTAINERS, *TIMES)),
+    Target("tasks/user/timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks")),
+    # restore
+    Target(
+        "tasks/input/startup_checks", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS
+    ),
+    Target("tasks/replay/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
+    Target(
+        "tasks/replay/point_in_time",
         "state of a point in time",
-        tests_in("tasks", "moment"),
+        tests_in("tasks", "moment", "crossing"),
         (*tests_in("service", "restore_past"), *REWINDS),
     ),
-    Target("tasks/restoring", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
-    Target("tasks/rewinding", "a task set back as one", tests_in("tasks", "restoring"), REWINDS),
-    Target("tasks/skipping", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),
-    Target("changelog/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)),
-    Target("changelog/ahead", "a changelog read part by part", tests_in("changelog", "restore"), RESTORES),
-    Target("changelog/newest", "the newest value of each key", tests_in("changelog", "newest"), RESTORES),
-    Target("changelog/asof", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES),
+    Target("tasks/replay/repair", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
+    Target("tasks/replay/rewind", "a task set back as one", tests_in("tasks", "restoring"), REWINDS),
+    Target("tasks/rules/replay_dedup", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),
+    Target(
+        "changelog/restore/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)
+    ),
+    Target(
+        "changelog/restore/latest_by_key", "the newest value of each key", tests_in("changelog", "newest"), RESTORES
+    ),
+    Target(
+        "changelog/restore/point_in_time", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES
+    ),
     Target("changelog/cursors", "reading up to an exact offset", tests_in("changelog", "cursors"), RESTORES),
-    Target("changelog/journal", "which entries count after a rewind", more=REWINDS),
-    Target("changelog/record", "rows, positions and deadlines as bytes", tests_in("changelog", "record"), CONTAINERS),
+    Target("changelog/formats/journal", "which entries count after a rewind", more=REWINDS),
+    Target(
+        "changelog/formats/record",
+        "rows, positions and deadlines as bytes",
+        tests_in("changelog", "record"),
+        CONTAINERS,
+    ),
     # the stores' write path
     Target("state/task_storage", "a store and its snapshots", tests_in("state", "task_storage"), CONTAINERS),
     Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),

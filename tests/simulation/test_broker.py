@@ -68,7 +68,7 @@ def dies_at(point: str, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, act: Ca
             raise Killed(point)
 
     with monkeypatch.context() as patch:
-        patch.setattr(failpoints, "passing", passing)
+        patch.setattr(failpoints, "hit", passing)
         with pytest.raises(Killed):
             act()
     assert log.is_dead
@@ -187,7 +187,7 @@ def test_a_transaction_whose_time_was_over_cannot_be_committed(
             cluster.clock.pass_ms(TRANSACTION_MS + 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(failpoints, "passing", passing)
+        patch.setattr(failpoints, "hit", passing)
         with pytest.raises(Fenced):
             seat.member.transact(out(b"late"), {})
     seat.member.close()
@@ -476,7 +476,7 @@ def test_a_transaction_that_is_open_while_a_topic_is_compacted_may_still_commit(
             cluster.broker.compact(Largest())
 
     with monkeypatch.context() as patch:
-        patch.setattr(failpoints, "passing", passing)
+        patch.setattr(failpoints, "hit", passing)
         seat.member.transact([Append("c", [(b"a", b"2")], 0)], {})
     assert pairs_of(cluster, "c") == [(0, b"a", b"1"), (1, b"a", b"2"), (2, b"a", b"3")]
 

@@ -56,21 +56,21 @@ simulate: kernel ## histories from seeds (SEEDS=300), going on where it was stop
 	@$(BIN)/python -m tests.simulation --workers $(WORKERS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),300) --resume) \
 	  $(if $(FIRST),--first $(FIRST)) $(if $(TRACE),--trace) $(if $(SHRINK),--shrink) $(if $(PLANTED),--planted $(PLANTED))
 
-mutants: kernel ## small faults put into the code (SAMPLE=200 of them, or MODULE=tasks/intake), which tests or SEEDS=150 must notice
+mutants: kernel ## small faults put into the code (SAMPLE=200 of them, or MODULE=tasks/input/source), which tests or SEEDS=150 must notice
 	@$(BIN)/python -m tests.mutants --workers $(WORKERS) --sample $(or $(SAMPLE),200) --seeds $(or $(SEEDS),150) \
 	  $(if $(MODULE),--module $(MODULE)) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again) $(if $(LIST),--list)
 
 fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_FUZZ_REQUESTS=n for another number
-	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q --timeout 0 tests/service/test_http_fuzz.py
+	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q --timeout 0 tests/service/http/test_fuzz.py
 
 fuzz: kernel ## property tests with 100,000 examples each; SAMOVAR_EXAMPLES=n for another number
 	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-100000} $(BIN)/python -m pytest -q --timeout 0 -m hypothesis $(ARGS)
 
 sanitize: kernel clang ## tests of the kernel with address and undefined behaviour sanitizers; ARGS="tests/x.py" chooses some
-	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-50} $(BIN)/python -m tests.kernel.sanitize $(ARGS)
+	@SAMOVAR_EXAMPLES=$${SAMOVAR_EXAMPLES:-50} $(BIN)/python -m tests.native.sanitize $(ARGS)
 
 fuzz-kernel: kernel clang ## coverage-guided fuzzing of the kernel, SECONDS=60 each target; TARGETS="json avro rows program"
-	@$(BIN)/python -m tests.kernel.fuzz $(or $(SECONDS),60) $(TARGETS)
+	@$(BIN)/python -m tests.native.fuzz $(or $(SECONDS),60) $(TARGETS)
 
 clean: ## remove everything that make made
 	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info native/_kernel.so native/_kernel.hash service/http/web/static/_editor.*
@@ -110,11 +110,11 @@ browser: $(INSTALLED)
 
 # Prometheus' promtool, for the tests of the alarms: fetched where that can be, else it says how.
 promtool: $(INSTALLED)
-	@$(BIN)/python tests/promtool.py
+	@$(BIN)/python tests/support/promtool.py
 
 # clang with its sanitizers and fuzzer, for the tests of the kernel: installed where that is allowed, else it says how.
 clang: $(INSTALLED)
-	@$(BIN)/python tests/kernel/clang.py
+	@$(BIN)/python tests/native/clang.py
 
 kernel: $(INSTALLED)
 	@$(BIN)/python native/build.py

@@ -21,8 +21,8 @@ from confluent_kafka import Producer
 from benchmarks.figures import machine
 from tests.faults import world
 from tests.faults.harness import Service, make_service, wait_until
-from tests.kafka_cluster import NODES, Cluster, three_brokers
-from tests.tunables import USUAL
+from tests.support.kafka_cluster import NODES, Cluster, three_brokers
+from tests.support.tunables import USUAL
 
 EVERY_S = 0.01  # between two events
 CALM_S = 10.0  # before a broker is killed, and after it is back

@@ -39,7 +39,7 @@ FLAGS = (
     "-ffunction-sections -fdata-sections -Wall -Wextra -Wno-missing-field-initializers"
 ).split()
 # Of the undefined behaviour only what needs RTTI is left out. Frame pointers are for the stacks in a report, and
-# fuzzer-no-link counts what is reached, for tests/kernel/fuzz.py.
+# fuzzer-no-link counts what is reached, for tests/native/fuzz.py.
 SANITIZE_FLAGS = (
     "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow,fuzzer-no-link "
     "-fno-sanitize=vptr,function -fno-sanitize-recover=all"

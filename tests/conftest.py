@@ -29,7 +29,7 @@ settings.load_profile("samovar")
 
 # The fixtures `kafka`, a real broker, and `spark`, a session: started when the first test asks for them. How tests are
 # shared out to workers.
-pytest_plugins = ["tests.kafka", "tests.spark", "tests.workers"]
+pytest_plugins = ["tests.support.kafka", "tests.support.spark_session", "tests.support.workers"]
 
 
 # Started in the background (nohup, `&`) a process ignores Ctrl-C, and so would all that tests start and interrupt.

@@ -15,7 +15,7 @@ from samovar.changelog.formats.heartbeat import MemberMetadata, RestoreReport, T
 from samovar.tasks.model.clock import SetClock
 from tests.browser.conftest import COMMAND, ROOT, RULES, SERVICE, Site, address_in, opened, started
 from tests.browser.waiting import wait_for
-from tests.oncall import Service
+from tests.support.small_service import Service
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Site, Watch, opened
-from tests.planted import Planted, planted_site
+from tests.support.marked_service import Planted, planted_site
 
 
 @pytest.fixture(scope="module")

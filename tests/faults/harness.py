@@ -34,8 +34,8 @@ from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.stream_task import task_folder
 from tests.contracts.log_driving import Row, read_to_end, unique
 from tests.faults import child
-from tests.matching import rules_of
-from tests.tunables import random_of_test, tiny_section
+from tests.support.matching import rules_of
+from tests.support.tunables import random_of_test, tiny_section
 
 Fields: TypeAlias = dict[str, Any]
 Match: TypeAlias = dict[str, Any]

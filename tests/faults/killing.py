@@ -16,7 +16,7 @@ from tests.faults import child, world
 from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.ending import left_nothing, processed
 from tests.faults.harness import Service, wait_until
-from tests.kafka_cluster import NODES, Cluster
+from tests.support.kafka_cluster import NODES, Cluster
 
 BATCH = 12  # records of a poll, so that a little input is many commits
 INPUT = 90  # records before each start

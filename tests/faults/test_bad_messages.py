@@ -18,7 +18,7 @@ from tests import oracle
 from tests.faults.comparing import at_places, header, shown
 from tests.faults.conftest import Making
 from tests.faults.harness import Fields, Service, digest_of, make_service
-from tests.tunables import USUAL
+from tests.support.tunables import USUAL
 
 T0 = 1_700_000_000_000
 BAD = 10_000

@@ -27,7 +27,7 @@ from tests.faults.harness import Service, make_service, wait_until
 from tests.faults.network import through
 from tests.faults.proxy import BOTH, Delay, Leg, Proxy, Way
 from tests.faults.stage import staged
-from tests.kafka import low_port, start_one
+from tests.support.kafka import low_port, start_one
 
 BATCH = 12
 SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200", "transaction.timeout.ms": "2000"}

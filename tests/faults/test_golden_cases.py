@@ -25,7 +25,7 @@ from samovar.patterns.syntax.tree import Bracket, Field, Rule
 from tests.faults.conftest import Making
 from tests.faults.harness import Fields, Match, Service, wait_until
 from tests.oracle.events import read_time
-from tests.test_cases import CASES, Case, compared, read_case
+from tests.system.test_cases import CASES, Case, compared, read_case
 
 PARTITIONS = 4
 FAR_MS = 400 * 86_400_000  # past every deadline

@@ -14,7 +14,7 @@ from tests.faults import world
 from tests.faults.conftest import Making
 from tests.faults.harness import Service
 from tests.faults.killing import LOST, SNAPSHOTS, Kill, KillLoop, strike_all
-from tests.tunables import random_of_test
+from tests.support.tunables import random_of_test
 
 MOMENTS = 20
 

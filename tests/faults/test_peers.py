@@ -19,7 +19,7 @@ from tests.faults.conftest import Making
 from tests.faults.ending import ends_right
 from tests.faults.harness import Service, wait_until
 from tests.faults.test_refusals import made_again
-from tests.oncall import run
+from tests.support.small_service import run
 
 FOR_EVER = 1e9
 KEYED = {world.STREAM: {**world.STREAMS[world.STREAM], "repartition": None}}

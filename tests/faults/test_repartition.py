@@ -16,7 +16,7 @@ from tests.faults import world
 from tests.faults.comparing import shown
 from tests.faults.conftest import Making
 from tests.faults.harness import Service
-from tests.stages import digests, of_rules, rebuilt, told
+from tests.support.stages_oracle import digests, of_rules, rebuilt, told
 
 SEED = int(os.environ.get("SAMOVAR_SEED", "0")) or time.time_ns() % 1_000_000
 ROUNDS = 1 + int(os.environ.get("SAMOVAR_KILLS", "20")) // 100

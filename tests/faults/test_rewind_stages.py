@@ -19,9 +19,9 @@ from tests.faults import task_world, world
 from tests.faults.conftest import Making
 from tests.faults.harness import Service
 from tests.faults.test_repartition import RULES, STAGES
-from tests.oncall import run, run_apart
-from tests.stages import digests, plans, rebuilt
-from tests.tunables import random_of_test, tiny_section
+from tests.support.small_service import run, run_apart
+from tests.support.stages_oracle import digests, plans, rebuilt
+from tests.support.tunables import random_of_test, tiny_section
 
 BATCH = 12
 SOON = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}

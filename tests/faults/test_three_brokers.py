@@ -16,7 +16,7 @@ from tests.contracts.log_driving import unique
 from tests.faults import world
 from tests.faults.ending import ends_right, processed
 from tests.faults.harness import Service, make_service, wait_until
-from tests.kafka_cluster import NODES, Cluster, three_brokers
+from tests.support.kafka_cluster import NODES, Cluster, three_brokers
 
 BATCH = 12
 # As Kafka has it, but that a broker is missed sooner: after 9 s this would be a test of patience.

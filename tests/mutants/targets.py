@@ -12,14 +12,14 @@ FIRST_SEEDS = 20  # they notice most of it, and take less time than tests of who
 # Whole containers in the test's own process, with a clock that the test sets. Nothing that takes many seconds: each
 # mutant runs all of it before the last seeds.
 CONTAINERS = (
-    "tests/tasks/test_steps.py", "tests/simulation/test_found.py", "tests/tasks/test_shared_inputs.py",
-    "tests/simulation/test_container.py", "tests/tasks/test_timers.py",
+    "tests/tasks/runtime/test_steps.py", "tests/simulation/test_found.py", "tests/tasks/input/test_shared_inputs.py",
+    "tests/simulation/test_container.py", "tests/tasks/rules/test_timers.py",
 )  # fmt: skip
-STAGES = ("tests/tasks/test_receiving.py", "tests/tasks/test_unknown_schemas.py")
-TIMES = ("tests/tasks/test_placing.py", "tests/tasks/test_event_time.py")
-RESTORES = ("tests/service/test_restore_past.py",)
+STAGES = ("tests/tasks/input/test_repartition_source.py", "tests/tasks/input/test_schema_history.py")
+TIMES = ("tests/tasks/input/test_placement.py", "tests/tasks/input/test_event_time.py")
+RESTORES = ("tests/service/recovery/test_restore_past.py",)
 REWINDS = tuple(
-    f"tests/service/test_rewind.py::test_{name}"
+    f"tests/service/recovery/test_rewind.py::test_{name}"
     for name in (
         "a_journal_as_if_what_was_set_back_had_never_been", "which_snapshots_a_rewind_took_back",
         "a_version_that_does_not_know_rewinds_refuses_them", "an_earlier_rewind_counts_for_how_far_it_had_been",
@@ -59,60 +59,84 @@ TARGETS = (
         more=(*CONTAINERS, *RESTORES),
     ),
     Target("tasks/rules/processor", "what one commit writes", more=(*TIMES, *CONTAINERS)),
-    Target("tasks/user/processor", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
-    Target("tasks/user/calls", "what a failed call takes back", tests_in("tasks", "user_tasks")),
+    Target("tasks/user/processor", "the same for user-defined tasks", tests_in("tasks/user", "user_tasks")),
+    Target("tasks/user/calls", "what a failed call takes back", tests_in("tasks/user", "user_tasks")),
     # order
-    Target("patterns/engine/order", "event-time order, and who is late", ("tests/test_order_property.py",), TIMES),
+    Target(
+        "patterns/engine/order", "event-time order, and who is late", ("tests/system/test_order_property.py",), TIMES
+    ),
     Target("tasks/input/source", "event time, idleness, where a restart reads on", more=(*TIMES, *CONTAINERS, *STAGES)),
-    Target("tasks/input/user_source", "the same for user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target("tasks/input/user_source", "the same for user-defined tasks", tests_in("tasks/user", "user_tasks")),
     Target(
         "tasks/input/repartition_source",
         "event time of forwarded events",
-        tests_in("tasks", "receiving"),
+        tests_in("tasks/input", "repartition_source"),
         (*STAGES, *TIMES),
     ),
     Target(
-        "tasks/input/repartition_sink", "events and watermarks to later stages", tests_in("tasks", "forwarding"), STAGES
+        "tasks/input/repartition_sink",
+        "events and watermarks to later stages",
+        tests_in("tasks/input", "repartition_sink"),
+        STAGES,
     ),
     Target(
         "tasks/runtime/backpressure",
         "inputs ahead of the watermark wait",
-        tests_in("tasks", "pausing", "in_flight"),
+        tests_in("tasks/runtime", "backpressure", "in_flight_bytes"),
         CONTAINERS,
     ),
     # timers
     Target("tasks/rules/state_cache", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
-    Target("tasks/rules/timer_index", "the timer index", tests_in("tasks", "deadline_index"), (*CONTAINERS, *TIMES)),
-    Target("tasks/user/timers", "timers of user-defined tasks", tests_in("tasks", "user_tasks")),
+    Target("tasks/rules/timer_index", "the timer index", tests_in("tasks/rules", "timer_index"), (*CONTAINERS, *TIMES)),
+    Target("tasks/user/timers", "timers of user-defined tasks", tests_in("tasks/user", "user_tasks")),
     # restore
     Target(
-        "tasks/input/startup_checks", "what must agree before a store is used", tests_in("tasks", "opening"), CONTAINERS
+        "tasks/input/startup_checks",
+        "what must agree before a store is used",
+        tests_in("tasks/input", "startup_checks"),
+        CONTAINERS,
     ),
     Target("tasks/replay/rebuild", "state from its source", more=(*RESTORES, *REWINDS)),
     Target(
         "tasks/replay/point_in_time",
         "state of a point in time",
-        tests_in("tasks", "moment", "crossing"),
-        (*tests_in("service", "restore_past"), *REWINDS),
-    ),
-    Target("tasks/replay/repair", "a changelog that agrees with its store", tests_in("tasks", "restoring"), RESTORES),
-    Target("tasks/replay/rewind", "a task set back as one", tests_in("tasks", "restoring"), REWINDS),
-    Target("tasks/rules/replay_dedup", "what a rewind must not write twice", tests_in("tasks", "skipping"), REWINDS),
-    Target(
-        "changelog/restore/restore", "where a store goes on", tests_in("changelog", "restore"), (*CONTAINERS, *RESTORES)
+        tests_in("tasks/replay", "point_in_time", "watermark_crossing"),
+        (*tests_in("service/recovery", "restore_past"), *REWINDS),
     ),
     Target(
-        "changelog/restore/latest_by_key", "the newest value of each key", tests_in("changelog", "newest"), RESTORES
+        "tasks/replay/repair", "a changelog that agrees with its store", tests_in("tasks/replay", "repair"), RESTORES
+    ),
+    Target("tasks/replay/rewind", "a task set back as one", tests_in("tasks/replay", "repair"), REWINDS),
+    Target(
+        "tasks/rules/replay_dedup",
+        "what a rewind must not write twice",
+        tests_in("tasks/rules", "replay_dedup"),
+        REWINDS,
     ),
     Target(
-        "changelog/restore/point_in_time", "a changelog at a point in time", tests_in("changelog", "asof"), RESTORES
+        "changelog/restore/restore",
+        "where a store goes on",
+        tests_in("changelog/restore", "restore"),
+        (*CONTAINERS, *RESTORES),
+    ),
+    Target(
+        "changelog/restore/latest_by_key",
+        "the newest value of each key",
+        tests_in("changelog/restore", "latest_by_key"),
+        RESTORES,
+    ),
+    Target(
+        "changelog/restore/point_in_time",
+        "a changelog at a point in time",
+        tests_in("changelog/restore", "point_in_time"),
+        RESTORES,
     ),
     Target("changelog/cursors", "reading up to an exact offset", tests_in("changelog", "cursors"), RESTORES),
     Target("changelog/formats/journal", "which entries count after a rewind", more=REWINDS),
     Target(
         "changelog/formats/record",
         "rows, positions and deadlines as bytes",
-        tests_in("changelog", "record"),
+        tests_in("changelog/formats", "record"),
         CONTAINERS,
     ),
     # the stores' write path

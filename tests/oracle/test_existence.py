@@ -14,11 +14,11 @@ from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import Rule
-from tests.matching import find
 from tests.oracle import run
 from tests.oracle.events import in_order, read_events
 from tests.oracle.existence import Search
-from tests.strategies import random_events
+from tests.support.matching import find
+from tests.support.random_rules import random_events
 
 Fields: TypeAlias = dict[str, Any]
 # The matches of a rule, as `samovar match` shows them.

@@ -15,7 +15,7 @@ from tests.oracle import Result, run
 from tests.oracle.aggregates import aggregate
 from tests.oracle.events import read_time
 from tests.oracle.values import FUNCTIONS, calculate, compare
-from tests.strategies import SLACK_MS, random_case, rules_and_events
+from tests.support.random_rules import SLACK_MS, random_case, rules_and_events
 
 T0 = 1_700_000_000_000
 

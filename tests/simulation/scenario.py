@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.failpoints import POINTS
-from tests.rule_texts import has_overlap_any
-from tests.strategies import KEYS, TYPES, random_fields, random_rule, types_of
-from tests.tunables import RANGES
+from tests.support.random_rule_texts import has_overlap_any
+from tests.support.random_rules import KEYS, TYPES, random_fields, random_rule, types_of
+from tests.support.tunables import RANGES
 
 START_MS = 1_700_000_000_000
 MOST_AHEAD_MS = 3_600_000  # of the log's time, that an event may be

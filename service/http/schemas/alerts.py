@@ -1,6 +1,6 @@
 """What questions about alerts, keys and the service are answered with, for the OpenAPI document.
 
-Answers are not looked at a second time: tests/service/test_http_answers.py holds that they are as is said here, and in
+Answers are not looked at a second time: tests/service/http/test_schemas.py holds that they are as is said here, and in
 http_answers_rules.py and http_answers_state.py. Times are epoch milliseconds.
 """
 

@@ -19,8 +19,8 @@ from tests.faults.harness import Service, make_service
 from tests.faults.killing import SNAPSHOTS, KillLoop, kills_of_round, strike_all
 from tests.faults.network import CLIENT, disturb
 from tests.faults.proxy import Proxy
-from tests.kafka_cluster import Cluster, three_brokers
-from tests.tunables import random_of_test, tiny_section
+from tests.support.kafka_cluster import Cluster, three_brokers
+from tests.support.tunables import random_of_test, tiny_section
 
 SIZE = int(os.environ.get("SAMOVAR_KILLS", "5"))
 # As Kafka has it, but that a broker is missed sooner.

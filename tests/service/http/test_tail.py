@@ -1,0 +1,149 @@
+"""The newest records in memory: whoever asks gets what the log has, whether that is in memory, too old or too new."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
+from samovar.changelog.partitioner import partition_of
+from samovar.service.query import tailing_reader
+from samovar.service.query.events import Events, Place, StreamEvent
+from samovar.service.query.surrounding_events import events_near
+from samovar.service.query.tailing_reader import TailingReader
+from samovar.service.topology.logs import opened
+from tests.support.http_server import wait_for
+from tests.support.small_service import Service, make, purchase
+
+TOPIC = "purchase"
+PARTITIONS = 2
+
+
+class Writing:
+    """Purchases put into the log, a piece at a time."""
+
+    def __init__(self, log: Log) -> None:
+        self.log, self.count = log, 0
+        self.random = Random(3)
+        if not log.topics([TOPIC]):
+            log.create([TopicSpec(TOPIC, PARTITIONS, {})])
+
+    def more(self, many: int) -> None:
+        pairs: dict[int, list[tuple[bytes, bytes]]] = {}
+        for _ in range(many):
+            card = f"c{self.random.randrange(5)}"
+            event = json.dumps(purchase(card, self.count, self.count)).encode()
+            pairs.setdefault(partition_of(card.encode(), PARTITIONS), []).append((card.encode(), event))
+            self.count += 1
+        self.log.append([Append(TOPIC, own, partition) for partition, own in pairs.items()])
+
+    def places(self) -> list[Place]:
+        bounds = self.log.bounds([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+        return [(TOPIC, at.partition, offset) for at, (begin, end) in bounds.items() for offset in range(begin, end)]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return make(tmp_path / "s")
+
+
+@contextmanager
+def asked(service: Service, log: Log, *, with_tail: bool) -> Iterator[Events]:
+    events = Events(service.settings, log, TailingReader(log, [TOPIC]) if with_tail else None)
+    try:
+        yield events
+    finally:
+        events.close()
+
+
+def held(events: Events) -> int:
+    assert events.tail is not None
+    kept = [events.tail.kept(TopicPartition(TOPIC, number)) for number in range(PARTITIONS)]
+    return sum(each.next - each.first for each in kept)
+
+
+def amounts(found: dict[Place, StreamEvent]) -> dict[Place, int]:
+    return {place: event.event["amount"] for place, event in found.items()}
+
+
+def test_what_is_in_memory_too_old_for_it_or_too_new_is_all_there(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a record that the log does not have at that place, and none that is left out, whatever memory let go of."""
+    monkeypatch.setattr(tailing_reader, "BACK_RECORDS", 20)
+    monkeypatch.setattr(tailing_reader, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(tailing_reader, "POLL_S", 0.01)
+    with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
+        writing = Writing(log)
+        writing.more(100)
+        sizes = set()
+        for _ in range(30):
+            writing.more(writing.random.randint(1, 40))  # too new at first: asked for before anybody has polled
+            places = writing.places()
+            wanted = writing.random.sample(places, 10) + places[-3:]
+            with asked(service, log, with_tail=False) as plain:
+                assert amounts(events.at(wanted)) == amounts(plain.at(wanted))
+                for matched in plain.at(writing.random.sample(places, 2)).values():
+                    assert matched.key is not None
+                    near = events_near(events, matched.key, ["card"], [matched])
+                    there = {each.place for each in events_near(plain, matched.key, ["card"], [matched])}
+                    assert {each.place for each in near} <= there
+                    assert matched.place in {each.place for each in near}
+            wait_for(lambda: held(events) > 0)
+            sizes.add(held(events))
+        assert max(sizes) < len(writing.places())  # some were let go of
+        assert len(sizes) > 1
+
+
+def test_what_is_in_memory_is_not_read_from_the_log(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
+        writing = Writing(log)
+        writing.more(200)
+        places = writing.places()
+        assert len(events.at(places[:1])) == 1  # from the log, and from now on the newest are held
+        wait_for(lambda: held(events) == len(places))
+        monkeypatch.setattr(log, "glance", None)
+        monkeypatch.setattr(log, "bounds", None)
+        found = events.at(places)
+        assert len(found) == len(places)
+        matched = found[places[50]]
+        assert matched.key is not None
+        near = events_near(events, matched.key, ["card"], [matched])
+        assert {each.place for each in near} == {each.place for each in found.values() if each.key == matched.key}
+
+
+def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tailing_reader, "RATE_OVER_S", 0.05)
+    monkeypatch.setattr(tailing_reader, "MOST_PER_S", 10)
+    monkeypatch.setattr(tailing_reader, "POLL_S", 0.01)
+    with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
+        tail, writing = events.tail, Writing(log)
+        assert tail is not None
+
+        def quick() -> bool:
+            writing.more(100)
+            return not tail.is_following
+
+        writing.more(10)
+        tail.ask()
+        wait_for(quick)
+        tail.ask()
+        assert not tail.is_following  # it rests first
+        assert held(events) == 0
+        assert len(events.at(writing.places()[-5:])) == 5
+    monkeypatch.setattr(tailing_reader, "MOST_PER_S", 1_000_000)
+    monkeypatch.setattr(tailing_reader, "IDLE_S", 0.1)
+    with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
+        assert events.tail is not None
+        begun = time.monotonic()
+        events.tail.ask()
+        wait_for(lambda: events.tail is not None and not events.tail.is_following)
+        assert time.monotonic() - begun >= 0.1

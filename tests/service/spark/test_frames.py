@@ -1,0 +1,309 @@
+"""`spark.read.format("samovar")`: what a service's topics hold, with real columns, and as its own readers show it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import samovar
+from samovar.changelog.cursors import read_all
+from samovar.changelog.formats.record import POSITION
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
+from samovar.changelog.spark.errors import translated
+from samovar.changelog.spark.session import OpenSession
+from samovar.common.errors import Refused
+from samovar.service.spark.frame_events import _typed
+from samovar.service.spark.frames import frame_of
+from tests.support.small_service import START, Service, make, many, purchase, run
+
+SESSIONS = """
+rule: visits
+severity: low
+tags: [web]
+match: |
+  session by card with gap=10m
+    [purchase where amount > 0]
+emit:
+  spent: sum(amount)
+  from: first(country)
+  seen: values(country)
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """100 events, a message that is none, and a rule that was added later."""
+    made = make(tmp_path_factory.mktemp("frames") / "s")
+    made.process(many(100))
+    with made.log() as log:
+        log.append([Append("purchase", [(b"c1", b"{no json")])])
+    (made.config.parent / "rules" / "visits.yml").write_text(SESSIONS)
+    made.process([purchase("c1", 4_000 + 10 * n, 30, "US") for n in range(3)] + [purchase("c1", 9_000, 5, "US")])
+    made.settle()
+    return made
+
+
+@dataclass
+class Row:
+    """One row of a frame, its columns as attributes."""
+
+    columns: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.columns[name]
+
+
+def rows_of(service: Service, source: str, **options: str) -> list[Row]:
+    """A frame as its own reader gives it, with no Spark around it."""
+    frame = frame_of({"config": str(service.config), "source": source, **options})
+    batches = [batch for part in frame.parts() for batch in frame.read(part)]
+    return [Row(row) for row in pa.Table.from_batches(batches, frame.schema).to_pylist()]
+
+
+def lines(service: Service, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("read", service.config, topic, "--json").stdout.splitlines()]
+
+
+# ---------------------------------------------------------------- inputs, alerts, letters
+
+
+def test_inputs_have_a_column_a_field(service: Service) -> None:
+    rows = sorted(rows_of(service, "inputs/purchase"), key=lambda row: (row._partition, row._offset))
+    told = sorted(lines(service, "purchase"), key=lambda line: (line["partition"], line["offset"]))
+    assert len(rows) == len(told) == 105
+    for row, line in zip(rows, told, strict=True):
+        assert (row._partition, row._offset, row._key) == (line["partition"], line["offset"], line["key"])
+        if isinstance(line["value"], dict):
+            event = line["value"]
+            assert (row.card, row.amount, row.country) == (event["card"], event["amount"], event["country"])
+            assert row._event_time == moment(event["ts"])
+            assert row._error is None
+        else:
+            assert (row._error, row.card, row._event_time) == ("NOT_JSON", None, None)
+
+
+def moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def test_a_key_partitions_and_places_reach_the_reader(service: Service) -> None:
+    own = service.partition("c1")
+    assert {row._key for row in rows_of(service, "inputs/purchase", key="c1")} == {"c1"}
+    assert {row._partition for row in rows_of(service, "inputs/purchase", partitions="1")} == {1}
+    some = rows_of(service, "inputs/purchase", partitions=str(own), **{"from": "3", "to": "7"})
+    assert [row._offset for row in some] == [3, 4, 5, 6]
+    assert all(row._value.startswith("{") for row in rows_of(service, "inputs/purchase", raw="true", key="c1"))
+
+
+def test_a_large_partition_is_cut_for_several_tasks(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [row.columns for row in rows_of(service, "inputs/purchase")]
+    monkeypatch.setattr("samovar.service.spark.frames.SPLIT", 10)
+    frame = frame_of({"config": str(service.config), "source": "inputs/purchase"})
+    assert len(frame.parts()) >= 10
+    assert [row.columns for row in rows_of(service, "inputs/purchase")] == whole
+
+
+def test_alerts_have_the_severity_of_their_rule(service: Service) -> None:
+    told = {line["value"]["id"]: line["value"] for line in lines(service, "alerts")}
+    rows = rows_of(service, "alerts")
+    assert {row.id for row in rows} == set(told)
+    for row in rows:
+        alert = told[row.id]
+        assert (row.rule, row.version, row.message) == (alert["rule"], alert["version"], alert.get("message"))
+        assert dict(row.key) == alert["key"]
+        assert (row.start, row.at) == (moment(alert["start"]), moment(alert["at"]))
+        assert json.loads(row.emit) == alert["emit"]
+        assert [(each["step"], each["offset"]) for each in row.events] == [
+            (step, offset) for step, events in alert["steps"].items() for _, _, offset in events
+        ]
+    visits = [row for row in rows if row.rule == "visits"]
+    assert {(row.severity, tuple(row.tags)) for row in visits} == {("low", ("web",))}
+
+
+def test_sessions_are_the_alerts_of_session_rules(service: Service) -> None:
+    rows = rows_of(service, "sessions")
+    assert 20_000 in [row.duration_ms for row in rows if dict(row.key) == {"card": "c1"}]
+    assert {row.rule for row in rows} == {"visits"}
+
+
+def test_alerts_of_one_rule_emit_real_columns(service: Service) -> None:
+    """With the types that the rule gives them, and never a wrong one: what does not fit is null, or text."""
+    for source in ("alerts/visits", "sessions/visits"):
+        frame = frame_of({"config": str(service.config), "source": source})
+        kinds = {each.name: str(each.type) for each in frame.schema.field("emit").type}
+        assert kinds == {"spent": "double", "from": "string", "seen": "list<item: string>", "count": "int64"}
+        told = {line["value"]["id"]: line["value"]["emit"] for line in lines(service, "alerts")}
+        rows = rows_of(service, source)
+        assert {row.rule for row in rows} == {"visits"}
+        assert [row.emit for row in rows] == [told[row.id] for row in rows]
+        assert any(row.emit["count"] == 3 and row.emit["spent"] == 90.0 for row in rows)
+    assert all(isinstance(row.emit, str) for row in rows_of(service, "alerts/testing"))  # it emits nothing
+    assert _typed({"a": 1, "b": "x", "c": 1.5, "d": [1, "y"]}, KINDS) == {
+        "a": "1",
+        "b": None,
+        "c": None,
+        "d": ["1", "y"],
+    }
+
+
+KINDS = {"a": "string", "b": "double", "c": "bigint", "d": "array<string>"}
+
+
+def test_dead_letters(service: Service) -> None:
+    (row,) = rows_of(service, "dead-letters")
+    assert (row.reason, row.topic, row.text, row.value) == ("NOT_JSON", "purchase", "{no json", b"{no json")
+
+
+def test_labels_may_not_be_there_yet(service: Service) -> None:
+    assert rows_of(service, "labels") == []
+    label = {"alert": "a1", "rule": "testing", "key": "c1", "label": "confirmed", "by": "ann", "at": START, "note": ""}
+    with service.log() as log:
+        log.create([TopicSpec("s-labels", 1)])
+        log.append([Append("s-labels", [(b"a1", json.dumps(label).encode())])])
+    (row,) = rows_of(service, "labels")
+    assert (row.alert, row.label, row.by, row.at) == ("a1", "confirmed", "ann", moment(START))
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_the_latest_states_are_those_of_state_get(service: Service) -> None:
+    by_key: dict[str, list[Any]] = {}
+    for row in rows_of(service, "changelog"):
+        by_key.setdefault(row.key, []).append(row)
+    assert {f"c{n}" for n in range(7)} <= set(by_key)
+    for key, rows in by_key.items():
+        (held,) = json.loads(run("state", "get", service.config, key, "--json").stdout)
+        rules = {each["rule"]: each for each in held["rules"]}
+        assert {row.name for row in rows if row.kind == "rule"} == set(rules)
+        for row in rows:
+            if row.kind == "rule":
+                partials = rules[row.name]["partials"]
+                assert [(each["step"], each["events"]) for each in row.partials] == [
+                    (each["step"], each["events"]) for each in partials
+                ]
+                assert [each["since"] for each in row.partials] == [moment(each["since"]) for each in partials]
+            else:
+                (history,) = [each for each in held["histories"] if each["call"] == row.name]
+                assert [json.loads(each["value"]) for each in row.events] == [
+                    each["value"] for each in history["events"]
+                ]
+
+
+def test_one_key_of_a_changelog(service: Service) -> None:
+    assert {row.key for row in rows_of(service, "changelog", key="c2")} == {"c2"}
+
+
+def test_every_change_and_the_state_at_a_moment(service: Service) -> None:
+    """The last change of each state is its latest value; `to` an offset gives what stood there."""
+    changes = sorted(rows_of(service, "changelog", mode="changes", key="c3"), key=lambda row: row._offset)
+    told = json.loads(run("state", "history", service.config, "c3", "--json").stdout)
+    offsets = sorted({row._offset for row in changes})
+    assert {each["offset"] for each in told} <= set(offsets)  # which tells of a key's commits, not of each state's
+    own = str(service.partition("c3"))
+    ends = ends_of(service, int(own))
+    for end in (min(each for each in ends if each > offsets[0]), ends[-1]):
+        latest: dict[Any, list[Any] | None] = {}
+        for row in changes:
+            if row._offset < end:
+                latest[row.kind, row.name] = None if row.deleted else [row.columns[name] for name in SHOWN]
+        then = rows_of(service, "changelog", key="c3", partitions=own, to=str(end))
+        assert {(row.kind, row.name): [row.columns[name] for name in SHOWN] for row in then} == {
+            name: shown for name, shown in latest.items() if shown is not None
+        }
+    later = rows_of(service, "changelog", mode="changes", key="c3", **{"from": str(offsets[0] + 1)})
+    assert {row._offset for row in later} == set(offsets) - {offsets[0]}
+
+
+SHOWN = ("partials", "events", "due", "alerted")
+
+
+def ends_of(service: Service, partition: int) -> list[int]:
+    """Where commits of a changelog end."""
+    with service.log() as log:
+        records = read_all(log, TopicPartition("s-changelog", partition))
+    return [
+        int(offset) + 1
+        for each in records
+        for offset, (key, _) in zip(each.offsets, each.pairs(), strict=True)
+        if key == POSITION
+    ]
+
+
+# ---------------------------------------------------------------- through Spark
+
+
+def test_spark_reads_the_same(spark: OpenSession, service: Service) -> None:
+    """With the types that the frame says, from all tasks; and SQL works on it."""
+    samovar.register_spark(spark.spark)
+    reader = spark.spark.read.format("samovar").option("config", str(service.config))
+    visits = (
+        reader.option("source", "alerts/visits").load().selectExpr("emit.spent + 1 as more", "emit.seen[0] as first")
+    )
+    assert (90.0 + 1, "US") in list(map(tuple, visits.collect()))
+    for source in ("inputs/purchase", "alerts", "changelog"):
+        frame = reader.option("source", source).load()
+        told = rows_of(service, source)
+        assert frame.columns == list(told[0].columns)
+        place = (
+            (lambda row: row.id) if source == "alerts" else (lambda row: (row._partition, row._offset, str(row._key)))
+        )
+        if source != "changelog":
+            assert sorted(map(place, frame.collect())) == sorted(map(place, told))
+        else:
+            found = frame.selectExpr("key", "name", "kind", "size(partials) as live").collect()
+            assert sorted(map(str, ((row.key, row.name, row.kind) for row in found))) == sorted(
+                map(str, ((row.key, row.name, row.kind) for row in told))
+            )
+    reader.option("source", "inputs/purchase").load().createOrReplaceTempView("purchases")
+    sql = "select card, sum(amount) as spent from purchases where _error is null group by card order by card"
+    (first, *_) = spark.spark.sql(sql).collect()
+    spent = sum(event["amount"] for event in many(100) if event["card"] == "c0")
+    assert (first.card, first.spent) == ("c0", pytest.approx(spent))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "code", "word"),
+    [
+        ("inputs/purchases", {}, "frame-option", "purchase"),
+        ("alert", {}, "frame-option", "alerts"),
+        ("alerts/visit", {}, "frame-option", "visits"),
+        ("sessions/testing", {}, "frame-option", "visits"),
+        ("alerts", {"partitons": "1"}, "frame-option", "partitions"),
+        ("alerts", {"partitions": "x"}, "frame-option", "0,3"),
+        ("alerts", {"partitions": "9"}, "unknown-partition", "0 to"),
+        ("alerts", {"from": "yesterday"}, "bad-place", "begin"),
+        ("changelog", {"mode": "all"}, "frame-option", "latest or changes"),
+        ("changelog", {"from": "3"}, "frame-option", "`to`"),
+        ("changelog", {"stage": "by-user"}, "unknown-stage", "main"),
+    ],
+)
+def test_what_cannot_be_read(service: Service, source: str, options: dict[str, str], code: str, word: str) -> None:
+    with pytest.raises(Refused) as refused:
+        frame_of({"config": str(service.config), "source": source, **options})
+    assert refused.value.code == code
+    assert word in str(refused.value)
+
+
+def test_a_service_that_never_ran(spark: OpenSession, tmp_path: Path) -> None:
+    """On its way through Spark a refusal stays what it is."""
+    samovar.register_spark(spark.spark)
+    config = str(make(tmp_path / "new").config)
+    for source in ("changelog", "inputs/purchase"):
+        with pytest.raises(Refused) as refused:
+            frame_of({"config": config, "source": source})
+        assert refused.value.code == "topic-missing"
+    with pytest.raises(Refused) as refused, translated(spark.log):
+        spark.spark.read.format("samovar").options(config=config, source="alerts").load().collect()
+    assert refused.value == Refused(
+        "topic-missing", "the topic s-alerts does not exist yet", "`samovar run` and `samovar produce` make it."
+    )

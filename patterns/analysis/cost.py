@@ -36,11 +36,11 @@ from samovar.patterns.syntax.tree import (
     OfStep,
     Overlap,
     Rule,
-    Sequence,
+    SequenceForm,
     SessionForm,
     Step,
     StepKind,
-    Window,
+    WindowForm,
     children,
     walk,
 )
@@ -81,7 +81,7 @@ def cost(rule: Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PA
     form = rule.form
     name = len(rule.id) + 17  # the version is part of a store's name
     row = _row_bytes(name, rule) + 2 + TIME_BYTES + 4
-    if isinstance(form, Sequence):
+    if isinstance(form, SequenceForm):
         state = _sequence(rule, form, max_events, max_partials)
     elif isinstance(form, AggregateForm):
         width = _width(rule)
@@ -95,7 +95,7 @@ def cost(rule: Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PA
         worst,
         state.partials,
         _held(rule, histories),
-        _overflow(form, max_partials) if isinstance(form, Sequence) else None,
+        _overflow(form, max_partials) if isinstance(form, SequenceForm) else None,
     )
 
 
@@ -138,8 +138,8 @@ def _histories(rule: Rule) -> list[History]:
 
 
 def _conditions(rule: Rule) -> Iterator[Expr]:
-    brackets = rule.form.brackets if not isinstance(rule.form, Sequence) else ()
-    if isinstance(rule.form, Sequence):
+    brackets = rule.form.brackets if not isinstance(rule.form, SequenceForm) else ()
+    if isinstance(rule.form, SequenceForm):
         brackets = tuple(bracket for step in rule.form.steps for bracket in step.brackets)
         brackets += (rule.form.until,) if rule.form.until is not None else ()
     for bracket in brackets:
@@ -150,7 +150,7 @@ def _conditions(rule: Rule) -> Iterator[Expr]:
 # ---------------------------------------------------------------- sequences
 
 
-def _sequence(rule: Rule, form: Sequence, max_events: int, max_partials: int) -> _Sizes:
+def _sequence(rule: Rule, form: SequenceForm, max_events: int, max_partials: int) -> _Sizes:
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     captures = _captures(rule)
     bag = form.overlap is Overlap.LATEST and taken[0].repeated and taken[0].kind is StepKind.TAKE
@@ -170,7 +170,7 @@ def _sequence(rule: Rule, form: Sequence, max_events: int, max_partials: int) ->
     return _Sizes(min(head + small + bag_least, worst), worst, partials + bag)
 
 
-def _under_way(form: Sequence, steps: list[Step], captures: dict[str, int], run: int) -> int:
+def _under_way(form: SequenceForm, steps: list[Step], captures: dict[str, int], run: int) -> int:
     """The partial matches of a match that lacks its last event. But for `all`, one is left at every position passed."""
     sizes: list[int] = []
     held = 0
@@ -197,7 +197,7 @@ def _events_bytes(step: Step, captures: dict[str, int], events: int) -> int:
     return events * (3 + PLACE_BYTES + captures.get(str(step.name), 0) * VALUE_BYTES)
 
 
-def _positions(form: Sequence, taken: list[Step], bag: bool) -> int:
+def _positions(form: SequenceForm, taken: list[Step], bag: bool) -> int:
     """Under `latest` one partial match a position: step and count up to the N of runs=N.., or members of a group."""
     waits = form.steps[-1].kind is StepKind.ABSENT
     total = 0
@@ -207,7 +207,7 @@ def _positions(form: Sequence, taken: list[Step], bag: bool) -> int:
     return max(total - (not waits), 1 if waits else 0)
 
 
-def _overflow(form: Sequence, max_partials: int) -> int | None:
+def _overflow(form: SequenceForm, max_partials: int) -> int | None:
     """The fewest events that make too many partial matches: under `all` one each, under `any` all combinations."""
     if form.overlap is Overlap.LATEST:
         return None
@@ -230,7 +230,7 @@ def _overflow(form: Sequence, max_partials: int) -> int | None:
 # ---------------------------------------------------------------- sessions and windows
 
 
-def _panes(rule: Rule, form: SessionForm | Window, max_events: int) -> _Sizes:
+def _panes(rule: Rule, form: SessionForm | WindowForm, max_events: int) -> _Sizes:
     aggregates = list(dict.fromkeys(_aggregates(rule)))
     last = len(_last_event(rule))
     fixed = 2 * TIME_BYTES + 2 * NUMBER_BYTES + PLACE_BYTES + 6 + last * VALUE_BYTES
@@ -289,7 +289,7 @@ def _captures(rule: Rule) -> dict[str, int]:
 
 
 def _steps(rule: Rule) -> tuple[Step, ...]:
-    return rule.form.steps if isinstance(rule.form, Sequence) else ()
+    return rule.form.steps if isinstance(rule.form, SequenceForm) else ()
 
 
 def _last_event(rule: Rule) -> set[Expr]:
@@ -328,7 +328,7 @@ def _held(rule: Rule, histories: list[History]) -> int | None:
 
 
 def _held_by(form: Form, quiet: int) -> int:
-    if isinstance(form, Sequence):
+    if isinstance(form, SequenceForm):
         waits = form.steps[-1].kind is StepKind.ABSENT
         # A match by timer comes up to maxspan after the last event, and is then remembered for suppress.
         own = form.maxspan_ms + quiet if waits else max(form.maxspan_ms, quiet)

@@ -32,15 +32,15 @@ from samovar.patterns.syntax.tree import (
     OfStep,
     Rule,
     Scalar,
+    SequenceForm,
     SessionForm,
     Step,
     StepKind,
     TextMatch,
     Unary,
-    Window,
+    WindowForm,
     walk,
 )
-from samovar.patterns.syntax.tree import Sequence as SequenceForm
 
 CONST, FIELD, TIME, TYPE, HISTORY, LAST, AGG, LASTEVENT = (
     OPS[name] for name in "CONST FIELD TIME TYPE HISTORY LAST AGG LASTEVENT".split()
@@ -50,7 +50,7 @@ AND, OR, NOT, NEG, ISNULL, NOTNULL, IN, LIKE, CALL, FOLD = (
 )
 # Functions whose op goes to Python for what the kernel does not do itself (time zones, letters beyond ASCII).
 WITH_PYTHON = {"hour", "day_of_week", "lower", "upper"}
-FORMS = {SequenceForm: 0, AggregateForm: 1, SessionForm: 2, Window: 3}
+FORMS = {SequenceForm: 0, AggregateForm: 1, SessionForm: 2, WindowForm: 3}
 OVERLAPS = {"latest": 0, "all": 1, "any": 2}
 SKIPS = {"past_last": 0, "to_next": 1, "none": 2}
 TAGS = {type(None): 0, bool: 1, int: 2, float: 3, str: 4}
@@ -507,7 +507,7 @@ def _session_words(compiler: _RuleCompiler, form: SessionForm) -> list[int]:
     return [form.gap_ms, _or_minus(form.max_ms)]
 
 
-def _window_words(compiler: _RuleCompiler, form: Window) -> list[int]:
+def _window_words(compiler: _RuleCompiler, form: WindowForm) -> list[int]:
     _add_brackets(compiler, form.brackets)
     return [form.every_ms, form.size_ms]
 
@@ -516,7 +516,7 @@ _FORM_WORDS: dict[type, Callable[..., list[int]]] = {
     SequenceForm: _sequence_words,
     AggregateForm: _aggregate_words,
     SessionForm: _session_words,
-    Window: _window_words,
+    WindowForm: _window_words,
 }
 
 

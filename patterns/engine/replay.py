@@ -34,7 +34,7 @@ from samovar.patterns.engine.matcher import (
 )
 from samovar.patterns.engine.order import NO_TIME, Buffer, drain, order
 from samovar.patterns.syntax.tree import Overlap, Rule, Skip
-from samovar.patterns.syntax.tree import Sequence as Sequence_
+from samovar.patterns.syntax.tree import SequenceForm as Sequence_
 
 MAX_LINE_BYTES = 16 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -17,12 +17,12 @@ from samovar.patterns.syntax.tree import (
     Literal,
     Overlap,
     Rule,
-    Sequence,
+    SequenceForm,
     SessionForm,
     Skip,
     Step,
     StepKind,
-    Window,
+    WindowForm,
 )
 from samovar.patterns.syntax.unparse import unparse
 
@@ -107,7 +107,7 @@ def _watched(by: tuple[Key, ...]) -> str:
 
 def _told(rule: Rule) -> Iterator[Section]:
     form = rule.form
-    if isinstance(form, Sequence):
+    if isinstance(form, SequenceForm):
         yield Section("What must happen", tuple(_happenings(form)))
         yield Section("When it fires", tuple(_sequence_fires(form)))
     elif isinstance(form, AggregateForm):
@@ -125,14 +125,14 @@ def _told(rule: Rule) -> Iterator[Section]:
         yield Section("When it fires", (f"When the window is over{_if_having(form)}.",))
 
 
-def _windows(form: Window) -> str:
+def _windows(form: WindowForm) -> str:
     size = duration_words(form.size_ms)
     if form.size_ms == form.every_ms:
         return f"Windows of {size} by the clock (UTC), one after the other."
     return f"Windows of {size} by the clock (UTC), a new one every {span_words(form.every_ms)}, so that they overlap."
 
 
-def _if_having(form: SessionForm | Window) -> str:
+def _if_having(form: SessionForm | WindowForm) -> str:
     return "" if form.having is None else f", if {condition_words(form.having)}"
 
 
@@ -152,7 +152,7 @@ def _aggregate_fires(form: AggregateForm) -> Iterator[str]:
 # ---------------------------------------------------------------- sequences
 
 
-def _happenings(form: Sequence) -> Iterator[str]:
+def _happenings(form: SequenceForm) -> Iterator[str]:
     number = 0
     for index, step in enumerate(form.steps):
         if step.kind is StepKind.ABSENT:
@@ -170,13 +170,13 @@ def _happenings(form: Sequence) -> Iterator[str]:
         yield f"If {_event(form.until)} comes, all that was begun is forgotten."
 
 
-def _is_one_event(form: Sequence) -> bool:
+def _is_one_event(form: SequenceForm) -> bool:
     """Whether a single event is all that a match takes."""
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     return len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
 
 
-def _only_absences(form: Sequence, index: int) -> bool:
+def _only_absences(form: SequenceForm, index: int) -> bool:
     return all(step.kind is StepKind.ABSENT for step in form.steps[index:])
 
 
@@ -216,7 +216,7 @@ def _times(step: Step) -> str:
     return f", {' and '.join(parts)} after the step before" if parts else ""
 
 
-def _absence(step: Step, last: bool, form: Sequence) -> str:
+def _absence(step: Step, last: bool, form: SequenceForm) -> str:
     what = " and no ".join(_event(bracket, article=False) + _key_note(bracket) for bracket in step.brackets)
     if step.for_ms is not None:
         return f"In the {span_words(step.for_ms)} before the start there was no {what}."
@@ -227,7 +227,7 @@ def _absence(step: Step, last: bool, form: Sequence) -> str:
     return f"Then, until {duration_words(form.maxspan_ms)} after the first event, there comes no {what}."
 
 
-def _sequence_fires(form: Sequence) -> Iterator[str]:
+def _sequence_fires(form: SequenceForm) -> Iterator[str]:
     if form.steps[-1].kind is StepKind.ABSENT:
         yield "By the clock, when that time has passed and nothing forbidden has come."
     elif _is_one_event(form):
@@ -243,7 +243,7 @@ def _sequence_fires(form: Sequence) -> Iterator[str]:
     }[form.skip]
 
 
-def _overlapping(form: Sequence) -> str:
+def _overlapping(form: SequenceForm) -> str:
     if form.overlap is Overlap.ANY:
         return "Every combination of events that fits is found."
     if form.overlap is Overlap.ALL:

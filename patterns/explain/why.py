@@ -16,8 +16,16 @@ from samovar.common.times import duration_text
 from samovar.patterns.engine.compile import flatten, step_names
 from samovar.patterns.explain.captured_operands import Shows, leaves_of_match, read_text, shows_all, value_text
 from samovar.patterns.explain.key_trace import BY_LINE, KeyEvent, KeyTrace, Names, listed
-from samovar.patterns.syntax.tree import AggregateForm, Binary, Bracket, Expr, Literal, SessionForm, StepKind
-from samovar.patterns.syntax.tree import Sequence as SequenceForm
+from samovar.patterns.syntax.tree import (
+    AggregateForm,
+    Binary,
+    Bracket,
+    Expr,
+    Literal,
+    SequenceForm,
+    SessionForm,
+    StepKind,
+)
 from samovar.patterns.syntax.unparse import unparse
 
 REFUSALS = ("condition", "across", "within", "after", "next", "absence")

@@ -13,8 +13,16 @@ from samovar.patterns.rulefile.params import warn_numbers
 from samovar.patterns.semantics.check import ResolvedMatch
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import ExpectedMatch, RuleTest, Scalar, Span, StepKind, TestEvent
-from samovar.patterns.syntax.tree import Sequence as SequenceForm
+from samovar.patterns.syntax.tree import (
+    ExpectedMatch,
+    RuleTest,
+    Scalar,
+    SequenceForm,
+    SessionForm,
+    Span,
+    StepKind,
+    TestEvent,
+)
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, plain_data, read
 
 MAX_EVENTS = 10_000
@@ -168,7 +176,7 @@ class _Reader:
         return None if found is None else {name: plain_data(value) for name, value in found.items()}
 
     def _emit(self, node: Node | None) -> dict[str, Any] | None:
-        always = {"count"} if self.checked and type(self.checked.form).__name__ == "Session" else set()
+        always = {"count"} if self.checked and isinstance(self.checked.form, SessionForm) else set()
         found = self._map(node, "emit", sorted(self.emitted | always))
         return None if found is None else {name: plain_data(value) for name, value in found.items()}
 

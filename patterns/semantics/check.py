@@ -22,13 +22,13 @@ from samovar.patterns.syntax.tree import (
     Key,
     Literal,
     Overlap,
-    Sequence,
+    SequenceForm,
     SessionForm,
     Skip,
     Span,
     Step,
     StepKind,
-    Window,
+    WindowForm,
 )
 
 
@@ -69,7 +69,7 @@ def _sequence(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     result = ExpressionContext(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
     having = _having(match, result, bench)
     options = match.head.options
-    form = Sequence(
+    form = SequenceForm(
         keys.form_by(), options.times.get("maxspan", 0), Overlap(options.words.get("overlap", "latest")),
         Skip(options.words.get("skip", "past_last")), tuple(steps), _until(match, keys, named, bench), having,
         match.head.span,
@@ -225,7 +225,7 @@ def _form(
         return SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span)
     if match.head.kind == "window":
         every = times.get("every", 1)
-        return Window(by, every, times.get("size", every), brackets, having, span)
+        return WindowForm(by, every, times.get("size", every), brackets, having, span)
     if having is not None:
         _check_upper_bound(having, bench)
     elif match.sound:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from samovar.patterns.syntax.tree import Bracket, Literal, Rule, Sequence
+from samovar.patterns.syntax.tree import Bracket, Literal, Rule, SequenceForm
 
 
 def brackets_of(rule: Rule) -> list[Bracket]:
     form = rule.form
-    if not isinstance(form, Sequence):
+    if not isinstance(form, SequenceForm):
         return list(form.brackets)
     steps = [bracket for step in form.steps for bracket in step.brackets]
     return steps if form.until is None else [*steps, form.until]
@@ -20,7 +20,7 @@ def keyed_brackets(rule: Rule) -> list[Bracket]:
 def reads_all(rule: Rule) -> bool:
     """Whether events of every type make a difference: a `next` step depends on every event of its key."""
     form = rule.form
-    return isinstance(form, Sequence) and any(step.next for step in form.steps)
+    return isinstance(form, SequenceForm) and any(step.next for step in form.steps)
 
 
 def reads_type(rule: Rule, event_type: str) -> bool:

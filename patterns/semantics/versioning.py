@@ -19,9 +19,9 @@ from samovar.patterns.syntax.tree import (
     History,
     Literal,
     Rule,
-    Sequence,
+    SequenceForm,
     SessionForm,
-    Window,
+    WindowForm,
     walk,
 )
 
@@ -92,7 +92,7 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
             ("for_ms", "for_ms", None),
         ),
     ),
-    tree.Sequence: (
+    tree.SequenceForm: (
         "sequence",
         (
             _BY,
@@ -112,7 +112,7 @@ WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
         "session",
         (_BY, ("gap_ms", "gap_ms", _ALWAYS), ("max_ms", "max_ms", None), _BRACKETS, _HAVING),
     ),
-    tree.Window: (
+    tree.WindowForm: (
         "window",
         (_BY, ("every_ms", "every_ms", _ALWAYS), ("size_ms", "size_ms", _ALWAYS), _BRACKETS, _HAVING),
     ),
@@ -125,11 +125,11 @@ LONG_SPAN_MS = 3_600_000  # from here on a rule that begins with nothing says to
 def lasting_ms(rule: Rule) -> int:
     """For how long after an event, in event time, a rule may wait before it says something about it."""
     match rule.form:
-        case Sequence() as form:
+        case SequenceForm() as form:
             return form.maxspan_ms
         case SessionForm() as form:
             return max(form.gap_ms, form.max_ms or 0)
-        case Window() as form:
+        case WindowForm() as form:
             return form.size_ms
         case AggregateForm() as form:
             return form.over_ms + (form.repeat_ms or 0)
@@ -156,7 +156,9 @@ def reach_ms(rule: Rule) -> int:
     what must be absent before it, `suppress`, and history. Matches that follow each other closely, each depending on
     the one before, reach further.
     """
-    absent = max((step.for_ms or 0 for step in rule.form.steps), default=0) if isinstance(rule.form, Sequence) else 0
+    absent = (
+        max((step.for_ms or 0 for step in rule.form.steps), default=0) if isinstance(rule.form, SequenceForm) else 0
+    )
     return lasting_ms(rule) + absent + (rule.suppress_ms or 0) + history_ms(rule)
 
 
@@ -173,7 +175,7 @@ def _expressions(rule: Rule) -> Iterator[Expr]:
     form = rule.form
     brackets = (
         [each for step in form.steps for each in step.brackets] + ([] if form.until is None else [form.until])
-        if isinstance(form, Sequence)
+        if isinstance(form, SequenceForm)
         else list(form.brackets)
     )
     for bracket in brackets:

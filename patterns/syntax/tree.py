@@ -258,7 +258,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class SequenceForm:
     by: tuple[Key, ...]
     maxspan_ms: int
     overlap: Overlap
@@ -290,7 +290,7 @@ class SessionForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowForm:
     """Windows are [k * every, k * every + size) from the epoch."""
 
     by: tuple[Key, ...]
@@ -301,7 +301,7 @@ class Window:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Form: TypeAlias = Sequence | AggregateForm | SessionForm | Window
+Form: TypeAlias = SequenceForm | AggregateForm | SessionForm | WindowForm
 
 
 # ---------------------------------------------------------------- the rule file

@@ -13,8 +13,7 @@ from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.semantics.versioning import lasting_ms
 from samovar.patterns.syntax.findings import Finding, render
-from samovar.patterns.syntax.tree import Expr, History, Overlap, Rule, SessionForm, walk
-from samovar.patterns.syntax.tree import Sequence as SequenceForm
+from samovar.patterns.syntax.tree import Expr, History, Overlap, Rule, SequenceForm, SessionForm, walk
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.ruleset import BadRules, check_types, lists_of, schema_of
 from samovar.service.topology.stages import stages_of, streams_of

@@ -26,8 +26,7 @@ from samovar.changelog.formats.record import key_prefix, row_parts
 from samovar.patterns.engine.compile import RulePlan
 from samovar.patterns.engine.matcher import StateError, States, decode_key, encode_key
 from samovar.patterns.explain.key_trace import iso_time, key_candidates
-from samovar.patterns.syntax.tree import Scalar, StepKind
-from samovar.patterns.syntax.tree import Sequence as SequenceForm
+from samovar.patterns.syntax.tree import Scalar, SequenceForm, StepKind
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.state_rows import UnreadableError, head_of, history_of
 from samovar.state.store import PrefixScanStore

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.address_space
 COMMON = """
 import resource
 import numpy as np
-from samovar.changelog.restore.latest_by_key import Newest
+from samovar.changelog.restore.latest_by_key import LatestByKey
 from samovar.patterns.engine.matcher import BatchTooLarge, RuleFailure, States, encode_key, step
 from samovar.native.kernel import Batch, joined
 from samovar.patterns.engine.decoder import Decoder

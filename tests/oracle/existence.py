@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samovar.patterns.syntax.tree import Bracket, Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import Bracket, SequenceForm, Step, StepKind
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 from tests.oracle.partial import Plan, plan_of
@@ -30,7 +30,7 @@ class State:
 class Search:
     """All combinations of the events of one key, one event after the other."""
 
-    form: Sequence
+    form: SequenceForm
     events: list[Event]
 
     def __post_init__(self) -> None:

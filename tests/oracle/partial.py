@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from samovar.patterns.syntax.tree import Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import SequenceForm, Step, StepKind
 from tests.oracle.events import Event
 
 Place: TypeAlias = tuple[float, float]
@@ -44,7 +44,7 @@ class Plan:
         return [negation for gap in self.gaps[step + 1 : target + 1] for negation in gap]
 
 
-def plan_of(form: Sequence) -> Plan:
+def plan_of(form: SequenceForm) -> Plan:
     steps: list[Step] = []
     gaps: list[list[Step]] = [[]]
     for step in form.steps:

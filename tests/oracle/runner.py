@@ -122,7 +122,7 @@ class RuleRunner(ABC):
         self.no_key = 0
         self.memory = Memory(brackets, limits.max_events)
         self.names = key_names(rule.form.by, brackets[0])
-        gathers = isinstance(rule.form, tree.SessionForm | tree.Window)
+        gathers = isinstance(rule.form, tree.SessionForm | tree.WindowForm)
         self.most_listed = MAX_LISTED if gathers else sys.maxsize  # the others hold max_events at the most
 
     def run(self, events: list[Event], end: float) -> list[Found]:
@@ -166,7 +166,7 @@ class RuleRunner(ABC):
         in_steps = tuple(place for step in by_step for place in step if place != AFTER_ALL)
         last = max(events, key=lambda event: event.place).line
         form = self.rule.form
-        by_timer = isinstance(form, tree.Sequence) and form.steps[-1].kind is tree.StepKind.ABSENT
+        by_timer = isinstance(form, tree.SequenceForm) and form.steps[-1].kind is tree.StepKind.ABSENT
         return Found(self.number, key, record["at"], last, (*in_steps, AFTER_ALL), by_step, record, by_timer)
 
 
@@ -187,7 +187,7 @@ def message_part(part: str | Expr, scope: Scope) -> str:
 
 
 class SequenceRunner(RuleRunner):
-    def __init__(self, number: int, rule: Rule, form: tree.Sequence, limits: Limits) -> None:
+    def __init__(self, number: int, rule: Rule, form: tree.SequenceForm, limits: Limits) -> None:
         brackets = [bracket for step in form.steps for bracket in step.brackets]
         super().__init__(number, rule, brackets + ([form.until] if form.until else []), limits)
         self.form = form
@@ -226,7 +226,7 @@ class GatheringRunner(RuleRunner):
     """aggregate, session and window."""
 
     def __init__(
-        self, number: int, rule: Rule, form: tree.AggregateForm | tree.SessionForm | tree.Window, limits: Limits
+        self, number: int, rule: Rule, form: tree.AggregateForm | tree.SessionForm | tree.WindowForm, limits: Limits
     ) -> None:
         super().__init__(number, rule, list(form.brackets), limits)
         self.form = form
@@ -263,6 +263,6 @@ class GatheringRunner(RuleRunner):
 
 
 def runner_of(number: int, rule: Rule, limits: Limits) -> RuleRunner:
-    if isinstance(rule.form, tree.Sequence):
+    if isinstance(rule.form, tree.SequenceForm):
         return SequenceRunner(number, rule, rule.form, limits)
     return GatheringRunner(number, rule, rule.form, limits)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from samovar.patterns.syntax.tree import Bracket, Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import Bracket, SequenceForm, Step, StepKind
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 from tests.oracle.history import Memory, bracket_fits
@@ -36,7 +36,7 @@ class Dropped:
 class SequenceOfKey(ABC):
     """The state of one rule and key."""
 
-    def __init__(self, form: Sequence, key: KeyValue, memory: Memory, limits: Limits, dropped: Dropped) -> None:
+    def __init__(self, form: SequenceForm, key: KeyValue, memory: Memory, limits: Limits, dropped: Dropped) -> None:
         self.form = form
         self.plan: Plan = plan_of(form)
         self.key = key

@@ -42,7 +42,7 @@ def check_existence(implementation: Implementation, text: str, events: Sequence[
     """For events of one key."""
     rule = load_text(text).rule
     assert rule is not None
-    assert isinstance(rule.form, tree.Sequence)
+    assert isinstance(rule.form, tree.SequenceForm)
     ordered, _ = in_order(read_events(events, "type", "ts"), None)
     ends = [max(line_place(events, match)) for match in implementation(rule, events)]
     assert [line for _, line in ends] == Search(rule.form, ordered).ends(), text

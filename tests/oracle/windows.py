@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from samovar.patterns.syntax.tree import AggregateForm, Expr, SessionForm, Window
+from samovar.patterns.syntax.tree import AggregateForm, Expr, SessionForm, WindowForm
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope, holds
 
@@ -125,7 +125,7 @@ class SessionOfKey(FormOfKey):
 class WindowOfKey(FormOfKey):
     """Emits once a window, when event time passes its end. Empty windows emit nothing."""
 
-    def __init__(self, form: Window) -> None:
+    def __init__(self, form: WindowForm) -> None:
         self.form = form
         self.open: dict[int, Gathered] = {}
 
@@ -147,7 +147,7 @@ class WindowOfKey(FormOfKey):
         return records
 
 
-def of_key(form: AggregateForm | SessionForm | Window, max_events: int) -> FormOfKey:
+def of_key(form: AggregateForm | SessionForm | WindowForm, max_events: int) -> FormOfKey:
     if isinstance(form, AggregateForm):
         return AggregateOfKey(form, max_events)
     return SessionOfKey(form) if isinstance(form, SessionForm) else WindowOfKey(form)

@@ -116,12 +116,12 @@ def test_a_store_is_as_it_was_after_close_and_open(tmp_path: Path) -> None:
 TAKER = """
 import sys
 from pathlib import Path
-from samovar.state.errors import StoreHeld
+from samovar.state.errors import StoreLocked
 from samovar.state.rocks import RocksStore
 try:
     RocksStore(Path(sys.argv[1])).close()
     print("taken")
-except StoreHeld as held:
+except StoreLocked as held:
     print(held.code)
 """
 

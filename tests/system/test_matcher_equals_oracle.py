@@ -99,7 +99,7 @@ def has_shared_events(rule: Rule) -> bool:
     they are too many, which of them go is not said by the language.
     """
     form = rule.form
-    if not isinstance(form, tree.Sequence):
+    if not isinstance(form, tree.SequenceForm):
         return not isinstance(form, AggregateForm)
     return form.overlap is tree.Overlap.LATEST and any(step.runs_max != 1 for step in form.steps)
 

@@ -13,10 +13,10 @@ from samovar.patterns.syntax.tree import (
     Bracket,
     History,
     Overlap,
-    Sequence,
+    SequenceForm,
     SessionForm,
     StepKind,
-    Window,
+    WindowForm,
     walk,
 )
 
@@ -36,10 +36,10 @@ def check_bounds(notes: LintFindings) -> None:
     if isinstance(form, SessionForm) and form.max_ms is None:
         text = f"a key that is never quiet for {duration_text(form.gap_ms)} never ends its session"
         notes.add("open-session", text, form.span, f"add `max=8h`: `with gap={duration_text(form.gap_ms)}, max=8h`")
-    if isinstance(form, Window) and form.size_ms // form.every_ms > MANY_WINDOWS:
+    if isinstance(form, WindowForm) and form.size_ms // form.every_ms > MANY_WINDOWS:
         text = f"every event enters {form.size_ms // form.every_ms:,} windows"
         notes.add("many-windows", text, form.span, "make `every` longer, or write an `aggregate`, whose window slides")
-    if not isinstance(form, Sequence):
+    if not isinstance(form, SequenceForm):
         _check_brackets(form, notes)
     _check_suppress(notes)
 
@@ -49,7 +49,7 @@ def check_bounds(notes: LintFindings) -> None:
 
 def _check_long(notes: LintFindings) -> None:
     form = notes.rule.form
-    span_ms = {Sequence: "maxspan_ms", AggregateForm: "over_ms"}.get(type(form))
+    span_ms = {SequenceForm: "maxspan_ms", AggregateForm: "over_ms"}.get(type(form))
     if span_ms is not None and getattr(form, span_ms) > LONG_MS:
         text = f"the state of every key is held for {duration_text(getattr(form, span_ms))}"
         notes.add("long-span", text, form.span, "a shorter span, or seen(...) with a long one, holds less")
@@ -64,15 +64,15 @@ def _check_long(notes: LintFindings) -> None:
                 notes.add("long-history", text, item.span, hint if item.where is None else None)
 
 
-def _brackets(form: Sequence | AggregateForm | SessionForm | Window) -> list[Bracket]:
-    if not isinstance(form, Sequence):
+def _brackets(form: SequenceForm | AggregateForm | SessionForm | WindowForm) -> list[Bracket]:
+    if not isinstance(form, SequenceForm):
         return list(form.brackets)
     return [bracket for step in form.steps for bracket in step.brackets]
 
 
 def _check_cost(notes: LintFindings) -> None:
     form = notes.rule.form
-    if not isinstance(form, Sequence):
+    if not isinstance(form, SequenceForm):
         return
     found = cost(notes.rule)
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
@@ -90,7 +90,7 @@ def _check_cost(notes: LintFindings) -> None:
         notes.add("large-state", text, form.span, hint)
 
 
-def _check_brackets(form: AggregateForm | SessionForm | Window, notes: LintFindings) -> None:
+def _check_brackets(form: AggregateForm | SessionForm | WindowForm, notes: LintFindings) -> None:
     rule = notes.rule
     shown = [
         form.having,
@@ -126,7 +126,7 @@ def _check_suppress(notes: LintFindings) -> None:
     apart = 0
     if isinstance(form, SessionForm):
         apart = min(form.gap_ms, form.max_ms or form.gap_ms)
-    elif isinstance(form, Window):
+    elif isinstance(form, WindowForm):
         apart = form.every_ms - 1
     if 0 < quiet <= apart:
         text = f"two alerts of a key are always more than {duration_text(quiet)} apart"

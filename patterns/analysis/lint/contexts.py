@@ -19,11 +19,11 @@ from samovar.patterns.syntax.tree import (
     Literal,
     OfStep,
     Rule,
-    Sequence,
+    SequenceForm,
     SessionForm,
     Step,
     StepKind,
-    Window,
+    WindowForm,
     walk,
 )
 
@@ -45,7 +45,7 @@ class ConditionContext:
 
 def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionContext]:
     """Every condition of a rule's match."""
-    if isinstance(rule.form, Sequence):
+    if isinstance(rule.form, SequenceForm):
         return [
             *_steps(rule.form, schema, effort),
             *_until(rule.form, schema, effort),
@@ -55,7 +55,7 @@ def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionC
     if rule.form.having is None:
         return brackets
     counts: dict[str | None, tuple[int, int | None]] = {}
-    if isinstance(rule.form, SessionForm | Window):
+    if isinstance(rule.form, SessionForm | WindowForm):
         counts[None] = (1, None)
     types = tuple(bracket.type for bracket in rule.form.brackets)
     return [
@@ -70,7 +70,7 @@ def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scop
     return Scope((bracket.type,), schema, present, effort=effort)
 
 
-def _steps(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
+def _steps(form: SequenceForm, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
     for index, step in enumerate(form.steps):
         before = [earlier for earlier in form.steps[:index] if earlier.kind is not StepKind.ABSENT]
         for bracket in step.brackets:
@@ -80,12 +80,12 @@ def _steps(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[Co
             yield ConditionContext(bracket.condition, scope, facts_of(before), index, bracket)
 
 
-def _until(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
+def _until(form: SequenceForm, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
     if form.until is not None:
         yield ConditionContext(form.until.condition, event_scope(form.until, schema, effort), bracket=form.until)
 
 
-def _having(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
+def _having(form: SequenceForm, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
     if form.having is not None:
         taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
         last = tuple(bracket.type for bracket in taken[-1].brackets)
@@ -93,7 +93,7 @@ def _having(form: Sequence, schema: Schema | None, effort: Effort) -> Iterator[C
         yield ConditionContext(form.having, scope, facts_of(taken), having=True)
 
 
-def _after(steps: Iterable[Step], scope: Scope, form: Sequence) -> Scope:
+def _after(steps: Iterable[Step], scope: Scope, form: SequenceForm) -> Scope:
     """What is known when these steps have been taken."""
     types: dict[str, tuple[str, ...]] = {}
     counts: dict[str | None, tuple[int, int | None]] = {}

@@ -17,7 +17,7 @@ from samovar.patterns.analysis.lint.steps import check_steps
 from samovar.patterns.analysis.lint.surprises import check_habits
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding
-from samovar.patterns.syntax.tree import Rule, Sequence
+from samovar.patterns.syntax.tree import Rule, SequenceForm
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap
 
 __all__ = ["LINTS", "lint"]
@@ -61,7 +61,7 @@ def lint(rule: Rule, schema: Schema | None = None) -> tuple[Finding, ...]:
     for where in places(rule, schema, notes.effort):
         check_condition(where, notes)
     check_habits(notes)
-    if isinstance(rule.form, Sequence):
+    if isinstance(rule.form, SequenceForm):
         check_steps(rule.form, notes)
     check_bounds(notes)
     check_unused(notes)

@@ -8,12 +8,12 @@ from samovar.common.times import duration_text
 from samovar.patterns.analysis.lint.catalog import LintFindings
 from samovar.patterns.analysis.lint.contexts import event_scope
 from samovar.patterns.analysis.satisfiability import implies, satisfiable
-from samovar.patterns.syntax.tree import Bracket, Overlap, Sequence, Step, StepKind
+from samovar.patterns.syntax.tree import Bracket, Overlap, SequenceForm, Step, StepKind
 
 _UNIQUE = re.compile(r"(.*[._-])?(uuid|guid|id)\Z", re.I)
 
 
-def check_steps(form: Sequence, notes: LintFindings) -> None:
+def check_steps(form: SequenceForm, notes: LintFindings) -> None:
     _check_times(form, notes)
     for step in form.steps:
         _check_alternatives(step, notes)
@@ -38,7 +38,7 @@ def _keys(bracket: Bracket) -> tuple[object, ...]:
 # ---------------------------------------------------------------- times
 
 
-def _check_times(form: Sequence, notes: LintFindings) -> None:
+def _check_times(form: SequenceForm, notes: LintFindings) -> None:
     maxspan, least = form.maxspan_ms, 0
     for step in form.steps:
         if step.within_ms is not None and step.after_ms is not None and step.within_ms < step.after_ms:
@@ -63,7 +63,7 @@ def _report_after(step: Step, maxspan: int, notes: LintFindings) -> None:
     notes.add("never-in-time", text, step.span, "make `maxspan` longer, or `after` shorter")
 
 
-def _check_zero(form: Sequence, notes: LintFindings) -> None:
+def _check_zero(form: SequenceForm, notes: LintFindings) -> None:
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     several = len(taken) > 1 or taken[0].runs_min > 1 or taken[0].kind is StepKind.UNORDERED
     if form.maxspan_ms == 0 and several:
@@ -111,7 +111,7 @@ def _can_be_both(one: Bracket, two: Bracket, notes: LintFindings) -> bool:
     return satisfiable([one.condition, two.condition], event_scope(narrow, notes.schema, notes.effort))
 
 
-def _check_until(form: Sequence, notes: LintFindings) -> None:
+def _check_until(form: SequenceForm, notes: LintFindings) -> None:
     if form.until is None:
         return
     for step in form.steps:
@@ -125,7 +125,7 @@ def _check_until(form: Sequence, notes: LintFindings) -> None:
 # ---------------------------------------------------------------- a negation that waits
 
 
-def _check_waiting(form: Sequence, notes: LintFindings) -> None:
+def _check_waiting(form: SequenceForm, notes: LintFindings) -> None:
     """While one partial waits for its deadline, `latest` drops newer ones of the same key."""
     last = form.steps[-1]
     if last.kind is not StepKind.ABSENT or form.overlap is not Overlap.LATEST:

@@ -20,7 +20,7 @@ from samovar.patterns.syntax.tree import (
     Literal,
     OfStep,
     Overlap,
-    Sequence,
+    SequenceForm,
     Step,
     StepKind,
     TextMatch,
@@ -37,21 +37,21 @@ def check_habits(notes: LintFindings) -> None:
     for where in found:
         parts = flatten(where.condition, "and")
         for part in parts:
-            if isinstance(rule.form, Sequence) and rule.form.overlap is Overlap.LATEST:
+            if isinstance(rule.form, SequenceForm) and rule.form.overlap is Overlap.LATEST:
                 _check_across(part, where, rule.form, notes)
             _check_not(part, parts, where.scope, notes)
             _check_division(part, parts, where, notes)
     shown = [expr for _, expr in rule.emit] + [part for part in rule.message if not isinstance(part, str)]
     for expr in shown:
         _check_division(expr, [], None, notes)
-    if isinstance(rule.form, Sequence):
+    if isinstance(rule.form, SequenceForm):
         _check_repeated(rule.form, found, shown, notes)
 
 
 # ---------------------------------------------------------------- conditions across steps
 
 
-def _check_across(part: Expr, where: ConditionContext, form: Sequence, notes: LintFindings) -> None:
+def _check_across(part: Expr, where: ConditionContext, form: SequenceForm, notes: LintFindings) -> None:
     read = _foreign(part, where, form)
     if not read:
         return
@@ -60,7 +60,7 @@ def _check_across(part: Expr, where: ConditionContext, form: Sequence, notes: Li
     notes.add("across-steps", text, part.span, _by_hint(part, form) or "write `overlap=all`")
 
 
-def _foreign(part: Expr, where: ConditionContext, form: Sequence) -> list[str]:
+def _foreign(part: Expr, where: ConditionContext, form: SequenceForm) -> list[str]:
     """The steps that a condition reads and that could have been others, had they been kept."""
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     own = form.steps[where.index] if where.index is not None else taken[-1]
@@ -76,7 +76,7 @@ def _foreign(part: Expr, where: ConditionContext, form: Sequence) -> list[str]:
     return list(read)
 
 
-def _strictly_follows(own: Step, where: ConditionContext, form: Sequence) -> bool:
+def _strictly_follows(own: Step, where: ConditionContext, form: SequenceForm) -> bool:
     """`[a] next [b] next [c]`: the events are neighbours, so no other ones could have been taken."""
     if where.having or where.index is None:
         return False
@@ -85,7 +85,7 @@ def _strictly_follows(own: Step, where: ConditionContext, form: Sequence) -> boo
     return bool(chain) and all(step.next and not step.repeated for step in chain) and not upto[0].repeated
 
 
-def _by_hint(part: Expr, form: Sequence) -> str | None:
+def _by_hint(part: Expr, form: SequenceForm) -> str | None:
     """For `x == step.x`: make it part of the key."""
     if not isinstance(part, Binary) or part.op != "==":
         return None
@@ -107,7 +107,7 @@ def _by_hint(part: Expr, form: Sequence) -> str | None:
 # ---------------------------------------------------------------- repeated steps
 
 
-def _check_repeated(form: Sequence, found: list[ConditionContext], shown: list[Expr], notes: LintFindings) -> None:
+def _check_repeated(form: SequenceForm, found: list[ConditionContext], shown: list[Expr], notes: LintFindings) -> None:
     repeated = {str(step.name): step for step in form.steps if step.repeated}
     told: set[tuple[str, Expr]] = set()
     for expr, own in _readers(form, found, shown):
@@ -119,7 +119,7 @@ def _check_repeated(form: Sequence, found: list[ConditionContext], shown: list[E
                 _report_repeated(item, notes)
 
 
-def _readers(form: Sequence, found: list[ConditionContext], shown: list[Expr]) -> Iterator[tuple[Expr, str | None]]:
+def _readers(form: SequenceForm, found: list[ConditionContext], shown: list[Expr]) -> Iterator[tuple[Expr, str | None]]:
     for where in found:
         yield where.condition, form.steps[where.index].name if where.index is not None else None
     for expr in shown:
@@ -221,7 +221,7 @@ def _divisions(expr: Expr) -> Iterator[Binary]:
 def _is_kept_apart(difference: Binary, parts: list[Expr], where: ConditionContext, notes: LintFindings) -> bool:
     """Whether `after`, or another part of the condition, makes sure that the two times differ."""
     form = notes.rule.form
-    if isinstance(form, Sequence) and where.index is not None and (form.steps[where.index].after_ms or 0) > 0:
+    if isinstance(form, SequenceForm) and where.index is not None and (form.steps[where.index].after_ms or 0) > 0:
         return True
     zero = Literal(0)
     apart = (

@@ -134,7 +134,7 @@ def type_name(kind: Plain | Type) -> str:
         return kind.name
     if isinstance(kind, Primitive):
         return kind.kind
-    return type(kind).__name__.lower()
+    return type(kind).__name__.removesuffix("Type").lower()
 
 
 def parse_schema(*texts: str) -> AvroSchema:

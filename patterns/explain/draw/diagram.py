@@ -15,11 +15,11 @@ from samovar.patterns.syntax.tree import (
     Literal,
     Overlap,
     Rule,
-    Sequence,
+    SequenceForm,
     SessionForm,
     Step,
     StepKind,
-    Window,
+    WindowForm,
 )
 from samovar.patterns.syntax.unparse import unparse
 
@@ -83,7 +83,7 @@ def _visible(part: Any) -> Any:
 
 
 def _diagram(rule: Rule) -> Diagram:
-    if isinstance(rule.form, Sequence):
+    if isinstance(rule.form, SequenceForm):
         return _sequence(rule, rule.form)
     brackets = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in rule.form.brackets)
     having = () if rule.form.having is None else _condition(rule.form.having, "having")
@@ -100,7 +100,7 @@ def _suppress(rule: Rule) -> list[str]:
     return [] if rule.suppress_ms is None else [f"at most one alert in {duration_text(rule.suppress_ms)}"]
 
 
-def _time_line(form: AggregateForm | SessionForm | Window) -> TimeLine:
+def _time_line(form: AggregateForm | SessionForm | WindowForm) -> TimeLine:
     if isinstance(form, AggregateForm):
         again = () if form.repeat_ms is None else (duration_text(form.repeat_ms),)
         return TimeLine("sliding", (duration_text(form.over_ms), *again))
@@ -114,7 +114,7 @@ def _time_line(form: AggregateForm | SessionForm | Window) -> TimeLine:
 # ---------------------------------------------------------------- sequences
 
 
-def _sequence(rule: Rule, form: Sequence) -> Diagram:
+def _sequence(rule: Rule, form: SequenceForm) -> Diagram:
     boxes, number = [], 0
     taken = [index for index, step in enumerate(form.steps) if step.kind is not StepKind.ABSENT]
     for index, step in enumerate(form.steps):
@@ -136,14 +136,14 @@ def _sequence(rule: Rule, form: Sequence) -> Diagram:
     )
 
 
-def is_one_event(form: Sequence) -> bool:
+def is_one_event(form: SequenceForm) -> bool:
     """Whether a single event is all that a match takes, and nothing is waited for."""
     taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
     single = len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
     return single and form.steps[-1].kind is not StepKind.ABSENT
 
 
-def _box(step: Step, number: int, last: bool, form: Sequence) -> Box:
+def _box(step: Step, number: int, last: bool, form: SequenceForm) -> Box:
     lines = tuple(line for at, bracket in enumerate(step.brackets) for line in _alternative(step, bracket, at))
     if step.kind is StepKind.ABSENT:
         if step.for_ms is not None:
@@ -178,7 +178,7 @@ def _loop(step: Step) -> str | None:
     return f"{step.runs_min} times" if step.runs_min == step.runs_max else f"{step.runs_min} to {step.runs_max}"
 
 
-def _clock(waits: list[Step], form: Sequence) -> str:
+def _clock(waits: list[Step], form: SequenceForm) -> str:
     """When a last negation lets go: the latest of several."""
     if any(step.within_ms is None or step.within_ms >= form.maxspan_ms for step in waits):
         return f"{duration_text(form.maxspan_ms)} after the first event"

@@ -24,11 +24,11 @@ MEMBER = """
 import sys
 from pathlib import Path
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.log import Append, Delivery, Joining, TopicPartition
+from samovar.changelog.log import Append, Delivery, GroupConfig, TopicPartition
 
 folder, slot, act = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 owned = []
-joining = Joining("g", slot, ["in"], Delivery.EXACTLY_ONCE, owned.extend, lambda _: None, lambda _: None)
+joining = GroupConfig("g", slot, ["in"], Delivery.EXACTLY_ONCE, owned.extend, lambda _: None, lambda _: None)
 member = EmbeddedLog(folder).join(joining)
 while not owned:
     member.poll(10, 0.05)

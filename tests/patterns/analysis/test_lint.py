@@ -539,6 +539,6 @@ def test_lint_stays_quick_on_hostile_rules() -> None:
 def test_documentation_names_warnings_of_the_checker_that_exist(root: Path) -> None:
     text = (root / "docs" / "lint.md").read_text("utf-8")
     listed = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
-    sources = "".join(path.read_text("utf-8") for path in (root / "patterns").glob("*.py"))
+    sources = "".join(path.read_text("utf-8") for path in (root / "patterns").rglob("*.py"))
     assert listed
     assert [id for id in listed if f'"{id}"' not in sources] == []

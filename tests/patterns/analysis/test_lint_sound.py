@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from samovar.patterns.analysis.lint.linter import lint
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.patterns.syntax.tree import Rule, Sequence, Span, Step, StepKind
+from samovar.patterns.syntax.tree import Rule, SequenceForm, Span, Step, StepKind
 from tests import oracle
 from tests.support.random_rules import random_events, random_rule
 
@@ -18,7 +18,7 @@ DEADLY = {"never-true", "killed-step", "never-in-time", "until-takes-step"}
 
 def required(rule: Rule) -> list[Step]:
     """Steps without which there is no match, and which have one bracket only."""
-    assert isinstance(rule.form, Sequence)
+    assert isinstance(rule.form, SequenceForm)
     return [
         step for step in rule.form.steps if step.kind is StepKind.TAKE and not step.optional and len(step.brackets) == 1
     ]
@@ -47,7 +47,7 @@ def make_dead(text: str, rng: Random) -> str:
 def test_a_dead_rule_never_matches(rng: Random) -> None:
     text = random_rule(rng)
     rule = load_text(make_dead(text, rng) if rng.random() < 0.5 else text).rule
-    if rule is None or not isinstance(rule.form, Sequence) or not is_dead(rule):
+    if rule is None or not isinstance(rule.form, SequenceForm) or not is_dead(rule):
         return
     events = random_events(rng, 30, ["a", "b", "c", "d"])
     assert oracle.run([rule], events).matches == []
@@ -58,5 +58,5 @@ def test_dead_rules_are_met() -> None:
     for seed in range(100):
         rng = Random(seed)
         rule = load_text(make_dead(random_rule(rng), rng)).rule
-        found += rule is not None and isinstance(rule.form, Sequence) and is_dead(rule)
+        found += rule is not None and isinstance(rule.form, SequenceForm) and is_dead(rule)
     assert found > 5

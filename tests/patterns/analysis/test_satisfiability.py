@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from samovar.patterns.analysis.domains import Scope
 from samovar.patterns.analysis.satisfiability import implies, satisfiable
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.patterns.syntax.tree import Expr, Sequence
+from samovar.patterns.syntax.tree import Expr, SequenceForm
 from tests.oracle.events import Event
 from tests.oracle.expressions import Scope as Reading
 from tests.oracle.expressions import holds
@@ -51,7 +51,7 @@ def atom_text(rng: Random) -> str:
 def resolved(text: str) -> Expr:
     rule = load_text(f"rule: r\nmatch: |\n  sequence by u with maxspan=1m [e where {text}]\n").rule
     assert rule is not None
-    assert isinstance(rule.form, Sequence)
+    assert isinstance(rule.form, SequenceForm)
     return rule.form.steps[0].brackets[0].condition
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from samovar.patterns.explain.english import as_text, explain
 from samovar.patterns.explain.phrases import condition_words, duration_words, value_words
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.patterns.syntax.tree import Rule, Sequence
+from samovar.patterns.syntax.tree import Rule, SequenceForm
 from tests.support.random_rules import Fields, rules_and_events
 
 
@@ -66,7 +66,7 @@ def told(match: str, rest: str = "") -> str:
 )
 def test_conditions(condition: str, words: str) -> None:
     form = rule_of(f"sequence by u with maxspan=1m [e where {condition}]").form
-    assert isinstance(form, Sequence)
+    assert isinstance(form, SequenceForm)
     assert condition_words(form.steps[0].brackets[0].condition) == words
 
 

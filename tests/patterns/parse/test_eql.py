@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.patterns.syntax.tree import Field, Sequence, StepKind
+from samovar.patterns.syntax.tree import Field, SequenceForm, StepKind
 from tests.support.conformance_cases import load, sound
 
 SEQUENCES = {
@@ -93,20 +93,20 @@ sequence by user.id with maxspan = 30s
 @pytest.mark.parametrize("text", SEQUENCES.values(), ids=SEQUENCES.keys())
 def test_a_sequence_of_eql_parses(text: str) -> None:
     rule = sound(text)
-    assert isinstance(rule.form, Sequence)
+    assert isinstance(rule.form, SequenceForm)
     assert len(rule.form.steps) >= 2
 
 
 def test_keys_and_missing_events_mean_the_same() -> None:
     form = sound(SEQUENCES["keys with other names"]).form
-    assert isinstance(form, Sequence)
+    assert isinstance(form, SequenceForm)
     assert [key.name for key in form.by] == ["file.name"]
     assert [step.brackets[0].by[0].value for step in form.steps if step.brackets[0].by] == [
         Field("file.name"),
         Field("process.executable"),
     ]
     form = sound(SEQUENCES["a missing event"]).form
-    assert isinstance(form, Sequence)
+    assert isinstance(form, SequenceForm)
     assert [step.kind for step in form.steps] == [StepKind.TAKE, StepKind.ABSENT, StepKind.TAKE]
 
 

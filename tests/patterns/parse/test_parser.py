@@ -9,7 +9,7 @@ import pytest
 from samovar.patterns.parse.parser import parse_expression, parse_match
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.findings import render
-from samovar.patterns.syntax.tree import Binary, Call, Expr, History, In, Literal, Name, Sequence, TextMatch, Unary
+from samovar.patterns.syntax.tree import Binary, Call, Expr, History, In, Literal, Name, SequenceForm, TextMatch, Unary
 from tests.support.conformance_cases import CASES, marked, sound
 
 
@@ -197,7 +197,7 @@ def test_a_parameter_stands_wherever_a_literal_may() -> None:
         suppress="$span",
     )
     form = rule.form
-    assert isinstance(form, Sequence)
+    assert isinstance(form, SequenceForm)
     assert (form.maxspan_ms, rule.suppress_ms) == (600_000, 600_000)
     assert (form.steps[0].runs_min, form.steps[0].runs_max, form.steps[1].within_ms) == (2, 4, 5_000)
 
@@ -207,7 +207,7 @@ def test_a_service_sets_parameters_and_lists() -> None:
     sections = {"params": "{span: 10m, limit: 5}", "lists": "{risky: [KP]}"}
     options = {"params": {"span": "1h", "limit": 7}, "lists": {"risky": ["IR", "SY"]}}
     rule = sound(match, options=options, **sections)
-    assert isinstance(rule.form, Sequence)
+    assert isinstance(rule.form, SequenceForm)
     assert rule.form.maxspan_ms == 3_600_000
     assert rule.params == {"span": 3_600_000, "limit": 7}
     assert rule.lists == {"risky": ("IR", "SY")}
@@ -215,7 +215,7 @@ def test_a_service_sets_parameters_and_lists() -> None:
 
 def test_lists_become_literals() -> None:
     rule = sound("sequence with maxspan=1m [a where c in $l and d not in~ $l]", lists="{l: [NO, 7, '07']}")
-    assert isinstance(rule.form, Sequence)
+    assert isinstance(rule.form, SequenceForm)
     condition = rule.form.steps[0].brackets[0].condition
     assert isinstance(condition, Binary)
     assert isinstance(condition.left, In)

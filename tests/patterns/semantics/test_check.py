@@ -18,18 +18,18 @@ from samovar.patterns.syntax.tree import (
     Literal,
     OfStep,
     Overlap,
-    Sequence,
+    SequenceForm,
     SessionForm,
     Skip,
     StepKind,
-    Window,
+    WindowForm,
 )
 from tests.support.conformance_cases import SCHEMA, sound
 
 
-def sequence(match: str, **sections: str) -> Sequence:
+def sequence(match: str, **sections: str) -> SequenceForm:
     form = sound(match, **sections).form
-    assert isinstance(form, Sequence)
+    assert isinstance(form, SequenceForm)
     return form
 
 
@@ -229,10 +229,10 @@ def test_the_other_forms() -> None:
     assert isinstance(form, SessionForm)
     assert (form.gap_ms, form.max_ms, form.brackets[0].by) == (1_800_000, 28_800_000, (Key("u", Field("v")),))
     form = sound("window by u every 10m, size=1h [a where true] having sum(n) > 2").form
-    assert isinstance(form, Window)
+    assert isinstance(form, WindowForm)
     assert (form.every_ms, form.size_ms) == (600_000, 3_600_000)
     form = sound("window every 10m [a where true]").form
-    assert isinstance(form, Window)
+    assert isinstance(form, WindowForm)
     assert (form.size_ms, form.by) == (600_000, ())
 
 

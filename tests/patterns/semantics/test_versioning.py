@@ -15,7 +15,7 @@ from samovar.patterns.syntax.tree import Rule
 from tests.support.project import ROOT
 
 PINNED = json.loads((ROOT / "tests" / "fixtures" / "rule_versions.json").read_text())
-NOT_HASHED = {"Span", "TestEvent", "Expected", "RuleTest", "Rule"}
+NOT_HASHED = {"Span", "TestEvent", "ExpectedMatch", "RuleTest", "Rule"}
 HISTORY = """
 rule: dormant
 match: |

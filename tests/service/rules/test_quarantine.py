@@ -360,7 +360,7 @@ from dataclasses import replace
 from samovar.service.runtime import running
 from samovar.service.cli.main import main
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.runtime.stream_task import LIVE_BUDGET, Task
+from samovar.tasks.runtime.stream_task import LIVE_BUDGET
 name, value = sys.argv.pop().split("=")
 own, limits = running.upkeep_of, {name: int(value)}
 running.upkeep_of = lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))

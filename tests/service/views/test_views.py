@@ -30,7 +30,7 @@ PUBLISH = """
 import sys
 import uuid
 from pathlib import Path
-from samovar.service.views.store import Manifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 
 store = ViewStore(Path(sys.argv[1]), "v")
 with store.writing():
@@ -38,7 +38,7 @@ with store.writing():
     part = store.being_made(version)
     part.mkdir()
     (part / f"part-{version}.parquet").write_bytes(b"x" * version)
-    store.publish(Manifest("v", version, "d", 0, "full", version, {}, {}, {}), 3)
+    store.publish(ViewManifest("v", version, "d", 0, "full", version, {}, {}, {}), 3)
 """
 
 

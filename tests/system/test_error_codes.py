@@ -13,7 +13,7 @@ from samovar.patterns.engine.decode import CODES
 from tests.support.project import ROOT
 
 PAGE = ROOT / "docs" / "errors.md"
-FOLDERS = ("changelog", "tasks", "service", "state")
+FOLDERS = ("changelog", "common", "native", "patterns", "service", "state", "tasks")
 
 # What has a code as its first argument: classes, their heirs, and what makes a problem of the HTTP API.
 CODED = {"Refused", "Mismatch", "problem"}
@@ -55,7 +55,7 @@ def _called(node: ast.Call) -> str:
 
 def _is_finding(node: ast.Call, place: str) -> bool:
     """`report.error(CODE, ...)` of the service file's reader."""
-    return place.startswith("service/settings") and isinstance(node.func, ast.Attribute) and node.func.attr == "error"
+    return place.startswith("service/config/") and isinstance(node.func, ast.Attribute) and node.func.attr == "error"
 
 
 def _of_call(node: ast.Call, where: str) -> Iterator[Use]:

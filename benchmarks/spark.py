@@ -36,8 +36,8 @@ from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.spark.session import READING, OpenSession, starting
 from samovar.service.config.loading import load_service
-from samovar.service.recovery.restore import restore_all
-from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.run import restore_all
 from samovar.service.spark.restore import OnSpark
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, reading, site_of

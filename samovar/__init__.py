@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 def register_spark(spark: Any) -> None:
     """Make `spark.read.format("samovar")` known to a Spark session: docs/spark.md."""
-    import_module("samovar.service.spark.frames").register_spark(spark)
+    import_module("samovar.service.spark.frames.frame").register_spark(spark)
 
 
 def __dir__() -> list[str]:

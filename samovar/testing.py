@@ -33,7 +33,7 @@ from samovar.service.offline.trial import (
     plan_of_service,
     plan_of_task,
 )
-from samovar.service.query.state_view import keys_meant, look_up
+from samovar.service.query.state.view import keys_meant, look_up
 from samovar.service.topology.stores import digest_of
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock

@@ -51,7 +51,7 @@ class MatchText:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedMatch:
     tree: MatchText | None
     findings: tuple[Finding, ...]
 
@@ -64,11 +64,11 @@ class ParsedExpression:
 
 def parse_match(
     text: str, locate: Locate | None = None, *, path: str = "<rule>", constants: Constants = NO_CONSTANTS
-) -> Parsed:
+) -> ParsedMatch:
     """The raw form of a match's text."""
     report = Report(path)
     tree = read_match(text, locate or whole(text).locate, report, constants)
-    return Parsed(tree, report.findings())
+    return ParsedMatch(tree, report.findings())
 
 
 def parse_expression(

@@ -132,20 +132,20 @@ def read_between(log: Log, at: TopicPartition, start: int, end: int) -> Iterator
 
 
 @dataclass(frozen=True)
-class Reached:
+class StagePosition:
     """Where a stage of the service is: by partition, its event time; and its rules with their versions."""
 
     times: Mapping[int, int]
     rules: Mapping[str, str]
 
 
-def reached(log: Log, changelog: str) -> Reached:
+def reached(log: Log, changelog: str) -> StagePosition:
     """What the last position of each partition says; nothing where the service never ran."""
     known = log.topics([changelog]).get(changelog)
     places = [TopicPartition(changelog, partition) for partition in range(known.partitions if known else 0)]
     found = {at.partition: position for at in places if (position := _last_position(log, at)) is not None}
     times = {partition: each.watermark for partition, each in found.items() if each.watermark is not None}
-    return Reached(times, {rule: version for each in found.values() for rule, version in each.rules.items()})
+    return StagePosition(times, {rule: version for each in found.values() for rule, version in each.rules.items()})
 
 
 def _last_position(log: Log, at: TopicPartition) -> Position | None:

@@ -27,7 +27,7 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.compare import ComparedRows, Marks, compare, marks_of
-from samovar.service.backtest.current import Current, Reached, reached, read_current
+from samovar.service.backtest.current import Current, StagePosition, reached, read_current
 from samovar.service.backtest.examples import Example, with_events
 from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchColumns
 from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, run_fold
@@ -291,9 +291,9 @@ class _Running:
             results.append(self._result(plan.rule, plan.version, found, before, variant, compared, current))
         return tuple(results)
 
-    def _stages(self) -> dict[str, Reached]:
+    def _stages(self) -> dict[str, StagePosition]:
         """How far the stage of each rule has come."""
-        found: dict[str, Reached] = {}
+        found: dict[str, StagePosition] = {}
         for stage in stages_of(self.rules, self.settings.streams, self.partitions):
             changelog = self.settings.changelog.topic + (f"-{stage.name}" if stage.name else "")
             found |= dict.fromkeys((rule.id for rule in stage.rules), reached(self.log, changelog))

@@ -16,9 +16,9 @@ from samovar.service.cli.spark import Engine, Master, refuse_engine
 from samovar.service.cli.state import DIFFERENT, Partitions, Stage, at_site
 
 if TYPE_CHECKING:
-    from samovar.service.recovery.restore import Engine as Builder
-    from samovar.service.recovery.restore import RestoreResult
-    from samovar.service.recovery.restore_plan import RestorePlan, RestoreRequest
+    from samovar.service.recovery.restore.plan import RestorePlan, RestoreRequest
+    from samovar.service.recovery.restore.run import Engine as Builder
+    from samovar.service.recovery.restore.run import RestoreResult
     from samovar.service.topology.stores import StateLocation
 
 RESTORE_HELP = """Build the stores of a service anew: from a snapshot and what came after, the changelog, or the input.
@@ -68,7 +68,7 @@ def restore(
     json: Json = False,
 ) -> None:
     from samovar.service.auth.audit import record_export
-    from samovar.service.recovery.restore_plan import SOURCES, RestoreRequest
+    from samovar.service.recovery.restore.plan import SOURCES, RestoreRequest
 
     refuse_engine(engine, master)
     _refuse_staging(engine, staging, ingest, (source, to_offset, to_time, out))
@@ -108,7 +108,7 @@ def _refuse_staging(engine: str, staging: Path | None, ingest: Path | None, othe
 
 
 def _run(site: StateLocation, asked: RestoreRequest, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
-    from samovar.service.recovery.restore_plan import plan_restore
+    from samovar.service.recovery.restore.plan import plan_restore
 
     _make_topics(site, asked)
     plans = plan_restore(site, asked, _now_ms())
@@ -126,7 +126,7 @@ def _make_topics(site: StateLocation, asked: RestoreRequest) -> None:
 
 
 def _told_plan(site: StateLocation, asked: RestoreRequest, plans: list[RestorePlan], *, quiet: bool) -> dict[str, Any]:
-    from samovar.service.recovery.restore_plan import measured_rate, plan_lines
+    from samovar.service.recovery.restore.plan import measured_rate, plan_lines
 
     rate = measured_rate(site, plans) if asked.engine == "local" else None
     print("\n".join(plan_lines(plans, rate, asked)), file=_screen(quiet), flush=True)
@@ -159,7 +159,7 @@ def _done(
 def _on_spark(
     site: StateLocation, asked: RestoreRequest, master: str | None, staging: Path | None, *, verify: bool, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
-    from samovar.service.recovery.restore_plan import plan_restore
+    from samovar.service.recovery.restore.plan import plan_restore
     from samovar.service.spark.progress import ProgressDisplay
     from samovar.service.spark.restore import OnSpark, refuse_unreachable, stage_to
     from samovar.service.spark.session import starting_for
@@ -207,7 +207,7 @@ def _screen(quiet: bool) -> Any:
 
 
 def _compared(site: StateLocation, plans: list[RestorePlan], screen: Any) -> dict[str, Any]:
-    from samovar.service.recovery.restore import compared
+    from samovar.service.recovery.restore.run import compared
 
     found = []
     for planned in plans:
@@ -233,8 +233,8 @@ def _restored(
     *,
     quiet: bool,
 ) -> list[RestoreResult]:
-    from samovar.service.recovery.restore import restore_all
-    from samovar.service.recovery.restore_progress import Bars, restored_line
+    from samovar.service.recovery.restore.progress import Bars, restored_line
+    from samovar.service.recovery.restore.run import restore_all
 
     done = []
     with Bars(plans, sys.stderr, quiet=quiet) as bars:

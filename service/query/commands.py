@@ -18,8 +18,8 @@ from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
 from samovar.service.query.events import Events, Place
-from samovar.service.query.state_rows import UnreadableError, head_of
-from samovar.service.query.state_view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of
+from samovar.service.query.state.rows import UnreadableError, head_of
+from samovar.service.query.state.view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of
 from samovar.service.query.task_state import held_of, history_of, named, scanned
 from samovar.service.query.verify import canonical, differences, rule_name
 from samovar.service.topology.stores import (

@@ -20,7 +20,7 @@ from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.commands import refuse_no_key, with_events
 from samovar.service.query.context import QueryContext
-from samovar.service.query.state_view import FOREVER, keys_meant, look_up
+from samovar.service.query.state.view import FOREVER, keys_meant, look_up
 from samovar.service.query.task_state import held_of, scanned
 from samovar.service.query.verify import rule_name
 from samovar.service.topology.stores import ROWS_END, StateLocation, is_store, plan_for, position_of

@@ -21,7 +21,7 @@ from samovar.common.errors import Refused
 from samovar.patterns.engine.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
-from samovar.service.query.state_view import described, key_text, text_of
+from samovar.service.query.state.view import described, key_text, text_of
 from samovar.service.query.task_state import named, shown, versions_of
 from samovar.service.topology.stores import (
     ROWS_END,

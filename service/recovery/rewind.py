@@ -26,7 +26,7 @@ from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, Pos
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import image_at
 from samovar.common.folders import PART, make_private
-from samovar.service.recovery.restore import alone, keep_told, put_in_place
+from samovar.service.recovery.restore.run import alone, keep_told, put_in_place
 from samovar.service.recovery.rewind_plan import SKIP_ALERTS, TaskRewind, moment_text, placed, published_after
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, reading
 from samovar.state import snapshots

@@ -38,7 +38,7 @@ from samovar.patterns.syntax.findings import Finding
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.state_counts import StateCounts, states_here
+from samovar.service.query.state.counts import StateCounts, states_here
 from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RuleChange, diff_of
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, folded, read_rulebook, with_book

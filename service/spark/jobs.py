@@ -25,7 +25,7 @@ from samovar.changelog.spark.progress import Ticker
 from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.recovery.restore_plan import RestorePlan
+from samovar.service.recovery.restore.plan import RestorePlan
 from samovar.service.topology.logs import opened
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of

@@ -24,8 +24,8 @@ from samovar.changelog.spark.progress import OnProgress as OnJob
 from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, tidy
-from samovar.service.recovery.restore import BuildResult, OnProgress, alone, refuse_running, replay
-from samovar.service.recovery.restore_plan import STAGING, RestorePlan, RestoreRequest
+from samovar.service.recovery.restore.plan import STAGING, RestorePlan, RestoreRequest
+from samovar.service.recovery.restore.run import BuildResult, OnProgress, alone, refuse_running, replay
 from samovar.service.spark.jobs import JobPart, ranges_of, refuse_away, shipped, stage
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import StateLocation, look_at

@@ -21,8 +21,8 @@ from samovar.changelog.spark.records import settle
 from samovar.changelog.spark.source import Frame
 from samovar.changelog.spark.views import ConnectorRanges, SqlTable
 from samovar.service.config.models import ServiceFile
-from samovar.service.spark.frame_rules import emits_of, known_rules
-from samovar.service.spark.frames import FrameRange, frame_in
+from samovar.service.spark.frames.frame import FrameRange, frame_in
+from samovar.service.spark.frames.rules import emits_of, known_rules
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import site_of
 from samovar.service.views.files import View, table_name

@@ -26,8 +26,8 @@ from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.recovery.restore import restore_all
-from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.run import restore_all
 from samovar.service.recovery.rewind import rewind_all
 from samovar.service.recovery.rewind_plan import SKIP_ALERTS, plan_rewind
 from samovar.service.rules import lists, publishing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.query.state_view import keys_meant
+from samovar.service.query.state.view import keys_meant
 from samovar.service.topology.stores import site_of
 from tests.support.small_service import START, Service, catch_up, make, many, purchase, run
 

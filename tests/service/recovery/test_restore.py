@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from samovar.changelog.log import Append
-from samovar.service.recovery import restore, restore_progress
-from samovar.service.recovery.restore import RestoreResult, alone
-from samovar.service.recovery.restore_plan import RestorePlan
+from samovar.service.recovery.restore import progress
+from samovar.service.recovery.restore import run as restore
+from samovar.service.recovery.restore.plan import RestorePlan
+from samovar.service.recovery.restore.run import RestoreResult, alone
 from samovar.service.topology.stores import StoreStatus
 from samovar.state.rocks import RocksStore
 from tests.support.small_service import (
@@ -94,10 +95,10 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("kind", [Terminal, io.StringIO])
 def test_bars_on_a_terminal_and_lines_elsewhere(kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """P7: rate and time left show."""
-    monkeypatch.setattr(restore_progress, "EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
     planned = RestorePlan(3, StoreStatus("missing"), "changelog", 0, 1_000)
     err = kind()
-    with restore_progress.Bars([planned], err) as bars:
+    with progress.Bars([planned], err) as bars:
         bars.moved(planned, 250)
         bars.done(planned, RestoreResult(3, "changelog", "d", None, 1_000, 1_000, 2.0))
     shown = err.getvalue()

@@ -21,7 +21,7 @@ from samovar.changelog.formats.journal import JournalEntry, unpack_entry
 from samovar.changelog.formats.rules_topic import append_changes
 from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.common.errors import Refused
-from samovar.service.query.state_counts import states_here
+from samovar.service.query.state.counts import states_here
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.runtime.rule_source import PublishedRuleSource
 from samovar.service.runtime.running import container_of

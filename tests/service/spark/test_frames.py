@@ -18,8 +18,8 @@ from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.spark.errors import translated
 from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
-from samovar.service.spark.frame_events import _typed
-from samovar.service.spark.frames import frame_of
+from samovar.service.spark.frames.events import _typed
+from samovar.service.spark.frames.frame import frame_of
 from tests.support.small_service import START, Service, make, many, purchase, run
 
 SESSIONS = """
@@ -103,7 +103,7 @@ def test_a_key_partitions_and_places_reach_the_reader(service: Service) -> None:
 
 def test_a_large_partition_is_cut_for_several_tasks(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = [row.columns for row in rows_of(service, "inputs/purchase")]
-    monkeypatch.setattr("samovar.service.spark.frames.SPLIT", 10)
+    monkeypatch.setattr("samovar.service.spark.frames.frame.SPLIT", 10)
     frame = frame_of({"config": str(service.config), "source": "inputs/purchase"})
     assert len(frame.parts()) >= 10
     assert [row.columns for row in rows_of(service, "inputs/purchase")] == whole

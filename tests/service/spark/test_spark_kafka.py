@@ -34,8 +34,8 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.changelog.spark.views import put_tables, rows_of
 from samovar.common.errors import Refused
 from samovar.service.config.loading import load_service
-from samovar.service.recovery.restore import restore_all
-from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.run import restore_all
 from samovar.service.spark.jobs import JobPart, ShippedService, arrived, ranges_of, shipped, stage
 from samovar.service.spark.restore import OnSpark
 from samovar.service.topology.logs import opened

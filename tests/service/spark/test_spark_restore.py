@@ -18,7 +18,7 @@ from samovar.changelog.spark.connector_log import SparkFeed
 from samovar.changelog.spark.progress import Ticker
 from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
-from samovar.service.recovery.restore_plan import RestoreRequest, plan_restore
+from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
 from samovar.service.spark.jobs import JobPart, shipped, stage
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, site_of
 from samovar.state.rocks import RocksStore

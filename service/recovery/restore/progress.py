@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.recovery.restore import RestoreResult
-from samovar.service.recovery.restore_plan import RestorePlan
+from samovar.service.recovery.restore.plan import RestorePlan
+from samovar.service.recovery.restore.run import RestoreResult
 from samovar.tasks.runtime.stream_task import name_of
 
 EVERY_S = 5.0

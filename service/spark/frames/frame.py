@@ -34,7 +34,7 @@ from samovar.service.topology.stores import StateLocation, site_of
 
 if TYPE_CHECKING:
     from samovar.changelog.spark.source import SparkSession
-    from samovar.service.spark.frame_rules import KnownVersion
+    from samovar.service.spark.frames.rules import KnownVersion
 
 NAME = "samovar"
 OPTIONS = ("config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", "path")
@@ -132,22 +132,22 @@ def frame_in(site: StateLocation, options: Mapping[str, str], known: Mapping[str
 
 
 def _frame(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> Frame:
-    from samovar.service.spark import frame_events, frame_states  # noqa: PLC0415 - they know the rest of this module
+    from samovar.service.spark.frames import events, states  # noqa: PLC0415 - they know the rest of this module
 
     if wanted.source == "changelog":
-        return frame_states.frame_of(site, wanted)
+        return states.frame_of(site, wanted)
     if wanted.stream is not None:
         if wanted.stream not in site.settings.streams:
             streams = list(site.settings.streams)
             hint = did_you_mean(wanted.stream, streams) or f"Streams are {', '.join(streams)}."
             raise Refused("frame-option", f"the service has no stream `{wanted.stream}`", hint)
-        return frame_events.inputs(site, wanted)
+        return events.inputs(site, wanted)
     makers: Mapping[str, Callable[[StateLocation, FrameOptions], Frame]] = {
-        "alerts": partial(frame_events.alerts, known=known),
-        "sessions": partial(frame_events.sessions, known=known),
-        "dead-letters": frame_events.dead_letters,
-        "late": frame_events.late,
-        "labels": frame_events.labels,
+        "alerts": partial(events.alerts, known=known),
+        "sessions": partial(events.sessions, known=known),
+        "dead-letters": events.dead_letters,
+        "late": events.late,
+        "labels": events.labels,
     }
     kind = wanted.source if wanted.rule is None else wanted.source.partition("/")[0]
     if kind not in makers:

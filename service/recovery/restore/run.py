@@ -40,7 +40,7 @@ from samovar.changelog.restore.restore import Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private, remove, reveal
 from samovar.service.query.verify import canonical, differences
-from samovar.service.recovery.restore_plan import SOURCES, STAGING, RestorePlan, RestoreRequest, inputs_of
+from samovar.service.recovery.restore.plan import SOURCES, STAGING, RestorePlan, RestoreRequest, inputs_of
 from samovar.service.topology.stores import ROWS_END, StateLocation, digest_of, plan_for, position_of, watermark_of
 from samovar.state import snapshots
 from samovar.state.errors import StoreError, StoreLocked

@@ -24,7 +24,8 @@ from samovar.patterns.engine.decode import CODES
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.spark.frame_rules import (
+from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of, stretches
+from samovar.service.spark.frames.rules import (
     BYTES,
     DOUBLE,
     FLAG,
@@ -42,7 +43,6 @@ from samovar.service.spark.frame_rules import (
     text_of,
     times,
 )
-from samovar.service.spark.frames import FrameOptions, FrameRange, ranges_of, stretches
 from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import StateLocation

@@ -28,7 +28,7 @@ from samovar.patterns.engine.matcher import StateError, States, decode_key, enco
 from samovar.patterns.explain.key_trace import iso_time, key_candidates
 from samovar.patterns.syntax.tree import Scalar, SequenceForm, StepKind
 from samovar.patterns.syntax.unparse import unparse
-from samovar.service.query.state_rows import UnreadableError, head_of, history_of
+from samovar.service.query.state.rows import UnreadableError, head_of, history_of
 from samovar.state.store import PrefixScanStore
 from samovar.tasks.model.plan import Plan
 

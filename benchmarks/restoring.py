@@ -27,7 +27,7 @@ from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import Given, measured
 from samovar.changelog.log import Append
 from samovar.service.config.loading import load_service
-from samovar.service.runtime.running import plan_of, upkeep_of
+from samovar.service.runtime.running import config_of, plan_of
 from samovar.service.topology.logs import opened
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.runtime.stream_task import StreamTask
@@ -111,7 +111,7 @@ def restore_all(config: Path) -> float:
     settings = load_service(config)
     with opened(settings) as log:
         count = log.topics([settings.changelog.topic])[settings.changelog.topic].partitions
-        plan, upkeep = plan_of(settings, count), upkeep_of(settings)
+        plan, upkeep = plan_of(settings, count), config_of(settings)
         tasks = [StreamTask(plan, number, log, upkeep, SystemClock()) for number in range(count)]
         begun = time.monotonic()
         for task in tasks:

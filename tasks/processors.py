@@ -91,7 +91,7 @@ class Processor(Protocol):
         ...
 
 
-def heart_of(
+def make_processor(
     plan: Plan, partition: int, store: TaskStore, inputs: Sequence[InputSpec], position: Position | None
 ) -> Processor:
     """What a task of this plan does, over its store, from a stored position on."""

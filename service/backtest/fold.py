@@ -162,17 +162,17 @@ class _States:
     def __init__(self, plan: Plan, fold: Fold, folder: Path) -> None:
         self.plan, self.folder, self.limit = plan, folder, fold.state_bytes
         self.topics = [spec.origin for spec in plan.inputs]
-        self.residence = StateCache(plan, MemoryStore(), self.topics)
+        self.state_cache = StateCache(plan, MemoryStore(), self.topics)
         self.store: RocksStore | None = None
         self.gone = Tally()
         self._since_look = 0
 
     def run(self, batch: Any, watermark: int) -> Matches:
-        found = self.residence.run(batch, watermark).render()
+        found = self.state_cache.run(batch, watermark).render()
         self._since_look += len(batch)
         if self._since_look >= LOOK_EVERY:
             self._since_look = 0
-            if self.residence.states.memory_bytes() > self.limit:
+            if self.state_cache.states.memory_bytes() > self.limit:
                 self._spill(watermark)
         return found
 
@@ -180,12 +180,12 @@ class _States:
         """All states to the disk; those that are needed again come back."""
         if self.store is None:
             self.store = RocksStore(self.folder / "states")
-            self.residence.spill_to(self.store)
-        rows, index = self.residence.changes(watermark)
+            self.state_cache.spill_to(self.store)
+        rows, index = self.state_cache.changes(watermark)
         self.store.write([*rows, *index])
-        self.residence.committed()
+        self.state_cache.committed()
         self._count_states(self.gone)
-        self.residence.let_go()
+        self.state_cache.let_go()
 
     def count(self, tally: Tally) -> None:
         self._count_states(self.gone)
@@ -193,7 +193,7 @@ class _States:
 
     def _count_states(self, tally: Tally) -> None:
         for number, plan in enumerate(self.plan.program.rules):
-            found = self.residence.states.tallies(number)
+            found = self.state_cache.states.tallies(number)
             dropped = found.dropped_partials + found.dropped_events + found.dropped_matches
             for counts, count in (
                 (tally.dropped, dropped), (tally.no_key, found.no_key), (tally.suppressed, found.suppressed)

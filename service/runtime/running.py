@@ -33,7 +33,7 @@ from samovar.tasks.runtime.metrics import MetricsSampler
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET, TaskConfig
 
-__all__ = ["container_of", "input_of", "plan_of", "plans_of", "run_here", "upkeep_of"]
+__all__ = ["config_of", "container_of", "input_of", "plan_of", "plans_of", "run_here"]
 STATUS_EVERY_S = 5.0
 
 
@@ -67,7 +67,7 @@ def served(
         yield
 
 
-def upkeep_of(settings: ServiceFile) -> TaskConfig:
+def config_of(settings: ServiceFile) -> TaskConfig:
     return TaskConfig(
         settings.state,
         RocksMemory(),
@@ -90,7 +90,7 @@ def container_of(
     refuse_misplaced(log, settings, plans, partitions)
     watch = PublishedRuleSource(log, settings, plans, partitions, tell)
     claim = SlotClaim(log, settings.service, slot)
-    return Container(plans, log, slot, upkeep_of(settings), clock or SystemClock(), tell, watch, claim)
+    return Container(plans, log, slot, config_of(settings), clock or SystemClock(), tell, watch, claim)
 
 
 def refuse_unwritable(settings: ServiceFile) -> None:
@@ -136,12 +136,12 @@ def run_here(
     text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
     tell(LogEvent(text, "started", version=__version__, delivery=settings.delivery.value))
     shown = ProgressReporter(tell)
-    assert isinstance(container.renewal, PublishedRuleSource)
+    assert isinstance(container.rule_source, PublishedRuleSource)
     stop = container.leave if leave else container.stop
     with (
         stopping(stop, container.leave),
         logging_told(tell),
-        container.renewal.watching(),
+        container.rule_source.watching(),
         reported(container, log, settings, metrics, address) as look,
     ):
 

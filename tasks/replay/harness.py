@@ -22,7 +22,7 @@ from samovar.state.store import Change
 from samovar.tasks.input.source import numbered
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.processors import Processor, heart_of
+from samovar.tasks.processors import Processor, make_processor
 
 PARTITION = 0
 
@@ -164,7 +164,7 @@ class TaskTestHarness:
         """A heart over the store, as a task of a service begins."""
         self._given = 0
         position = self.position()
-        heart = heart_of(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
+        heart = make_processor(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
         for stream, stored in (position.inputs if position is not None else {}).items():
             heart.intake.sources[stream].next = stored.next
             if stored.safe < stored.next:

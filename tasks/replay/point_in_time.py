@@ -42,7 +42,7 @@ def rebuild_at(
         replay.run_to(until.inputs, moment_ms)
     finally:
         replay.close()
-    return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+    return Rebuilt(replay.processor.position(), replay.plan, replay.events, replay.alerts)
 
 
 class PointInTimeRebuild(SourceReplay):
@@ -58,7 +58,7 @@ class PointInTimeRebuild(SourceReplay):
 
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
         self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
-        if isinstance(self.core.intake, RepartitionSource):
+        if isinstance(self.processor.intake, RepartitionSource):
             self._receive_to(inputs)
             return
         for entry in self.entries:
@@ -86,7 +86,7 @@ class PointInTimeRebuild(SourceReplay):
         intake = self._receiver()
         facts = {"largest": self.moment_ms + 1}
         entry = JournalEntry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
-        self.core.apply(entry)
+        self.processor.apply(entry)
         self.released.append(entry)
         self._commit()
 
@@ -94,13 +94,13 @@ class PointInTimeRebuild(SourceReplay):
         if entry.kind == "rules":
             self._change_rules(entry)
         elif entry.kind == REWIND:
-            self.core.intake.journaled = entry.number
+            self.processor.intake.journaled = entry.number
         else:
-            self.core.apply(entry)
+            self.processor.apply(entry)
         self.applied.append(entry.number)
 
     def _receiver(self) -> RepartitionSource:
-        intake = self.core.intake
+        intake = self.processor.intake
         assert isinstance(intake, RepartitionSource), intake
         return intake
 
@@ -114,17 +114,17 @@ class PointInTimeRebuild(SourceReplay):
             self._change_rules(entry)
             return True
         if entry.kind == REWIND:
-            self.core.intake.journaled = entry.number
+            self.processor.intake.journaled = entry.number
             return True
         stream = entry.facts["stream"]
-        slack_ms = self.core.intake.sources[stream].spec.slack_ms
+        slack_ms = self.processor.intake.sources[stream].spec.slack_ms
         if stream in self.cuts:
             return False
         largest = entry.facts.get("largest")
         if largest is not None and largest - slack_ms > self.moment_ms:
             self.cuts[stream] = entry.inputs[stream]
             return False
-        self.core.apply(entry)
+        self.processor.apply(entry)
         return True
 
     def _is_after(self, entry: JournalEntry) -> bool:
@@ -132,22 +132,22 @@ class PointInTimeRebuild(SourceReplay):
         return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
 
     def _is_over(self) -> bool:
-        sources = self.core.intake.sources.items()
+        sources = self.processor.intake.sources.items()
         return all(stream in self.cuts or source.silent for stream, source in sources)
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         super()._feed_up_to({stream: min(offset, self.cuts.get(stream, offset)) for stream, offset in inputs.items()})
         for stream, offset in self.cuts.items():
-            self.core.intake.sources[stream].next = offset
+            self.processor.intake.sources[stream].next = offset
 
     def _take(self, stream: str, until: int) -> Records | None:
-        if isinstance(self.core.intake, RepartitionSource):
+        if isinstance(self.processor.intake, RepartitionSource):
             return self._take_received(stream, until)
         records = super()._take(stream, until) if stream not in self.cuts else None
         if records is None:
             return None
-        batch, rows = self.core.intake.decoded(records)
-        slack_ms = self.core.intake.sources[stream].spec.slack_ms
+        batch, rows = self.processor.intake.decoded(records)
+        slack_ms = self.processor.intake.sources[stream].spec.slack_ms
         beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
         if not len(beyond):
             return records
@@ -167,14 +167,14 @@ class PointInTimeRebuild(SourceReplay):
 
     def _release(self) -> None:
         """Let event time pass up to the moment, as an idle stream's does."""
-        intake = self.core.intake
+        intake = self.processor.intake
         # Of several streams, events of the watermark's own time still wait.
         watermark = self.moment_ms + (len(intake.sources) > 1)
         for stream, source in list(intake.sources.items()):
             if not source.silent:
                 facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
                 entry = JournalEntry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
-                self.core.apply(entry)
+                self.processor.apply(entry)
                 self.released.append(entry)
 
 

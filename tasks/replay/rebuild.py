@@ -21,7 +21,7 @@ from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.source import numbered
 from samovar.tasks.input.startup_checks import recover_waiting
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.processors import heart_of
+from samovar.tasks.processors import make_processor
 from samovar.tasks.rules.backfill import warm_rows
 from samovar.tasks.rules.migration import RuleMigration, plan_of_facts, standing_rows, switch_rows
 from samovar.tasks.rules.processor import RuleProcessor
@@ -65,7 +65,7 @@ def rebuild(
         replay.run(until)
     finally:
         replay.close()
-    return Rebuilt(replay.core.position(), replay.plan, replay.events, replay.alerts)
+    return Rebuilt(replay.processor.position(), replay.plan, replay.events, replay.alerts)
 
 
 def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
@@ -136,9 +136,9 @@ class SourceReplay:
     def _begin(self) -> None:
         first = self._first()
         self.today, self.plan = self.plan, plan_at(self.plan, first)
-        self.core = heart_of(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
-        self.core.intake.replay()
-        self.core.intake.journaled = first.number
+        self.processor = make_processor(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
+        self.processor.intake.replay()
+        self.processor.intake.journaled = first.number
         self.store.write(standing_rows(self.plan, self.store))
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
 
@@ -146,11 +146,11 @@ class SourceReplay:
         done = [entry for entry in self.entries if entry.number <= start.journal]
         self.entries = self.entries[len(done) :]
         self.today, self.plan = self.plan, plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
-        self.core = heart_of(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
-        self.core.intake.replay()
+        self.processor = make_processor(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
+        self.processor.intake.replay()
         for stream, stored in start.inputs.items():
             self._held_from(stream, stored.safe)
-        recover_waiting(self.log, self.core.intake, start, self.partition)
+        recover_waiting(self.log, self.processor.intake, start, self.partition)
         self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
 
     def _first(self) -> JournalEntry:
@@ -166,12 +166,12 @@ class SourceReplay:
 
     def _cursor(self, stream: str, start: int) -> PartitionCursor:
         at = self._held_from(stream, start)
-        self.core.intake.sources[stream].next = start
+        self.processor.intake.sources[stream].next = start
         return PartitionCursor(self.log, at, start)
 
     def _held_from(self, stream: str, start: int) -> TopicPartition:
         """The input, which must still hold its records from here on."""
-        at = TopicPartition(self.core.intake.sources[stream].spec.topic, self.partition)
+        at = TopicPartition(self.processor.intake.sources[stream].spec.topic, self.partition)
         begin = self.log.bounds([at])[at].begin
         if begin > start:
             raise Refused(
@@ -185,10 +185,10 @@ class SourceReplay:
     def _topic_ids(self) -> None:
         changelog, journal = self.plan.topics.changelog, self.plan.topics.journal
         topics = self.log.topics([changelog, journal, *(spec.topic for spec in self.plan.inputs)])
-        for source in self.core.intake.sources.values():
+        for source in self.processor.intake.sources.values():
             source.topic_id = topics[source.spec.topic].id
-        self.core.changelog_id = topics[changelog].id if changelog in topics else ""
-        self.core.journal_id = topics[journal].id if journal in topics else ""
+        self.processor.changelog_id = topics[changelog].id if changelog in topics else ""
+        self.processor.journal_id = topics[journal].id if journal in topics else ""
 
     def run(self, until: Until) -> None:
         for entry in self.entries:
@@ -198,29 +198,30 @@ class SourceReplay:
             if entry.kind == "rules":
                 self._change_rules(entry)
             elif entry.kind == REWIND:
-                self.core.intake.journaled = entry.number
+                self.processor.intake.journaled = entry.number
             else:
-                self.core.apply(entry)
+                self.processor.apply(entry)
         self._feed_up_to(until.inputs)
         self._commit()
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         """Read all inputs up to these offsets, the one that is behind in event time first."""
-        left = {stream: offset for stream, offset in inputs.items() if stream in self.core.intake.sources}
+        left = {stream: offset for stream, offset in inputs.items() if stream in self.processor.intake.sources}
         while left:
             stream = min(left, key=self._largest)
             if stream not in self.cursors:  # a stream that came later
-                self.cursors[stream] = self._cursor(stream, self.core.intake.sources[stream].next)
+                self.cursors[stream] = self._cursor(stream, self.processor.intake.sources[stream].next)
             records = self._take(stream, left[stream])
             if records is None:
-                self.core.intake.sources[stream].next = left.pop(stream)
+                self.processor.intake.sources[stream].next = left.pop(stream)
                 continue
             for piece in self._pieces(records):
-                self.core.feed(piece)
+                self.processor.feed(piece)
                 self.events += len(piece)
                 self._uncommitted += len(piece)
                 is_much = (
-                    isinstance(self.core, RuleProcessor) and self.core.found_bytes >= self.plan.tunables.replay_bytes
+                    isinstance(self.processor, RuleProcessor)
+                    and self.processor.found_bytes >= self.plan.tunables.replay_bytes
                 )
                 if is_much or self._uncommitted >= self.plan.tunables.replay_events:
                     self._commit()
@@ -243,44 +244,44 @@ class SourceReplay:
         return self.cursors[stream].take(until)
 
     def _largest(self, stream: str) -> int:
-        return self.core.intake.largest(stream)
+        return self.processor.intake.largest(stream)
 
     def _commit(self) -> None:
-        self.alerts += len(self.core.alerts)
-        self.on_alerts(self.core.alerts)
-        outcome = self.core.outcome()
+        self.alerts += len(self.processor.alerts)
+        self.on_alerts(self.processor.alerts)
+        outcome = self.processor.outcome()
         self.store.write(outcome.changes)
-        self.core.committed(outcome)
+        self.processor.committed(outcome)
         self._uncommitted = 0
 
     def _change_rules(self, entry: JournalEntry) -> None:
         """As a restart with other rules does: states of rules that are no more go, waiting events are read again."""
         self._commit()
-        position = self.core.position()
+        position = self.processor.position()
         self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
         if self.plan.book is not None:
             self.store.write(self._switched_rows(entry, specs))
-        self.core = heart_of(self.plan, self.partition, self.store, specs, position)
-        self.core.intake.replay()
-        self.store.write([*self.core.gone_rows(), *standing_rows(self.plan, self.store)])
-        recover_waiting(self.log, self.core.intake, position, self.partition)
-        self.core.intake.journaled = entry.number
+        self.processor = make_processor(self.plan, self.partition, self.store, specs, position)
+        self.processor.intake.replay()
+        self.store.write([*self.processor.gone_rows(), *standing_rows(self.plan, self.store)])
+        recover_waiting(self.log, self.processor.intake, position, self.partition)
+        self.processor.intake.journaled = entry.number
         self._topic_ids()
         for stream, offset in entry.inputs.items():
-            if stream not in position.inputs and stream in self.core.intake.sources:
-                self.core.intake.sources[stream].next = offset
+            if stream not in position.inputs and stream in self.processor.intake.sources:
+                self.processor.intake.sources[stream].next = offset
 
     def _switched_rows(self, entry: JournalEntry, specs: Sequence[InputSpec]) -> list[Change]:
         """As the task did it: before the rules that come after the change begin."""
         warm = entry.facts.get("warm", {"rules": (), "from": {}})
         switch = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
-        assert isinstance(self.core, RuleProcessor), self.core
-        folded = warm_rows(self.log, switch, self.partition, self.core, specs)
+        assert isinstance(self.processor, RuleProcessor), self.processor
+        folded = warm_rows(self.log, switch, self.partition, self.processor, specs)
         rows = [*switch_rows(self.store, switch.plan, switch.moves), *folded]
         return rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)]
 
     def close(self) -> None:
-        self.core.close()
+        self.processor.close()
         for cursor in self.cursors.values():
             cursor.close()

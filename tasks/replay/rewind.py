@@ -54,14 +54,14 @@ def fold_back(
     kept = {entry.number for entry in entries} - unread
     void = stretches(entry.number for entry in journal if entry.number not in kept)
     told = _entries(journal[-1].number, replay, {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts})
-    position = replace(replay.core.position(), journal=told[-1].number)
+    position = replace(replay.processor.position(), journal=told[-1].number)
     store.put(POSITION, pack_position(position))
     return RewoundState(position, told, replay.events)
 
 
 def _entries(last: int, replay: PointInTimeRebuild, facts: Mapping[str, Any]) -> list[JournalEntry]:
     """That it was set back, and how event time came up to the moment there."""
-    intake = replay.core.intake
+    intake = replay.processor.intake
     first = JournalEntry(REWIND, last + 1, intake.nexts(), None, facts)
     advances = [
         replace(entry, number=last + 2 + place, inputs=intake.nexts()) for place, entry in enumerate(replay.released)

@@ -57,9 +57,9 @@ def warm_rows(
     # In shadow: what they find in the past is told to nobody.
     texts = [replace(rule, alerts_from_ms=None, shadow=True) for rule in switch.plan.rules if rule.id in switch.warm]
     plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
-    core = _folded(log, plan, partition, specs, switch.warm_from or {}, here.intake, budget)
-    wanted = plan.program.stores - here.residence.plan.program.stores
-    rows, _ = core.residence.changes(core.watermark)
+    processor = _folded(log, plan, partition, specs, switch.warm_from or {}, here.intake, budget)
+    wanted = plan.program.stores - here.state_cache.plan.program.stores
+    rows, _ = processor.state_cache.changes(processor.watermark)
     return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
 
 
@@ -86,7 +86,7 @@ def _folded(
             else:
                 budget = replace(budget, step_bytes=NEVER)
         else:
-            return fold.core
+            return fold.processor
 
 
 class _Fold:
@@ -102,16 +102,16 @@ class _Fold:
         piece_rows: int | None,
     ) -> None:
         self.log, self.partition = log, partition
-        self.core = RuleProcessor(plan, partition, MemoryStore(), specs, None)
-        self.core.intake.replays = True  # it notes nothing
-        self.core.residence.limit(budget)
+        self.processor = RuleProcessor(plan, partition, MemoryStore(), specs, None)
+        self.processor.intake.replays = True  # it notes nothing
+        self.processor.state_cache.limit(budget)
         self.piece_rows = piece_rows
         self.rows = 0  # that the step at hand takes
 
     def run(self, start: Mapping[str, int], here: StreamSource) -> None:
         cursors: dict[str, PartitionCursor] = {}
         try:
-            for stream, source in self.core.intake.sources.items():
+            for stream, source in self.processor.intake.sources.items():
                 if stream in here.sources:
                     source.next = start.get(stream, here.sources[stream].next)
                     source.decoder.hide(unknown_yet(here.sources[stream].unknown))
@@ -137,17 +137,17 @@ class _Fold:
         """All records, of the stream that is behind in event time first."""
         left = set(cursors)
         while left:
-            stream = min(sorted(left), key=self.core.intake.largest)
+            stream = min(sorted(left), key=self.processor.intake.largest)
             records = cursors[stream].take(ends[stream])
             if records is None:
                 left.discard(stream)
                 continue
             for piece in in_pieces(records, self.piece_rows or len(records)):
                 self.rows = len(piece)
-                self.core.feed(piece, ALL_SETTLED)
+                self.processor.feed(piece, ALL_SETTLED)
             self.rows = 0
 
     def _come_up_to(self, here: StreamSource) -> None:
         """Event time as it is there: what was released there is folded here, what waits there is left to it."""
         if here.watermark > NO_TIME:
-            self.core.release_to(here.watermark)
+            self.processor.release_to(here.watermark)

@@ -41,15 +41,15 @@ class RuleProcessor:
             self.intake.resume(position)
         self.intake.check_places(checked_streams(plan), position)
         told = {} if position is None else position.forwards
-        self._skips = ReplayDedupFilter.of(store)
-        self.forwarding = RepartitionSink(plan.forwards, self.intake, partition, told, self._skips.written_up_to)
-        self.residence = StateCache(plan, store, [spec.origin for spec in inputs])
+        self._dedup = ReplayDedupFilter.of(store)
+        self.sink = RepartitionSink(plan.forwards, self.intake, partition, told, self._dedup.written_up_to)
+        self.state_cache = StateCache(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
         self._since = Counts()  # and since then
-        self.muting = ShadowFilter(plan.rules)
-        self.guard = AlertRateLimiter(plan.storm, store)
+        self.shadow_filter = ShadowFilter(plan.rules)
+        self.rate_limiter = AlertRateLimiter(plan.storm, store)
         self.alerts: list[Pair] = []
         self._dead, self._late = LetterBuffer(), LetterBuffer()
         self._dirty = False
@@ -71,26 +71,26 @@ class RuleProcessor:
         aside: frozenset[int] = frozenset()
         for piece, anew in self.intake.pieces(records):
             if anew:
-                self.residence.forget()
+                self.state_cache.forget()
             aside |= self._feed(piece, settled)
         self._since.missed += self.intake.take_missed()
         return aside
 
     def _feed(self, records: Records, settled: SettledRecords) -> frozenset[int]:
-        self.forwarding.begin()
+        self.sink.begin()
         fed = self.intake.feed(records)
         self._dirty = True
         if self.plan.stage == MAIN:  # in a later stage they come once more
             self._since.events += len(records)
         self._put_aside(records, fed.unsettled(records, settled))
-        if self.forwarding.outlets:
-            self._since.unkeyed += self.forwarding.take(self.intake.by_topic[records.topic].spec.stream, records, fed)
+        if self.sink.outlets:
+            self._since.unkeyed += self.sink.take(self.intake.by_topic[records.topic].spec.stream, records, fed)
         self._run(fed.ordered)
         return fed.aside(records)
 
     def tick(self, now_ms: int) -> bool:
         """Let event time pass where inputs are idle, if anything waits for it, here or in a later stage."""
-        has_news = self.forwarding.look(now_ms)
+        has_news = self.sink.look(now_ms)
         self._dirty = self._dirty or has_news
         return self._advance(now_ms) or has_news
 
@@ -98,7 +98,7 @@ class RuleProcessor:
         watermark = self.intake.idle_watermark(now_ms)
         if watermark <= self.watermark:
             return False
-        if not self.intake.waits_before(watermark) and self.residence.next_deadline() >= watermark:
+        if not self.intake.waits_before(watermark) and self.state_cache.next_deadline() >= watermark:
             return False
         self._dirty = True
         self._run(self.intake.advance(now_ms))
@@ -108,13 +108,13 @@ class RuleProcessor:
         """Do again what the journal tells; only in a replay."""
         self._dirty = True
         if entry.kind == ANEW:
-            self.residence.forget()
+            self.state_cache.forget()
         self._run(self.intake.apply(entry))
 
     def count_on(self, counts: Counts) -> None:
         """Go on with the counts of those that were at work here before."""
         self.counts = counts
-        self.residence.dropped_before += counts.dropped
+        self.state_cache.dropped_before += counts.dropped
 
     def release_to(self, watermark: int) -> None:
         """Let event time be this, where it is behind: of a fold that ends where another task stands."""
@@ -124,7 +124,7 @@ class RuleProcessor:
 
     def index_some(self) -> None:
         """Go on a little with the index of deadlines."""
-        self.residence.index_some()
+        self.state_cache.index_some()
 
     def note_rules(self) -> None:
         """Write the rules to the journal: from here on they are these."""
@@ -138,8 +138,8 @@ class RuleProcessor:
         self._dirty = True
 
     def _run(self, ordered: OrderedEvents) -> None:
-        has_filters = not (self.muting.is_idle and self.guard.is_idle and self._skips.is_over)
-        found = self.residence.run(ordered.released, ordered.watermark, defer_messages=has_filters)
+        has_filters = not (self.shadow_filter.is_idle and self.rate_limiter.is_idle and self._dedup.is_over)
+        found = self.state_cache.run(ordered.released, ordered.watermark, defer_messages=has_filters)
         if len(found):
             left = self._filtered(found) if has_filters else self._rendered(found)
             self._since.matches += len(left)
@@ -148,10 +148,10 @@ class RuleProcessor:
     def _filtered(self, found: PendingMatches) -> list[Pair]:
         """The alerts that are left when all filters have decided, by nothing but headers: only these get messages."""
         headers = found.headers()
-        alerts = headers if self.muting.is_idle else self.muting.left(headers)
+        alerts = headers if self.shadow_filter.is_idle else self.shadow_filter.left(headers)
         self._since.muted += len(headers) - len(alerts)
-        kept = list[Alert](alerts) if self.guard.is_idle else self._limited(alerts)
-        left = kept if self._skips.is_over else self._skips.left(kept)
+        kept = list[Alert](alerts) if self.rate_limiter.is_idle else self._limited(alerts)
+        left = kept if self._dedup.is_over else self._dedup.left(kept)
         self._since.skipped += len(kept) - len(left)
         rendered = iter(self._rendered(found, [each.row for each in left if isinstance(each, MatchHeader)]))
         return [next(rendered) if isinstance(each, MatchHeader) else each.record for each in left]
@@ -162,9 +162,9 @@ class RuleProcessor:
         return list(matches.records())
 
     def _limited(self, alerts: Sequence[MatchHeader]) -> list[Alert]:
-        before = self.guard.throttled.total()
-        left = self.guard.left(alerts)
-        self._since.throttled += self.guard.throttled.total() - before
+        before = self.rate_limiter.throttled.total()
+        left = self.rate_limiter.left(alerts)
+        self._since.throttled += self.rate_limiter.throttled.total() - before
         return left
 
     def _put_aside(self, records: Records, fed: DecodedBatch) -> None:
@@ -188,26 +188,26 @@ class RuleProcessor:
     def position(self) -> Position:
         intake = self.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
-        told, book = self.forwarding.told(), 0 if self.plan.book is None else self.plan.book.change
+        told, book = self.sink.told(), 0 if self.plan.book is None else self.plan.book.change
         head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
         return Position(*head, told, book, self.changelog_id, self.plan.service, self.journal_id)
 
     @property
     def indexing(self) -> bool:
-        return self.residence.indexing
+        return self.state_cache.indexing
 
     @property
     def waits_for_index(self) -> bool:
-        return self.residence.waits_for_index
+        return self.state_cache.waits_for_index
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one. `more` are further rows to log, of rules that are no more."""
         topics, partition = self.plan.topics, self.partition
-        sent_bytes, forwarded = self.forwarding.bytes, self.forwarding.appends()
+        sent_bytes, forwarded = self.sink.bytes, self.sink.appends()
         position = self.position()
-        rows, index = self.residence.changes(self.watermark)
-        gone = [] if self._skips.is_over else self._skips.changes(position)
-        rows = [*more, *rows, *gone, *self.guard.changes(), (POSITION, pack_position(position))]
+        rows, index = self.state_cache.changes(self.watermark)
+        gone = [] if self._dedup.is_over else self._dedup.changes(position)
+        rows = [*more, *rows, *gone, *self.rate_limiter.changes(), (POSITION, pack_position(position))]
         self._since.rows = len(rows)
         appends = [Append(topics.changelog, rows, partition)]
         if self.alerts:
@@ -234,8 +234,8 @@ class RuleProcessor:
     def committed(self, outcome: Outcome) -> None:
         """What `outcome` gave is in the log and in the store now."""
         self.counts = added(self.counts, outcome.counts)
-        self.counts.dropped = self.residence.dropped()
-        self.residence.committed()
+        self.counts.dropped = self.state_cache.dropped()
+        self.state_cache.committed()
 
     # ------------------------------------------------------------ rows
 
@@ -243,10 +243,10 @@ class RuleProcessor:
         return rows_of_gone_rules(self.store, self.plan)
 
     def memory_bytes(self) -> int:
-        return self.residence.states.memory_bytes()
+        return self.state_cache.states.memory_bytes()
 
     def let_go(self) -> None:
-        self.residence.let_go()
+        self.state_cache.let_go()
 
     def close(self) -> None:
         """Rules hold nothing but their store."""

@@ -49,7 +49,7 @@ class Backpressure:
     def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.life is TaskState.RUNNING]
-        waiting = [task for task in running if self._holds_much(task.core.intake)]
+        waiting = [task for task in running if self._holds_much(task.processor.intake)]
         is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
         sources = _sources(plans, running) - _awaited(waiting, now_ms) if is_much else set()
         if not waiting and not sources and not self.paused:
@@ -85,15 +85,17 @@ def _ahead(task: StreamTask, running: Iterable[StreamTask], now_ms: int) -> set[
     """Inputs of this container that are ahead of a task. One that another stage reads too and waits for is not paused:
     the two could wait for each other for ever.
     """
-    ahead = task.core.intake.ahead(now_ms)
+    ahead = task.processor.intake.ahead(now_ms)
     own, inputs = set(task.inputs), {at for each in running for at in each.inputs}
-    needed = {at for each in running for at in own.intersection(each.core.intake.behind(now_ms)) if each is not task}
+    needed = {
+        at for each in running for at in own.intersection(each.processor.intake.behind(now_ms)) if each is not task
+    }
     return (ahead - needed) & inputs
 
 
 def _awaited(waiting: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
     """Sources that later stages wait for, which hold much already: what those do not take must not pause them."""
-    return {at for task in waiting for at in task.core.intake.behind(now_ms)}
+    return {at for task in waiting for at in task.processor.intake.behind(now_ms)}
 
 
 def _sources(plans: Iterable[Plan], running: Iterable[StreamTask]) -> set[TopicPartition]:

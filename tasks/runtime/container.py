@@ -63,21 +63,21 @@ class Container:
         plans: Sequence[Plan],
         log: Log,
         slot: int,
-        upkeep: TaskConfig,
+        config: TaskConfig,
         clock: Clock,
         tell: Callable[[str], None] = lambda _: None,
-        renewal: RuleSource | None = None,
+        rule_source: RuleSource | None = None,
         claim: SlotClaim | None = None,
     ) -> None:
-        """`plans` are one a stage, the main one first. `renewal` gives others while it runs. Without a `claim` nobody
-        else is in its slot.
+        """`plans` are one a stage, the main one first. `rule_source` gives others while it runs. Without a `claim`
+        nobody else is in its slot.
         """
         self.watch = TopicWatch(log, clock, tell)
         self._claim = claim
-        self.renewal = renewal or Never()
+        self.rule_source = rule_source or Never()
         self.log = log
         self.slot = slot
-        self.upkeep = upkeep
+        self.config = config
         self.clock = clock
         self.tell = tell
         self.tasks: dict[tuple[str, int], StreamTask] = {}  # by stage and partition
@@ -94,7 +94,7 @@ class Container:
         self._commits = 0
         self._polls = self.tunables.commit_polls
         self.commit_times = CommitTimes()
-        self._pausing = Backpressure(self.tunables)
+        self._backpressure = Backpressure(self.tunables)
         self._ask_after = 0  # so many cycles
         self._held: dict[tuple[str, int], int] = {}  # task to when its store was first found to be another's
 
@@ -142,7 +142,7 @@ class Container:
     def _is_alone(self) -> bool:
         """Whether nobody would have to take over from it."""
         with suppress(LogUnavailable):
-            return len(self.log.members(self.upkeep.group)) <= 1
+            return len(self.log.members(self.config.group)) <= 1
         return False
 
     def _loop(self, until_caught_up: bool, on_cycle: Callable[[RunStatus], None] | None) -> None:
@@ -227,7 +227,7 @@ class Container:
         self._tick(member)
         self._recover(member)
         self._commit(member, whole)
-        self._pausing.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
+        self._backpressure.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
         self._index_some()
         for task in [task for task in self.tasks.values() if task.life is not TaskState.RUNNING]:
             self._restore_some(member, task)
@@ -236,7 +236,7 @@ class Container:
         """A little of one task's index of deadlines: events go first."""
         for task in self._running():
             if task.indexing:
-                self._attempt(task, task.core.index_some)
+                self._attempt(task, task.processor.index_some)
                 break
 
     # ------------------------------------------------------------ rules change
@@ -245,7 +245,7 @@ class Container:
         """Take plans that were made meanwhile. Where they have other topics, all tasks begin again in a group that
         reads those; otherwise each goes on where it is.
         """
-        plans = self.renewal.newer()
+        plans = self.rule_source.newer()
         if plans is None:
             return
         is_other = topics_read(plans) != topics_read(list(self.plans.values()))
@@ -275,11 +275,11 @@ class Container:
         hit("switch.after")
         self._tell_notes(task)
         for failure in task.take_backfill_failures():
-            self.renewal.quarantine(failure)
+            self.rule_source.quarantine(failure)
 
     def _catch_up_with(self, behind: RulesBehind) -> None:
         """Another container was there first: read what it had read."""
-        self.renewal.look()
+        self.rule_source.look()
         self._renew()
         known = max((plan.book.change for plan in self.plans.values() if plan.book is not None), default=0)
         if known < behind.change:
@@ -300,7 +300,9 @@ class Container:
                 if any(each.is_abandoned for each in readers):
                     break  # all of them read on from where that task stands
                 # A stage that came later reads again what the main one judged long ago.
-                before = task.core.intake.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
+                before = (
+                    task.processor.intake.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
+                )
                 count, aside = self._feed(member, task, records, settled)
                 if len(readers) > 1:
                     settled = SettledRecords(before, settled.offsets | aside)
@@ -322,8 +324,10 @@ class Container:
             if not self._attempt(task, partial(feed, piece), len(piece)):
                 break
             taken += len(piece)
-            found = sum(each.core.found_bytes for each in self._running() if isinstance(each.core, RuleProcessor))
-            if found > task.upkeep.budget.step_bytes or (task.piece_rows is not None and found):
+            found = sum(
+                each.processor.found_bytes for each in self._running() if isinstance(each.processor, RuleProcessor)
+            )
+            if found > task.config.budget.step_bytes or (task.piece_rows is not None and found):
                 self._commit(member)
         return taken, frozenset(aside)
 
@@ -356,7 +360,7 @@ class Container:
         task.committed(outcome, last[task.changelog.at])
         task.end_switch()
         self._tell_notes(task)
-        self.renewal.quarantine(failure)
+        self.rule_source.quarantine(failure)
 
     def _seek(self, member: Member, task: StreamTask) -> None:
         """Read its inputs on from where all are that take them."""
@@ -374,10 +378,10 @@ class Container:
         if self._member is None:
             self._member = self.log.join(
                 GroupConfig(
-                    self.upkeep.group,
+                    self.config.group,
                     self.slot,
                     list(self._readers),
-                    self.upkeep.delivery,
+                    self.config.delivery,
                     self._assigned,
                     self._revoked,
                     self._lost,
@@ -389,7 +393,7 @@ class Container:
     def _tick(self, member: Member) -> None:
         standing = member.standing()
         for task in self._running():
-            ended = {at for at in task.inputs if member.at_end(at) and at not in self._pausing.paused}
+            ended = {at for at in task.inputs if member.at_end(at) and at not in self._backpressure.paused}
             self._attempt(task, partial(task.tick, {at: standing.get(at) for at in ended}))
 
     def _commit(self, member: Member, taken: int = 0) -> None:
@@ -403,7 +407,7 @@ class Container:
         began_s = time.monotonic()
         last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
         self.commit_times.add(time.monotonic() - began_s)
-        self._pausing.in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
+        self._backpressure.in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
         for task, outcome in zip(dirty, outcomes, strict=True):
             task.committed(outcome, last[task.changelog.at])
             task.snapshot_if_due()
@@ -435,12 +439,12 @@ class Container:
     def _keep_small(self) -> None:
         """Hold no more states in memory than the cache may; the stores have them all."""
         sizes = {
-            place: task.core.memory_bytes() for place, task in self.tasks.items() if task.life is TaskState.RUNNING
+            place: task.processor.memory_bytes() for place, task in self.tasks.items() if task.life is TaskState.RUNNING
         }
         for place in sorted(sizes, key=lambda each: -sizes[each]):
             if sum(sizes.values()) <= self.tunables.cache_bytes:
                 break
-            self.tasks[place].core.let_go()
+            self.tasks[place].processor.let_go()
             sizes[place] = 0
 
     def _restore_some(self, member: Member, task: StreamTask) -> None:
@@ -516,7 +520,7 @@ class Container:
                 # While rules change, another container may not read the topics of a stage yet.
                 is_whole = all(TopicPartition(spec.topic, number) in self._owned for spec in plan.inputs)
                 if is_whole and (stage, number) not in self.tasks:
-                    self.tasks[stage, number] = StreamTask(plan, number, self.log, self.upkeep, self.clock, shared)
+                    self.tasks[stage, number] = StreamTask(plan, number, self.log, self.config, self.clock, shared)
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         # What is not committed is forgotten here, and done again by the next owner.
@@ -530,7 +534,7 @@ class Container:
         self._owned -= set(partitions)
         for place in [place for place in self.tasks if place[1] in gone]:
             self._close_task(self.tasks.pop(place))
-        self._pausing.gone(gone)
+        self._backpressure.gone(gone)
 
     def _close_task(self, task: StreamTask) -> None:
         if task.life is TaskState.RUNNING:
@@ -564,7 +568,7 @@ class Container:
         lead = self.plan.topics.journal
         partitions = self.log.topics([lead])[lead].partitions  # as many as the state was made with
         places = [TopicPartition(topic, number) for topic in self._readers for number in range(partitions)]
-        committed = self.log.committed(self.upkeep.group, places)
+        committed = self.log.committed(self.config.group, places)
         ends = self.log.bounds(places)  # after the offsets: what a stage forwarded with them is there by now
         return all(ends[at].begin == ends[at].end or committed[at] == ends[at].end for at in places)
 
@@ -580,7 +584,7 @@ class Container:
                 restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
         others = {task.partition for task in self.tasks.values() if task.life is not TaskState.RUNNING}
         running = tuple(sorted({task.partition for task in self._running()} - others))
-        watermarks = {task.partition: task.core.watermark for task in self._running() if task.plan.stage == MAIN}
+        watermarks = {task.partition: task.processor.watermark for task in self._running() if task.plan.stage == MAIN}
         return RunStatus(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
@@ -604,7 +608,7 @@ class Container:
             for place in list(self.tasks):
                 self._close_task(self.tasks.pop(place))
         finally:
-            self._pausing.clear()
+            self._backpressure.clear()
             self._owned.clear()
             if member is not None:
                 (member.leave if self._leaves else member.close)()

@@ -121,7 +121,7 @@ class MetricsSampler:
             self._restored,
             at_work(running),
             {(stage_of(task), task.partition): change for task in running if (change := change_of(task))},
-            container.renewal.trouble,
+            container.rule_source.trouble,
             container.watch.unread,
         )
 
@@ -131,7 +131,7 @@ class MetricsSampler:
             restore = self._restoring(place, task, now_s) if task.life is TaskState.RESTORING else None
             return TaskReport(*place, task.life.value, restore=restore)
         self._restores.pop(place, None)
-        intake = task.core.intake
+        intake = task.processor.intake
         watermark = None if intake.watermark == NO_TIME else intake.watermark
         inputs = tuple(
             InputReport(source.spec.stream, source.spec.topic, task.partition, source.next)
@@ -201,19 +201,19 @@ class RuleTotals:
                     totals[at] += each - other
                 seen[place] = now
         self._seen = seen
-        self._take_kept([task.core for task in running if isinstance(task.core, RuleProcessor)])
+        self._take_kept([task.processor for task in running if isinstance(task.processor, RuleProcessor)])
 
     def _take_kept(self, cores: Iterable[RuleProcessor]) -> None:
         """Matches that raised no alert; rules that begin anew in a task count from 0 there."""
         seen: dict[tuple[int, str], tuple[int, int]] = {}
-        for core in cores:
-            for rule in {*core.muting.muted, *core.guard.throttled}:
-                now = core.muting.muted[rule], core.guard.throttled[rule]
-                before = self._kept_seen.get((core.muting.serial, rule), (0, 0))
+        for processor in cores:
+            for rule in {*processor.shadow_filter.muted, *processor.rate_limiter.throttled}:
+                now = processor.shadow_filter.muted[rule], processor.rate_limiter.throttled[rule]
+                before = self._kept_seen.get((processor.shadow_filter.serial, rule), (0, 0))
                 totals = self._kept.setdefault(rule, [0, 0])
                 totals[0] += now[0] - before[0]
                 totals[1] += now[1] - before[1]
-                seen[core.muting.serial, rule] = now
+                seen[processor.shadow_filter.serial, rule] = now
         self._kept_seen = seen
 
     def looks(self, live: Mapping[str, int]) -> tuple[RuleReport, ...]:
@@ -240,8 +240,8 @@ def stage_of(task: StreamTask) -> str:
 
 def states_of(task: StreamTask) -> States | None:
     """The rules' states; None of a task that runs a program of the user's own."""
-    residence = getattr(task.core, "residence", None)
-    return None if residence is None else residence.states
+    state_cache = getattr(task.processor, "state_cache", None)
+    return None if state_cache is None else state_cache.states
 
 
 def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
@@ -249,12 +249,12 @@ def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
     for task in running:
-        core = task.core
-        if not isinstance(core, RuleProcessor):
+        processor = task.processor
+        if not isinstance(processor, RuleProcessor):
             continue
-        for rule in core.plan.rules:
-            place = rule.id, rule.version, status_of(rule, core.watermark)
-            storm = 0 if rule.drains else core.guard.standing.get(rule.id, 0)
+        for rule in processor.plan.rules:
+            place = rule.id, rule.version, status_of(rule, processor.watermark)
+            storm = 0 if rule.drains else processor.rate_limiter.standing.get(rule.id, 0)
             found[place], numbers[place] = found.get(place, 0) + storm, rule.number
     return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
 
@@ -270,7 +270,7 @@ def status_of(rule: PublishedRule, watermark: int) -> str:
 
 
 def change_of(task: StreamTask) -> int:
-    book = task.core.plan.book
+    book = task.processor.plan.book
     return 0 if book is None else book.change
 
 
@@ -291,6 +291,6 @@ def holder_of(intake: StreamSource) -> tuple[str, int] | None:
 
 
 def _taken(task: StreamTask) -> Iterable[tuple[TopicPartition, int]]:
-    for source in task.core.intake.sources.values():
+    for source in task.processor.intake.sources.values():
         if source.taken_ms is not None:
             yield TopicPartition(source.spec.topic, task.partition), source.taken_ms

@@ -57,7 +57,7 @@ from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, SettledRecords
-from samovar.tasks.processors import Processor, heart_of
+from samovar.tasks.processors import Processor, make_processor
 from samovar.tasks.replay.rebuild import entries_of
 from samovar.tasks.replay.repair import plan_of_position
 from samovar.tasks.rules.backfill import warm_offsets, warm_rows
@@ -94,7 +94,7 @@ class TaskState(Enum):
     RUNNING = "running"
     CLOSED = "closed"
 
-    def may_become(self, other: TaskState) -> bool:
+    def can_transition_to(self, other: TaskState) -> bool:
         return other in _MOVES[self]
 
 
@@ -137,7 +137,7 @@ class StreamTask:
         plan: Plan,
         partition: int,
         log: Log,
-        upkeep: TaskConfig,
+        config: TaskConfig,
         clock: Clock,
         shared: Collection[str] = (),
     ) -> None:
@@ -146,15 +146,15 @@ class StreamTask:
         self.partition = partition
         self.shared = frozenset(shared)
         self.log = log
-        self.upkeep = upkeep
+        self.config = config
         self.clock = clock
         self.life = TaskState.CREATED
-        self.folder = task_folder(upkeep.folder, partition, plan.stage)
+        self.folder = task_folder(config.folder, partition, plan.stage)
         self.notes: list[str] = []  # what a person should know: wipes, skipped snapshots, dropped states
         self._committed: Mapping[TopicPartition, int | None] = {}
-        self._storage = upkeep.storage_in(self.folder)
+        self._storage = config.storage_in(self.folder)
         self._store: LocalStore | None = None
-        self._core: Processor | None = None
+        self._processor: Processor | None = None
         self._counts = Counts()  # while there is none
         self._restore: Restore | None = None
         self._dropped: list[Change] = []
@@ -169,7 +169,7 @@ class StreamTask:
         self._mark = CrashMarks(self.folder)
 
     def _become(self, life: TaskState) -> None:
-        assert self.life.may_become(life), (self.life, life)
+        assert self.life.can_transition_to(life), (self.life, life)
         self.life = life
 
     @property
@@ -178,14 +178,14 @@ class StreamTask:
         return name_of(self.plan.stage, self.partition)
 
     @property
-    def core(self) -> Processor:
-        assert self._core is not None, self.life
-        return self._core
+    def processor(self) -> Processor:
+        assert self._processor is not None, self.life
+        return self._processor
 
     @property
     def counts(self) -> Counts:
         """What it did so far; after a step that was abandoned, also where it could not begin again."""
-        return self._counts if self._core is None else self._core.counts
+        return self._counts if self._processor is None else self._processor.counts
 
     @property
     def store(self) -> LocalStore:
@@ -205,9 +205,9 @@ class StreamTask:
         """
         self._store = self._storage.open()
         self._become(TaskState.RESTORING)
-        self._committed = self.log.committed(self.upkeep.group, self.inputs)
+        self._committed = self.log.committed(self.config.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
-        self.changelog = ChangelogPartition.look(self.log, at, self.upkeep.delete_retention_ms, self.plan.service)
+        self.changelog = ChangelogPartition.look(self.log, at, self.config.delete_retention_ms, self.plan.service)
         data = self._store.get(POSITION)
         refuse_others(None if data is None else unpack_position(data), self.plan.service, f"the state in {self.folder}")
         start = self._start()
@@ -216,7 +216,7 @@ class StreamTask:
             self.log,
             self.changelog,
             start,
-            in_thread=self.upkeep.has_threads,
+            in_thread=self.config.has_threads,
             now_s=lambda: self.clock.steady_ms() / 1000,
         )
 
@@ -263,14 +263,14 @@ class StreamTask:
         """Restore a little more. True when the task is running."""
         if self.life is TaskState.RUNNING:
             return True
-        if self._core is None:
+        if self._processor is None:
             if not self.restore.advance(timeout_s):
                 return False
             if self.restore.records:
                 self.notes.append(f"{self.name}: {self.restore.records:,} records restored")
             self._start_processing()
-        if self.core.waits_for_index:
-            self.core.index_some()
+        if self.processor.waits_for_index:
+            self.processor.index_some()
             return False
         self._become(TaskState.RUNNING)
         return True
@@ -279,11 +279,11 @@ class StreamTask:
         data = self.store.get(POSITION)
         position = None if data is None else unpack_position(data)
         check_against_changelog(position, self.changelog.topic, self.partition)
-        check_against_offsets(position, self._own_offsets(position), self.partition, self.upkeep.delivery)
+        check_against_offsets(position, self._own_offsets(position), self.partition, self.config.delivery)
         self._check_journal(position)
         self._begin(position)
         self._following = following_of(self.store)
-        self.failure = self._mark.failure_of(self.core.plan, self.plan)
+        self.failure = self._mark.failure_of(self.processor.plan, self.plan)
 
     def _check_journal(self, position: Position | None) -> None:
         """A journal that is another topic now is read: one that was put back from a copy has all entries."""
@@ -297,7 +297,7 @@ class StreamTask:
         """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
         self._dropped = []
         wanted = standing or self.plan
-        self._core = self._core_of(standing or self._standing(position), position)
+        self._processor = self._processor_of(standing or self._standing(position), position)
         if wanted.book is None:
             self._dropped = self._rows_of_gone_rules(position, wanted)
             has_other_limits = wanted.task is None and dict(limits_in(self.store)) != dict(wanted.storm)
@@ -305,22 +305,22 @@ class StreamTask:
                 self._dropped += limits_row(wanted.storm)
             is_other = position is None or dict(position.rules) != wanted.versions
             if is_other or has_other_limits or (position is not None and self._has_other_inputs(position)):
-                self._core.note_rules()
+                self._processor.note_rules()
         elif position is None:
             self._dropped = book_row(wanted)
-            self._core.note_rules()
+            self._processor.note_rules()
         self._limit()
 
     def _count_on(self, counts: Counts) -> None:
-        if isinstance(self.core, RuleProcessor):
-            self.core.count_on(counts)
+        if isinstance(self.processor, RuleProcessor):
+            self.processor.count_on(counts)
         else:
-            self.core.counts = counts
+            self.processor.counts = counts
 
     def _limit(self) -> None:
-        if isinstance(self.core, RuleProcessor):
-            budget = replace(self.upkeep.budget, mark=self._mark.path)
-            self.core.residence.limit(replace(budget, step_bytes=NEVER) if self._takes_all else budget)
+        if isinstance(self.processor, RuleProcessor):
+            budget = replace(self.config.budget, mark=self._mark.path)
+            self.processor.state_cache.limit(replace(budget, step_bytes=NEVER) if self._takes_all else budget)
 
     def _standing(self, position: Position | None) -> Plan:
         """The plan with the rules that are at work here: those of a published change come in by a switch."""
@@ -335,23 +335,23 @@ class StreamTask:
             raise RulesBehind(facts["book"], self.name)
         return plan_of_facts(self.plan, facts, position.inputs)
 
-    def _core_of(self, plan: Plan, position: Position | None) -> Processor:
+    def _processor_of(self, plan: Plan, position: Position | None) -> Processor:
         """The rules of a plan, from a position on."""
         specs = numbered(position, plan.inputs)
         topics = self.log.topics([*(spec.topic for spec in specs), plan.topics.journal])
         bounds = self.log.bounds([TopicPartition(spec.topic, self.partition) for spec in plan.inputs])
         if position is not None:
             check_against_inputs(position, specs, topics, bounds, self.partition)
-        core = heart_of(plan, self.partition, self.store, specs, position)
-        core.changelog_id, core.intake.partitions_now = self.changelog.topic.id, self._partitions_now
-        core.journal_id = topics[plan.topics.journal].id
+        processor = make_processor(plan, self.partition, self.store, specs, position)
+        processor.changelog_id, processor.intake.partitions_now = self.changelog.topic.id, self._partitions_now
+        processor.journal_id = topics[plan.topics.journal].id
         if position is not None:
-            recover_waiting(self.log, core.intake, position, self.partition)
-        for source in core.intake.sources.values():
+            recover_waiting(self.log, processor.intake, position, self.partition)
+        for source in processor.intake.sources.values():
             if position is None or source.spec.stream not in position.inputs:
                 source.topic_id = topics[source.spec.topic].id
                 source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
-        return core
+        return processor
 
     def _partitions_now(self, topic: str) -> int:
         found = self.log.topics([topic]).get(topic)
@@ -359,7 +359,7 @@ class StreamTask:
 
     def _has_other_inputs(self, position: Position) -> bool:
         """Whether a stage's rules have other streams than before; the main stage always has all."""
-        return self.plan.stage != MAIN and position.inputs.keys() != self.core.intake.sources.keys()
+        return self.plan.stage != MAIN and position.inputs.keys() != self.processor.intake.sources.keys()
 
     def _own_offsets(self, position: Position | None) -> Mapping[TopicPartition, int | None]:
         """The group's offsets that must agree with the position. That of a shared input is that of the stage furthest
@@ -380,7 +380,7 @@ class StreamTask:
     def _rows_of_gone_rules(self, position: Position | None, plan: Plan) -> list[Change]:
         if position is None or dict(position.rules) == plan.versions:
             return []
-        gone = self.core.gone_rows()
+        gone = self.processor.gone_rows()
         if gone:
             listed = ", ".join(sorted({row_parts(row)[1] for row, _ in gone}))
             self.notes.append(f"{self.name}: rules changed; {len(gone)} rows are dropped, of {listed}")
@@ -393,17 +393,17 @@ class StreamTask:
         """Whether a change of rules is to come in, between two batches."""
         if self.plan.book is None or self.life is not TaskState.RUNNING:
             return False
-        return is_due(self.core.plan, self.plan, _known(self.core.watermark))
+        return is_due(self.processor.plan, self.plan, _known(self.processor.watermark))
 
     def begin_switch(self) -> Outcome:
         """The last of the rules before a change: what it commits is what those after it begin from."""
         assert not self.dirty, self.name
-        assert isinstance(self.core, RuleProcessor), self.name
-        switch, warm = self._backfill(switched(self.core.plan, self.plan, _known(self.core.watermark)))
+        assert isinstance(self.processor, RuleProcessor), self.name
+        switch, warm = self._backfill(switched(self.processor.plan, self.plan, _known(self.processor.watermark)))
         rows = switch_rows(self.store, switch.plan, switch.moves)
-        self.core.turn(switch, self._nexts_after(switch.plan))
+        self.processor.turn(switch, self._nexts_after(switch.plan))
         self._tell_switch(switch, rows)
-        outcome = self.core.outcome([*rows, *warm])
+        outcome = self.processor.outcome([*rows, *warm])
         if self.store.get(INDEXED) is not None:
             outcome.changes.extend(deadline_rows([*rows, *warm]))
         return outcome
@@ -413,14 +413,14 @@ class StreamTask:
         failure, self._ended_by = self._ended_by, None
         if failure is not None:
             switch = self._without(switch, failure)
-        assert isinstance(self.core, RuleProcessor), self.name
+        assert isinstance(self.processor, RuleProcessor), self.name
         while switch.warm:
             since = warm_offsets(self.log, switch.plan, self.partition, switch.warm)
             switch = replace(switch, warm_from=since)
-            specs = numbered(self.core.position(), switch.plan.inputs)
-            budget = replace(self.upkeep.budget, mark=self._mark.path)
+            specs = numbered(self.processor.position(), switch.plan.inputs)
+            budget = replace(self.config.budget, mark=self._mark.path)
             try:
-                return switch, warm_rows(self.log, switch, self.partition, self.core, specs, budget)
+                return switch, warm_rows(self.log, switch, self.partition, self.processor, specs, budget)
             except RuleFailure as failed:
                 self._mark.put_away()
                 switch = self._without(switch, failed)
@@ -445,15 +445,15 @@ class StreamTask:
 
     def end_switch(self) -> None:
         """What `begin_switch` gave is in the log and in the store."""
-        data, before = self.store.get(POSITION), self.core
+        data, before = self.store.get(POSITION), self.processor
         assert data is not None
-        self._core = self._core_of(before.plan, unpack_position(data))
+        self._processor = self._processor_of(before.plan, unpack_position(data))
         self._count_on(before.counts)
         self._limit()
 
     def _nexts_after(self, plan: Plan) -> dict[str, int]:
         """Where the inputs are read on; a stage may have another stream now, from its begin."""
-        known = self.core.intake.nexts()
+        known = self.processor.intake.nexts()
         new = [TopicPartition(spec.topic, self.partition) for spec in plan.inputs if spec.stream not in known]
         bounds = self.log.bounds(new) if new else {}
         return {
@@ -484,27 +484,27 @@ class StreamTask:
         elif failure is None:
             self._takes_all = True
         self._mark.put_away()
-        data, standing = self.store.get(POSITION), self.core.plan
-        self._counts = self.core.counts
-        self._core = None  # its memory goes before there is another
+        data, standing = self.store.get(POSITION), self.processor.plan
+        self._counts = self.processor.counts
+        self._processor = None  # its memory goes before there is another
         self._begin(None if data is None else unpack_position(data), standing)
         self._count_on(self._counts)
         self.failure, self.is_abandoned = failure, True
 
     def begin_quarantine(self) -> Outcome | None:
         """What takes the rule out that failed, at the position before the batch; None where it is not at work."""
-        assert isinstance(self.core, RuleProcessor), self.name
+        assert isinstance(self.processor, RuleProcessor), self.name
         failure, self.failure = self.failure, None
-        switch = None if failure is None else quarantine(self.core.plan, failure)
+        switch = None if failure is None else quarantine(self.processor.plan, failure)
         if switch is None or failure is None:
             self._ended_by = failure
             return None
         has_book = switch.plan.book is not None
         rows = switch_rows(self.store, switch.plan, {}) if has_book else rows_of_gone_rules(self.store, switch.plan)
-        self.core.turn(switch, self._nexts_after(switch.plan))
+        self.processor.turn(switch, self._nexts_after(switch.plan))
         self._tell_quarantine(failure)
         dropped, self._dropped = self._dropped, []
-        return self.core.outcome([*dropped, *rows])
+        return self.processor.outcome([*dropped, *rows])
 
     def _tell_quarantine(self, failure: RuleFailure) -> None:
         text = f"{self.name}: rule {failure.rule} is in quarantine: {failure.reason}; its states are dropped"
@@ -538,40 +538,40 @@ class StreamTask:
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where to read each input on."""
-        sources = self.core.intake.sources.values()
+        sources = self.processor.intake.sources.values()
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take records; of a shared input, those that were taken before are passed over. The offsets of those that were
         put aside, but for settled ones.
         """
-        done = self.core.intake.by_topic[records.topic].next
+        done = self.processor.intake.by_topic[records.topic].next
         rows = int(np.searchsorted(records.offsets, done)) if records.topic in self.shared else 0
         if rows:
             records = RecordSlice(records, rows, len(records), records.next)
-        return self.core.feed(records, settled) if records.next > done else frozenset()
+        return self.processor.feed(records, settled) if records.next > done else frozenset()
 
     def tick(self, ended: Mapping[TopicPartition, int | None]) -> None:
         """Look at the clock: inputs that stand at their end for long enough let event time pass. `ended` are those that
         were read to their ends, with what the log said about it (`Member.standing`); None: nothing since the last tick.
         """
         now_ms = self.clock.steady_ms()
-        for topic, source in self.core.intake.by_topic.items():
+        for topic, source in self.processor.intake.by_topic.items():
             at = TopicPartition(topic, self.partition)
-            self.core.intake.stand(source.spec.stream, at in ended, now_ms, ended.get(at))
-        self.core.tick(now_ms)
+            self.processor.intake.stand(source.spec.stream, at in ended, now_ms, ended.get(at))
+        self.processor.tick(now_ms)
 
     @property
     def indexing(self) -> bool:
-        return self.life is TaskState.RUNNING and self.core.indexing
+        return self.life is TaskState.RUNNING and self.processor.indexing
 
     @property
     def dirty(self) -> bool:
-        return self.life is TaskState.RUNNING and (self.core.dirty or bool(self._dropped))
+        return self.life is TaskState.RUNNING and (self.processor.dirty or bool(self._dropped))
 
     def outcome(self) -> Outcome:
         dropped, self._dropped = self._dropped, []
-        return self.core.outcome(dropped)
+        return self.processor.outcome(dropped)
 
     def committed(self, outcome: Outcome, last_offset: int) -> None:
         """The log has it: now the store, rows and position in one batch (P4)."""
@@ -582,9 +582,9 @@ class StreamTask:
         hit("write.before")
         self.store.write([*outcome.changes, (FOLLOWING, pack_following(self._following))])
         hit("write.after")
-        self.core.committed(outcome)
+        self.processor.committed(outcome)
         self._take_more()
-        is_marked = isinstance(self.core, RuleProcessor) and self.core.residence.states.take_marked()
+        is_marked = isinstance(self.processor, RuleProcessor) and self.processor.state_cache.states.take_marked()
         if is_marked or self._mark.path.exists():
             self._mark.clear()
 
@@ -593,17 +593,17 @@ class StreamTask:
     def snapshot_if_due(self) -> None:
         """Take a snapshot between two batches; its checksums are made beside the loop."""
         now_ms = self.clock.steady_ms()
-        if now_ms - self._snapshot_at_ms < self.plan.tunables.snapshot_every_ms or self.core.dirty:
+        if now_ms - self._snapshot_at_ms < self.plan.tunables.snapshot_every_ms or self.processor.dirty:
             return
         self._snapshot_at_ms = now_ms
         self.take_snapshot()
 
     def take_snapshot(self) -> None:
         if self._following is not None:
-            self._storage.take_snapshot(self._manifest(self._following), keep=self.upkeep.snapshot_keep)
+            self._storage.take_snapshot(self._manifest(self._following), keep=self.config.snapshot_keep)
 
     def _manifest(self, following: ChangelogCheckpoint) -> snapshots.SnapshotManifest:
-        position = self.core.position()
+        position = self.processor.position()
         changelog = snapshots.ChangelogPosition(
             following.topic,
             following.topic_id,
@@ -626,7 +626,7 @@ class StreamTask:
             return
         self._become(TaskState.CLOSED)
         try:
-            said = None if self._core is None else self._core.close()
+            said = None if self._processor is None else self._processor.close()
             if said is not None:
                 self.notes.append(f"{self.name}: {said}")
         finally:
@@ -641,7 +641,7 @@ class StreamTask:
             self._store.close()
         # The processor knows its task, and the container's loop runs without the cycle collector: what is left of a
         # circle would stay for good.
-        self._core = self._store = self._restore = None
+        self._processor = self._store = self._restore = None
 
 
 def _known(time: int) -> int | None:

@@ -53,8 +53,8 @@ class UserTaskProcessor:
         self.intake.check_places(checked_streams(plan), position)
         _fit_indexes(store, self.spec, plan.tunables.rebuilt_rows)
         self.calls = Calls(self.spec, partition, store, plan.tunables.cache_bytes)
-        self._skips = ReplayDedupFilter.of(store)
-        if self._skips.topics:
+        self._dedup = ReplayDedupFilter.of(store)
+        if self._dedup.topics:
             self.calls.has_emitted = self._has_emitted
         self.changelog_id = self.journal_id = ""
         self.counts = Counts()  # of what is committed
@@ -114,7 +114,7 @@ class UserTaskProcessor:
 
     def _has_emitted(self, phase: Phase, now: int) -> bool:
         """Whether a call was made before the task was set back. What it emitted then is in its topics, for good."""
-        until = NO_TIME if self._skips.watermark is None else self._skips.watermark
+        until = NO_TIME if self._dedup.watermark is None else self._dedup.watermark
         if phase is Phase.PROCESS:
             return bool(due_at(np.array([now]), self.intake.buffer, until)[0])
         return now <= until if phase is Phase.WINDOW else now < until
@@ -165,7 +165,7 @@ class UserTaskProcessor:
         position = self.position()
         packed = pack_position(position)
         changed, index = self.calls.stack.changes()
-        gone = [] if self._skips.is_over else self._skips.changes(position)
+        gone = [] if self._dedup.is_over else self._dedup.changes(position)
         rows = [*more, *changed, *gone, (POSITION, packed)]
         appends = self._appends(rows, done)
         offsets = {TopicPartition(each.topic, self.partition): each.next for each in position.inputs.values()}

@@ -71,7 +71,7 @@ class Stage:
         wait_until(self._stands, "the log says that its ends are the ends", self.container.cycle)
 
     def _stands(self) -> bool:
-        intakes = [task.core.intake for task in self.container.tasks.values()]
+        intakes = [task.processor.intake for task in self.container.tasks.values()]
         sources = [
             each for intake in intakes if not isinstance(intake, RepartitionSource) for each in intake.sources.values()
         ]

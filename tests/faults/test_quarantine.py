@@ -44,9 +44,9 @@ def caught_up(container: Container, clock: SetClock) -> None:
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
-    own = running.upkeep_of
+    own = running.config_of
     monkeypatch.setattr(
-        running, "upkeep_of", lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))
+        running, "config_of", lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))
     )
 
 

@@ -70,7 +70,7 @@ class Cluster:
     def start(self, slot: int) -> None:
         faults: Faults = self.fault
         log = MemoryLog(self.broker, TINY, faults)
-        upkeep = TaskConfig(
+        task_config = TaskConfig(
             NOWHERE,
             RocksMemory(),
             self.settings.service,
@@ -81,7 +81,7 @@ class Cluster:
             storage=self.disks[slot].storage_of(log),
         )
         plans = plans_of(self.settings, self.partitions)
-        self.running[slot] = Container(plans, log, slot, upkeep, self.clock), log
+        self.running[slot] = Container(plans, log, slot, task_config, self.clock), log
         self.wait_until_ms[slot] = 0
 
     def step(self, slot: int) -> None:

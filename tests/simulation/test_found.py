@@ -178,7 +178,7 @@ def test_a_task_that_was_closed_is_gone_at_once(tmp_path: Path) -> None:
                 world.take(Cycle(0))
             world.take(Settle())
             containers = [node.container for node in world.nodes if node.container is not None]
-            processors.update(task.core for each in containers for task in each.tasks.values())
+            processors.update(task.processor for each in containers for task in each.tasks.values())
         assert len(processors) == 2
 
 

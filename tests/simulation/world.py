@@ -240,7 +240,7 @@ class World:
         """As the threads next to a container do."""
         assert node.container is not None
         try:
-            node.container.renewal.look()
+            node.container.rule_source.look()
             node.container.watch.look_if_due()
         except (LogUnavailable, Refused) as error:
             self.say(f"container {node.number} cannot look at rules and topics: {error}")
@@ -251,10 +251,10 @@ class World:
         settings = self.settings.model_copy(update={"state": self.folder_of(node)})
         node.container = container_of(settings, node.log, node.number, say, self.clock)
         storage = None if self.scenario.on_rocksdb else node.disk.storage_of(node.log)
-        upkeep = node.container.upkeep
-        work = upkeep.budget.event_work if self.scenario.event_work is None else self.scenario.event_work
-        budget = replace(upkeep.budget, event_work=work)
-        node.container.upkeep = replace(upkeep, has_threads=False, storage=storage, budget=budget)
+        config = node.container.config
+        work = config.budget.event_work if self.scenario.event_work is None else self.scenario.event_work
+        budget = replace(config.budget, event_work=work)
+        node.container.config = replace(config, has_threads=False, storage=storage, budget=budget)
 
     def folder_of(self, node: Node) -> Path:
         """Each container has a state folder of its own."""
@@ -534,7 +534,7 @@ class World:
         """Whether events wait for event time."""
         containers = [node.container for node in self.nodes if node.container is not None]
         tasks = [task for each in containers for task in each.tasks.values() if task.life is TaskState.RUNNING]
-        return any(len(task.core.intake.buffer.pending) for task in tasks)
+        return any(len(task.processor.intake.buffer.pending) for task in tasks)
 
     # ------------------------------------------------------------ checks
 

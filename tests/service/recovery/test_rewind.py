@@ -287,7 +287,7 @@ def test_nothing_is_remembered_once_the_task_is_past_it(service: Service) -> Non
     rewind(service, 50.5)
     with service.container() as container:
         assert all(ReplayDedupFilter.of(task.store).is_over for task in container.tasks.values())
-        assert sum(task.core.counts.skipped for task in container.tasks.values()) > 0
+        assert sum(task.processor.counts.skipped for task in container.tasks.values()) > 0
 
 
 # ---------------------------------------------------------------- snapshots

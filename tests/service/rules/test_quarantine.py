@@ -59,9 +59,9 @@ def service(tmp_path: Path) -> Service:
 
 def budget(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
     """What a step of a container made from here on may take."""
-    own = running.upkeep_of
+    own = running.config_of
     monkeypatch.setattr(
-        running, "upkeep_of", lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))
+        running, "config_of", lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))
     )
 
 
@@ -149,7 +149,7 @@ def test_every_task_takes_the_quarantine_from_the_rules_topic(
             ("quarantine", [("boom", "quarantined")]),
         ]
         for task in container.tasks.values():
-            assert [each.rule.id for each in task.core.plan.program.rules] == ["calm"]
+            assert [each.rule.id for each in task.processor.plan.program.rules] == ["calm"]
         assert [(each.rule, each.status) for each in at_work(container.tasks.values())] == [
             ("boom", "quarantined"),
             ("calm", "live"),
@@ -321,7 +321,7 @@ def test_a_rule_whose_history_goes_over_the_budget_comes_in_quarantined(
         assert {each["rule"] for _, each in quarantines(service)} == {"boom"}
         assert changes(service)[-1] == ("quarantine", [("boom", "quarantined")])
         for task in container.tasks.values():
-            assert [each.rule.id for each in task.core.plan.program.rules] == ["calm", "other"]
+            assert [each.rule.id for each in task.processor.plan.program.rules] == ["calm", "other"]
         service.produce(after)
         settle(service, container)
     assert sorted(calm(service)) == sorted(event["ts"] for event in [*events, *after])

@@ -68,8 +68,8 @@ def published(service: Service, text: str, *options: object, code: int = 0, name
 
 def take(container: Container) -> None:
     """Look at the rules topic, as a thread does while a service runs; and go on."""
-    assert isinstance(container.renewal, PublishedRuleSource)
-    container.renewal.look()
+    assert isinstance(container.rule_source, PublishedRuleSource)
+    container.rule_source.look()
     catch_up(container)
 
 
@@ -195,11 +195,11 @@ def test_a_version_that_has_drained_goes(service: Service) -> None:
         take(container)
         service.produce([purchase(f"c{n}", 300, 5) for n in range(8)])
         catch_up(container)
-        assert any(rule.drains for task in container.tasks.values() for rule in task.core.plan.rules)
+        assert any(rule.drains for task in container.tasks.values() for rule in task.processor.plan.rules)
         service.produce([purchase(f"c{n}", 700, 5) for n in range(8)])
         catch_up(container)
         container.cycle()
-        assert not any(rule.drains for task in container.tasks.values() for rule in task.core.plan.rules)
+        assert not any(rule.drains for task in container.tasks.values() for rule in task.processor.plan.rules)
     equal(service)
 
 
@@ -269,7 +269,7 @@ def test_a_rule_in_shadow_is_counted_and_raises_nothing(service: Service) -> Non
         service.produce([*many(60, start_s=60), *tide(300)])
         catch_up(container)
         assert "big" not in {alert["rule"] for alert in alerts(service)}
-        muted = sum(task.core.counts.muted for task in container.tasks.values())
+        muted = sum(task.processor.counts.muted for task in container.tasks.values())
         assert muted == sum(event["amount"] > 500 for event in many(60)) == 10
         assert run("rules", "enable", service.config, "big", "--yes").exit_code == 0
         take(container)
@@ -467,7 +467,7 @@ def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(s
 
 
 def trouble(container: Container) -> bool:
-    return container.renewal.trouble is not None
+    return container.rule_source.trouble is not None
 
 
 def test_a_lost_rules_topic_is_refused_never_guessed(service: Service) -> None:

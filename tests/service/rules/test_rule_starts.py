@@ -111,7 +111,7 @@ def test_a_storm_is_throttled_with_an_alarm_and_a_count(service: Service) -> Non
         raised = of("unusual", service)
         alarms = [alert for alert in raised if "alarm" in alert]
         real = [alert for alert in raised if "alarm" not in alert]
-        throttled = sum(task.core.counts.throttled for task in container.tasks.values())
+        throttled = sum(task.processor.counts.throttled for task in container.tasks.values())
         assert {alert["alarm"] for alert in alarms} == {"storm"}
         assert len(alarms) == 2  # one a partition
         assert len(real) + throttled == 30

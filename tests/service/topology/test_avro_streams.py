@@ -382,7 +382,7 @@ def test_p2_what_was_a_dead_letter_stays_one_when_its_schema_is_registered_later
     append(20)
     with service.container() as container:
         assert container.status().counts.dead == 0
-        inputs = [task.core.position().inputs["purchase"] for task in container.tasks.values()]
+        inputs = [task.processor.position().inputs["purchase"] for task in container.tasks.values()]
         assert all(each.until is not None for input_ in inputs for each in input_.unknown)
     append(40)
     with service.container():
@@ -399,7 +399,7 @@ def test_p2_what_was_a_dead_letter_stays_one_when_its_schema_is_registered_later
 
 
 def waiting_in(container: Container) -> list[int]:
-    pending = [task.core.intake.buffer.pending.time.tolist() for task in container.tasks.values()]
+    pending = [task.processor.intake.buffer.pending.time.tolist() for task in container.tasks.values()]
     return sorted(time for times in pending for time in times)
 
 

@@ -127,7 +127,7 @@ def tasks_survive_a_rejoin() -> Patching:
 
     def close(self: Container) -> None:
         member, self._member = self._member, None
-        self._pausing.clear()
+        self._backpressure.clear()
         if member is not None:
             kept, self.tasks = self.tasks, {}
             member.close()

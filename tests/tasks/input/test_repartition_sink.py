@@ -23,7 +23,7 @@ FORWARD = Forward("by-u", "use", "u", "s-use-by-u", 3, lasting_ms=LASTING)
 END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
 
 
-def forwarding(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
+def sink(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
     """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
     intake = StreamSource([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
     intake.buffer.largest[0, 0] = largest
@@ -46,7 +46,7 @@ def look(found: RepartitionSink, now_ms: int) -> State | None:
 
 
 def test_it_tells_its_time_once_a_second_until_nobody_waits_for_it() -> None:
-    found = forwarding()
+    found = sink()
     assert look(found, 0) == State(T0, False)
     assert look(found, IDLE + TELL_EVERY_MS - 1) is None
     assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + TELL_EVERY_MS, False)
@@ -57,7 +57,7 @@ def test_it_tells_its_time_once_a_second_until_nobody_waits_for_it() -> None:
 
 
 def test_a_silent_one_that_a_custom_task_reads_tells_its_time_the_more_rarely_the_longer_it_is_idle() -> None:
-    found = forwarding(replace(FORWARD, endless=True))
+    found = sink(replace(FORWARD, endless=True))
     assert look(found, 0) == State(T0, False)
     assert look(found, IDLE + END) == State(T0 + END, True)
     told, ms, steps = T0 + END, END, list[int]()
@@ -76,7 +76,7 @@ def test_a_silent_one_that_a_custom_task_reads_tells_its_time_the_more_rarely_th
 
 
 def test_a_stream_that_never_had_an_event_is_silent_once_it_is_idle() -> None:
-    found = forwarding(largest=NO_TIME)
+    found = sink(largest=NO_TIME)
     assert look(found, IDLE - 1) is None
     assert look(found, IDLE) == State(NO_TIME, True)
     assert look(found, 2 * IDLE) is None
@@ -85,7 +85,7 @@ def test_a_stream_that_never_had_an_event_is_silent_once_it_is_idle() -> None:
 @pytest.mark.parametrize("before", [0, 2_500])
 def test_what_was_told_before_a_restart_counts(before: int) -> None:
     """Event time of later stages does not stand still until this process has been idle for as long again."""
-    found = forwarding(told=EmittedWatermark(0, T0 + before, False))
+    found = sink(told=EmittedWatermark(0, T0 + before, False))
     assert look(found, 0) is None
     assert look(found, IDLE + TELL_EVERY_MS - 1) is None
     assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + before + TELL_EVERY_MS, False)

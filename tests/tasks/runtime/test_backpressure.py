@@ -58,7 +58,7 @@ class StubTask:
         self.intake.buffer.pending = batch
 
     @property
-    def core(self) -> StubTask:
+    def processor(self) -> StubTask:
         return self
 
     @property

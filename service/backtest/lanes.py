@@ -56,19 +56,19 @@ class Lane:
         self, log: Log, plan: Plan, stretch: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int
     ) -> None:
         self.log, self.stretch, self.until_ms = log, stretch, until_ms
-        self.intake = StreamSource(plan.inputs, plan.fields, stretch.partition)
-        self.intake.replay()
-        self.intake.check_places(checked_streams(plan), None)  # as the live task puts such records aside
-        self.watermark = self.intake.watermark
-        self.counts = {stream: PartitionCounts() for stream in self.intake.sources}
+        self.source = StreamSource(plan.inputs, plan.fields, stretch.partition)
+        self.source.replay()
+        self.source.check_places(checked_streams(plan), None)  # as the live task puts such records aside
+        self.watermark = self.source.watermark
+        self.counts = {stream: PartitionCounts() for stream in self.source.sources}
         self._entries = [entry for entry in entries if self._matters(entry)]
         self._cursors: dict[str, PartitionCursor] = {}
         self._ended: set[str] = set()
-        for stream, source in self.intake.sources.items():
+        for stream, source in self.source.sources.items():
             source.next = stretch.start[stream]
 
     def _matters(self, entry: JournalEntry) -> bool:
-        if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.intake.sources:
+        if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.source.sources:
             return False
         start, stop = self.stretch.start, self.stretch.stop
         places = [(stream, at) for stream, at in entry.inputs.items() if stream in start]
@@ -89,7 +89,7 @@ class Lane:
                 if self.watermark >= self.until_ms:
                     break
                 if entry.facts["stream"] not in self._ended:
-                    yield self._moved(self.intake.apply(entry).released)
+                    yield self._moved(self.source.apply(entry).released)
             yield from self._up_to(self.stretch.stop, ends=True)
             yield self._last()
         finally:
@@ -97,42 +97,42 @@ class Lane:
 
     def _up_to(self, inputs: Mapping[str, int], *, ends: bool) -> Iterator[Batch]:
         """All inputs up to these offsets, the one that is behind in event time first."""
-        left = {stream: at for stream, at in inputs.items() if stream in self.intake.sources}
+        left = {stream: at for stream, at in inputs.items() if stream in self.source.sources}
         while left and self.watermark < self.until_ms:
-            stream = min(left, key=self.intake.largest)
+            stream = min(left, key=self.source.largest)
             records = self._cursor(stream).take(left[stream])
             if records is not None:
-                fed = self.intake.feed(records)
+                fed = self.source.feed(records)
                 self.counts[stream] += PartitionCounts(len(records), len(fed.dead), len(fed.late))
                 yield self._moved(fed.ordered.released)
                 continue
-            self.intake.sources[stream].next = max(self.intake.sources[stream].next, left.pop(stream))
+            self.source.sources[stream].next = max(self.source.sources[stream].next, left.pop(stream))
             if ends:
                 self._ended.add(stream)
-                yield self._moved(self.intake.apply(self._entry("silent", stream)).released)
+                yield self._moved(self.source.apply(self._entry("silent", stream)).released)
 
     def _cursor(self, stream: str) -> PartitionCursor:
         if stream not in self._cursors:
-            source = self.intake.sources[stream]
+            source = self.source.sources[stream]
             at = TopicPartition(source.spec.topic, self.stretch.partition)
             self._cursors[stream] = PartitionCursor(self.log, at, source.next)
         return self._cursors[stream]
 
     def _moved(self, released: Batch) -> Batch:
-        self.watermark = self.intake.watermark
+        self.watermark = self.source.watermark
         return released
 
     def _last(self) -> Batch:
         """There is no more: what still waits for event time."""
-        whole = Batch(len(self.intake.fields))
+        whole = Batch(len(self.source.fields))
         buffer = Buffer(whole.columns, [0], [(0, 0)], {(0, 0): END_OF_TIME})
-        pending = self.intake.buffer.pending
+        pending = self.source.buffer.pending
         buffer.pending.append(pending, _all_rows(pending))
         self.watermark = END_OF_TIME
         return release(buffer).released
 
     def _entry(self, kind: str, stream: str) -> JournalEntry:
-        return JournalEntry(kind, self.intake.journaled, self.intake.nexts(), None, {"stream": stream})
+        return JournalEntry(kind, self.source.journaled, self.source.nexts(), None, {"stream": stream})
 
     def close(self) -> None:
         for cursor in self._cursors.values():

@@ -111,9 +111,9 @@ def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions:
     return None
 
 
-def _texts(intake: StreamSource, records: Records) -> Iterator[tuple[int, bytes]]:
+def _texts(stream_source: StreamSource, records: Records) -> Iterator[tuple[int, bytes]]:
     """Rows that are events, and the texts of their key fields."""
-    batch, rows = intake.decoded(records)
+    batch, rows = stream_source.decoded(records)
     for row, text in zip(rows.tolist(), key_texts(batch, 0, records.values), strict=True):
         if text is not None:
             yield row, text

@@ -70,13 +70,13 @@ class RepartitionSink:
     def __init__(
         self,
         forwards: Sequence[Forward],
-        intake: StreamSource,
+        stream_source: StreamSource,
         partition: int,
         told: Mapping[str, EmittedWatermark],
         written_up_to: Callable[[str, str], int],
     ) -> None:
         """`written_up_to` says, of a stream and a topic, before which offset all is there already."""
-        self.intake = intake
+        self.source = stream_source
         self.partition = partition
         self.bytes = 0  # of events that go out with the next commit
         self.outlets = [
@@ -87,7 +87,7 @@ class RepartitionSink:
         for outlet in self.outlets:
             self.by_stream.setdefault(outlet.forward.stream, []).append(outlet)
         for stream in self.by_stream:
-            intake.texts[stream] = tuple(map(intake.fields.index, self._fields(stream)))
+            stream_source.texts[stream] = tuple(map(stream_source.fields.index, self._fields(stream)))
 
     def _fields(self, stream: str) -> list[str]:
         """Fields that a stream's events are keyed by, each once."""
@@ -98,7 +98,7 @@ class RepartitionSink:
         """Before anything is taken: from here on all is forwarded."""
         for outlet in self.outlets:
             if outlet.since is None:
-                outlet.since = self.intake.sources[outlet.forward.stream].next
+                outlet.since = self.source.sources[outlet.forward.stream].next
 
     def told(self) -> dict[str, EmittedWatermark]:
         """As it is stored."""
@@ -127,7 +127,7 @@ class RepartitionSink:
             first = int(np.searchsorted(records.offsets[rows], outlet.before)) if outlet.before else 0
             if first and first == len(rows):
                 continue  # it was told all of it before a rewind
-            outlet.spoke, outlet.news = True, State(self.intake.largest(stream), False)
+            outlet.spoke, outlet.news = True, State(self.source.largest(stream), False)
             field_ = outlet.forward.field
             keys: list[bytes | None] = [ONE_KEY] * len(rows) if field_ is None else _kept(texts[field_], keep)
             keys = keys[first:]
@@ -152,11 +152,11 @@ class RepartitionSink:
         is_silent = told.silent and not outlet.spoke
         if is_silent and not outlet.forward.endless:
             return
-        raised = self.intake.idle_largest(stream, now_ms)
+        raised = self.source.idle_largest(stream, now_ms)
         if raised is None:
             outlet.base = told.largest
             if not is_silent:
-                outlet.news = State(max(self.intake.largest(stream), told.largest), False)
+                outlet.news = State(max(self.source.largest(stream), told.largest), False)
             return
         state = self._idle_state(outlet, raised)
         if state.silent != is_silent or state.largest >= told.largest + self._every_ms(outlet, state):
@@ -166,14 +166,14 @@ class RepartitionSink:
         """How often an idle stream tells its time."""
         if not outlet.forward.endless:
             return TELL_EVERY_MS
-        idle_ms = state.largest - self.intake.sources[outlet.forward.stream].stood_largest
+        idle_ms = state.largest - self.source.sources[outlet.forward.stream].stood_largest
         return max(TELL_EVERY_MS, idle_ms // TELL_PART)
 
     def _idle_state(self, outlet: RepartitionOutput, raised: int) -> State:
         """How far an idle stream is. What was told before a restart counts, so that it does not fall behind."""
         if raised == NO_TIME:
             return State(NO_TIME, True)
-        source = self.intake.sources[outlet.forward.stream]
+        source = self.source.sources[outlet.forward.stream]
         largest = raised + max(outlet.base - source.stood_largest, 0)
         end = source.stood_largest + source.spec.slack_ms + outlet.forward.lasting_ms + 1
         told = largest if outlet.forward.endless else min(largest, end)
@@ -200,7 +200,7 @@ class RepartitionSink:
     def _marks(self, outlet: RepartitionOutput) -> list[Append]:
         forward, told = outlet.forward, outlet.told
         assert outlet.since is not None, forward
-        mark = WatermarkMarker(self.partition, self.intake.sources[forward.stream].next, *told, outlet.since)
+        mark = WatermarkMarker(self.partition, self.source.sources[forward.stream].next, *told, outlet.since)
         value = pack_mark(mark)
         return [Append(forward.topic, [(None, value)], each) for each in range(forward.partitions)]
 

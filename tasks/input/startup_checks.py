@@ -118,17 +118,17 @@ def check_against_inputs(
             )
 
 
-def recover_waiting(log: Log, intake: StreamSource, position: Position, partition: int) -> None:
+def recover_waiting(log: Log, stream_source: StreamSource, position: Position, partition: int) -> None:
     """Bring back the events that waited for event time, by reading them again."""
     for stream, stored in position.inputs.items():
-        if stream not in intake.sources:  # it is retired
+        if stream not in stream_source.sources:  # it is retired
             continue
         if stored.safe < stored.next:
             at = TopicPartition(stored.topic, partition)
-            at_once = intake.tunables.recover_records
-            intake.recover(stream, read_between(log, at, stored.safe, stored.next, at_once), stored)
+            at_once = stream_source.tunables.recover_records
+            stream_source.recover(stream, read_between(log, at, stored.safe, stored.next, at_once), stored)
         else:
-            intake.sources[stream].next = stored.next
+            stream_source.sources[stream].next = stored.next
 
 
 def rows_of_gone_rules(store: Store, plan: Plan) -> list[Change]:

@@ -88,7 +88,7 @@ class TaskTestHarness:
         while self._given < len(self._input):
             stream, record = self._input[self._given]
             self._given += 1
-            if int(record.offsets[0]) >= self.heart.intake.sources[stream].next:
+            if int(record.offsets[0]) >= self.heart.source.sources[stream].next:
                 self.heart.feed(record)
                 return True
         return False
@@ -101,15 +101,15 @@ class TaskTestHarness:
         self.heart.tick(self.clock.steady_ms())
 
     def _stand(self) -> None:
-        for stream in self.heart.intake.sources:
-            self.heart.intake.stand(stream, True, self.clock.steady_ms())
+        for stream in self.heart.source.sources:
+            self.heart.source.stand(stream, True, self.clock.steady_ms())
 
     def idle_ms_until(self, time_ms: int) -> int:
         """For how long the clock has to go on until event time is there."""
-        intake, waits = self.heart.intake, 0
+        stream_source, waits = self.heart.source, 0
         self._stand()
-        for stream, source in intake.sources.items():
-            largest = intake.largest(stream)
+        for stream, source in stream_source.sources.items():
+            largest = stream_source.largest(stream)
             if largest > NO_TIME and source.stood_since_ms is not None:
                 stood_ms = self.clock.steady_ms() - source.stood_since_ms
                 wanted = time_ms + source.spec.slack_ms - source.stood_largest + source.spec.idle_ms
@@ -166,9 +166,9 @@ class TaskTestHarness:
         position = self.position()
         heart = make_processor(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
         for stream, stored in (position.inputs if position is not None else {}).items():
-            heart.intake.sources[stream].next = stored.next
+            heart.source.sources[stream].next = stored.next
             if stored.safe < stored.next:
-                heart.intake.recover(stream, self._records(stream, stored.safe), stored)
+                heart.source.recover(stream, self._records(stream, stored.safe), stored)
         if position is None or dict(position.rules) != self.plan.versions:
             heart.note_rules()
         return heart

@@ -58,7 +58,7 @@ class PointInTimeRebuild(SourceReplay):
 
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
         self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
-        if isinstance(self.processor.intake, RepartitionSource):
+        if isinstance(self.processor.source, RepartitionSource):
             self._receive_to(inputs)
             return
         for entry in self.entries:
@@ -83,9 +83,9 @@ class PointInTimeRebuild(SourceReplay):
             self._receive_entry(entry)
         else:
             self._feed_up_to(inputs)
-        intake = self._receiver()
+        stream_source = self._receiver()
         facts = {"largest": self.moment_ms + 1}
-        entry = JournalEntry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+        entry = JournalEntry("advance", stream_source.journaled, stream_source.nexts(), stream_source.watermark, facts)
         self.processor.apply(entry)
         self.released.append(entry)
         self._commit()
@@ -94,15 +94,15 @@ class PointInTimeRebuild(SourceReplay):
         if entry.kind == "rules":
             self._change_rules(entry)
         elif entry.kind == REWIND:
-            self.processor.intake.journaled = entry.number
+            self.processor.source.journaled = entry.number
         else:
             self.processor.apply(entry)
         self.applied.append(entry.number)
 
     def _receiver(self) -> RepartitionSource:
-        intake = self.processor.intake
-        assert isinstance(intake, RepartitionSource), intake
-        return intake
+        stream_source = self.processor.source
+        assert isinstance(stream_source, RepartitionSource), stream_source
+        return stream_source
 
     def _is_beyond(self, entry: JournalEntry) -> bool:
         """Whether it was once set back to a later moment, by this entry, with nothing in between."""
@@ -114,10 +114,10 @@ class PointInTimeRebuild(SourceReplay):
             self._change_rules(entry)
             return True
         if entry.kind == REWIND:
-            self.processor.intake.journaled = entry.number
+            self.processor.source.journaled = entry.number
             return True
         stream = entry.facts["stream"]
-        slack_ms = self.processor.intake.sources[stream].spec.slack_ms
+        slack_ms = self.processor.source.sources[stream].spec.slack_ms
         if stream in self.cuts:
             return False
         largest = entry.facts.get("largest")
@@ -132,22 +132,22 @@ class PointInTimeRebuild(SourceReplay):
         return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
 
     def _is_over(self) -> bool:
-        sources = self.processor.intake.sources.items()
+        sources = self.processor.source.sources.items()
         return all(stream in self.cuts or source.silent for stream, source in sources)
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         super()._feed_up_to({stream: min(offset, self.cuts.get(stream, offset)) for stream, offset in inputs.items()})
         for stream, offset in self.cuts.items():
-            self.processor.intake.sources[stream].next = offset
+            self.processor.source.sources[stream].next = offset
 
     def _take(self, stream: str, until: int) -> Records | None:
-        if isinstance(self.processor.intake, RepartitionSource):
+        if isinstance(self.processor.source, RepartitionSource):
             return self._take_received(stream, until)
         records = super()._take(stream, until) if stream not in self.cuts else None
         if records is None:
             return None
-        batch, rows = self.processor.intake.decoded(records)
-        slack_ms = self.processor.intake.sources[stream].spec.slack_ms
+        batch, rows = self.processor.source.decoded(records)
+        slack_ms = self.processor.source.sources[stream].spec.slack_ms
         beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
         if not len(beyond):
             return records
@@ -157,23 +157,25 @@ class PointInTimeRebuild(SourceReplay):
 
     def _take_received(self, stream: str, until: int) -> Records | None:
         """What may be taken before the moment is passed; then nothing more, of no stream."""
-        intake = self._receiver()
+        stream_source = self._receiver()
         records = None if self.cuts else super()._take(stream, until)
-        row = None if records is None else crossing_row(intake, records, self.moment_ms)
+        row = None if records is None else crossing_row(stream_source, records, self.moment_ms)
         if records is None or row is None:
             return records
-        self.cuts = {**intake.nexts(), stream: int(records.offsets[row])}
+        self.cuts = {**stream_source.nexts(), stream: int(records.offsets[row])}
         return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
 
     def _release(self) -> None:
         """Let event time pass up to the moment, as an idle stream's does."""
-        intake = self.processor.intake
+        stream_source = self.processor.source
         # Of several streams, events of the watermark's own time still wait.
-        watermark = self.moment_ms + (len(intake.sources) > 1)
-        for stream, source in list(intake.sources.items()):
+        watermark = self.moment_ms + (len(stream_source.sources) > 1)
+        for stream, source in list(stream_source.sources.items()):
             if not source.silent:
                 facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
-                entry = JournalEntry("advance", intake.journaled, intake.nexts(), intake.watermark, facts)
+                entry = JournalEntry(
+                    "advance", stream_source.journaled, stream_source.nexts(), stream_source.watermark, facts
+                )
                 self.processor.apply(entry)
                 self.released.append(entry)
 

@@ -137,8 +137,8 @@ class SourceReplay:
         first = self._first()
         self.today, self.plan = self.plan, plan_at(self.plan, first)
         self.processor = make_processor(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
-        self.processor.intake.replay()
-        self.processor.intake.journaled = first.number
+        self.processor.source.replay()
+        self.processor.source.journaled = first.number
         self.store.write(standing_rows(self.plan, self.store))
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
 
@@ -147,10 +147,10 @@ class SourceReplay:
         self.entries = self.entries[len(done) :]
         self.today, self.plan = self.plan, plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
         self.processor = make_processor(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
-        self.processor.intake.replay()
+        self.processor.source.replay()
         for stream, stored in start.inputs.items():
             self._held_from(stream, stored.safe)
-        recover_waiting(self.log, self.processor.intake, start, self.partition)
+        recover_waiting(self.log, self.processor.source, start, self.partition)
         self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
 
     def _first(self) -> JournalEntry:
@@ -166,12 +166,12 @@ class SourceReplay:
 
     def _cursor(self, stream: str, start: int) -> PartitionCursor:
         at = self._held_from(stream, start)
-        self.processor.intake.sources[stream].next = start
+        self.processor.source.sources[stream].next = start
         return PartitionCursor(self.log, at, start)
 
     def _held_from(self, stream: str, start: int) -> TopicPartition:
         """The input, which must still hold its records from here on."""
-        at = TopicPartition(self.processor.intake.sources[stream].spec.topic, self.partition)
+        at = TopicPartition(self.processor.source.sources[stream].spec.topic, self.partition)
         begin = self.log.bounds([at])[at].begin
         if begin > start:
             raise Refused(
@@ -185,7 +185,7 @@ class SourceReplay:
     def _topic_ids(self) -> None:
         changelog, journal = self.plan.topics.changelog, self.plan.topics.journal
         topics = self.log.topics([changelog, journal, *(spec.topic for spec in self.plan.inputs)])
-        for source in self.processor.intake.sources.values():
+        for source in self.processor.source.sources.values():
             source.topic_id = topics[source.spec.topic].id
         self.processor.changelog_id = topics[changelog].id if changelog in topics else ""
         self.processor.journal_id = topics[journal].id if journal in topics else ""
@@ -198,7 +198,7 @@ class SourceReplay:
             if entry.kind == "rules":
                 self._change_rules(entry)
             elif entry.kind == REWIND:
-                self.processor.intake.journaled = entry.number
+                self.processor.source.journaled = entry.number
             else:
                 self.processor.apply(entry)
         self._feed_up_to(until.inputs)
@@ -206,14 +206,14 @@ class SourceReplay:
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         """Read all inputs up to these offsets, the one that is behind in event time first."""
-        left = {stream: offset for stream, offset in inputs.items() if stream in self.processor.intake.sources}
+        left = {stream: offset for stream, offset in inputs.items() if stream in self.processor.source.sources}
         while left:
             stream = min(left, key=self._largest)
             if stream not in self.cursors:  # a stream that came later
-                self.cursors[stream] = self._cursor(stream, self.processor.intake.sources[stream].next)
+                self.cursors[stream] = self._cursor(stream, self.processor.source.sources[stream].next)
             records = self._take(stream, left[stream])
             if records is None:
-                self.processor.intake.sources[stream].next = left.pop(stream)
+                self.processor.source.sources[stream].next = left.pop(stream)
                 continue
             for piece in self._pieces(records):
                 self.processor.feed(piece)
@@ -244,7 +244,7 @@ class SourceReplay:
         return self.cursors[stream].take(until)
 
     def _largest(self, stream: str) -> int:
-        return self.processor.intake.largest(stream)
+        return self.processor.source.largest(stream)
 
     def _commit(self) -> None:
         self.alerts += len(self.processor.alerts)
@@ -263,14 +263,14 @@ class SourceReplay:
         if self.plan.book is not None:
             self.store.write(self._switched_rows(entry, specs))
         self.processor = make_processor(self.plan, self.partition, self.store, specs, position)
-        self.processor.intake.replay()
+        self.processor.source.replay()
         self.store.write([*self.processor.gone_rows(), *standing_rows(self.plan, self.store)])
-        recover_waiting(self.log, self.processor.intake, position, self.partition)
-        self.processor.intake.journaled = entry.number
+        recover_waiting(self.log, self.processor.source, position, self.partition)
+        self.processor.source.journaled = entry.number
         self._topic_ids()
         for stream, offset in entry.inputs.items():
-            if stream not in position.inputs and stream in self.processor.intake.sources:
-                self.processor.intake.sources[stream].next = offset
+            if stream not in position.inputs and stream in self.processor.source.sources:
+                self.processor.source.sources[stream].next = offset
 
     def _switched_rows(self, entry: JournalEntry, specs: Sequence[InputSpec]) -> list[Change]:
         """As the task did it: before the rules that come after the change begin."""

@@ -61,10 +61,11 @@ def fold_back(
 
 def _entries(last: int, replay: PointInTimeRebuild, facts: Mapping[str, Any]) -> list[JournalEntry]:
     """That it was set back, and how event time came up to the moment there."""
-    intake = replay.processor.intake
-    first = JournalEntry(REWIND, last + 1, intake.nexts(), None, facts)
+    stream_source = replay.processor.source
+    first = JournalEntry(REWIND, last + 1, stream_source.nexts(), None, facts)
     advances = [
-        replace(entry, number=last + 2 + place, inputs=intake.nexts()) for place, entry in enumerate(replay.released)
+        replace(entry, number=last + 2 + place, inputs=stream_source.nexts())
+        for place, entry in enumerate(replay.released)
     ]
     return [first, *advances]
 

@@ -57,7 +57,7 @@ def warm_rows(
     # In shadow: what they find in the past is told to nobody.
     texts = [replace(rule, alerts_from_ms=None, shadow=True) for rule in switch.plan.rules if rule.id in switch.warm]
     plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
-    processor = _folded(log, plan, partition, specs, switch.warm_from or {}, here.intake, budget)
+    processor = _folded(log, plan, partition, specs, switch.warm_from or {}, here.source, budget)
     wanted = plan.program.stores - here.state_cache.plan.program.stores
     rows, _ = processor.state_cache.changes(processor.watermark)
     return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
@@ -103,7 +103,7 @@ class _Fold:
     ) -> None:
         self.log, self.partition = log, partition
         self.processor = RuleProcessor(plan, partition, MemoryStore(), specs, None)
-        self.processor.intake.replays = True  # it notes nothing
+        self.processor.source.replays = True  # it notes nothing
         self.processor.state_cache.limit(budget)
         self.piece_rows = piece_rows
         self.rows = 0  # that the step at hand takes
@@ -111,7 +111,7 @@ class _Fold:
     def run(self, start: Mapping[str, int], here: StreamSource) -> None:
         cursors: dict[str, PartitionCursor] = {}
         try:
-            for stream, source in self.processor.intake.sources.items():
+            for stream, source in self.processor.source.sources.items():
                 if stream in here.sources:
                     source.next = start.get(stream, here.sources[stream].next)
                     source.decoder.hide(unknown_yet(here.sources[stream].unknown))
@@ -137,7 +137,7 @@ class _Fold:
         """All records, of the stream that is behind in event time first."""
         left = set(cursors)
         while left:
-            stream = min(sorted(left), key=self.processor.intake.largest)
+            stream = min(sorted(left), key=self.processor.source.largest)
             records = cursors[stream].take(ends[stream])
             if records is None:
                 left.discard(stream)

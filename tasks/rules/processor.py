@@ -36,13 +36,13 @@ class RuleProcessor:
     ) -> None:
         self.plan = plan
         self.partition = partition
-        self.intake = _intake_of(inputs, plan, partition)
+        self.source = _source_of(inputs, plan, partition)
         if position is not None:
-            self.intake.resume(position)
-        self.intake.check_places(checked_streams(plan), position)
+            self.source.resume(position)
+        self.source.check_places(checked_streams(plan), position)
         told = {} if position is None else position.forwards
         self._dedup = ReplayDedupFilter.of(store)
-        self.sink = RepartitionSink(plan.forwards, self.intake, partition, told, self._dedup.written_up_to)
+        self.sink = RepartitionSink(plan.forwards, self.source, partition, told, self._dedup.written_up_to)
         self.state_cache = StateCache(plan, store, [spec.origin for spec in inputs])
         self.store = store
         self.changelog_id = self.journal_id = ""
@@ -57,7 +57,7 @@ class RuleProcessor:
 
     @property
     def watermark(self) -> int:
-        return self.intake.watermark
+        return self.source.watermark
 
     @property
     def dirty(self) -> bool:
@@ -69,22 +69,22 @@ class RuleProcessor:
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input."""
         aside: frozenset[int] = frozenset()
-        for piece, anew in self.intake.pieces(records):
+        for piece, anew in self.source.pieces(records):
             if anew:
                 self.state_cache.forget()
             aside |= self._feed(piece, settled)
-        self._since.missed += self.intake.take_missed()
+        self._since.missed += self.source.take_missed()
         return aside
 
     def _feed(self, records: Records, settled: SettledRecords) -> frozenset[int]:
         self.sink.begin()
-        fed = self.intake.feed(records)
+        fed = self.source.feed(records)
         self._dirty = True
         if self.plan.stage == MAIN:  # in a later stage they come once more
             self._since.events += len(records)
         self._put_aside(records, fed.unsettled(records, settled))
         if self.sink.outlets:
-            self._since.unkeyed += self.sink.take(self.intake.by_topic[records.topic].spec.stream, records, fed)
+            self._since.unkeyed += self.sink.take(self.source.by_topic[records.topic].spec.stream, records, fed)
         self._run(fed.ordered)
         return fed.aside(records)
 
@@ -95,13 +95,13 @@ class RuleProcessor:
         return self._advance(now_ms) or has_news
 
     def _advance(self, now_ms: int) -> bool:
-        watermark = self.intake.idle_watermark(now_ms)
+        watermark = self.source.idle_watermark(now_ms)
         if watermark <= self.watermark:
             return False
-        if not self.intake.waits_before(watermark) and self.state_cache.next_deadline() >= watermark:
+        if not self.source.waits_before(watermark) and self.state_cache.next_deadline() >= watermark:
             return False
         self._dirty = True
-        self._run(self.intake.advance(now_ms))
+        self._run(self.source.advance(now_ms))
         return True
 
     def apply(self, entry: JournalEntry) -> None:
@@ -109,7 +109,7 @@ class RuleProcessor:
         self._dirty = True
         if entry.kind == ANEW:
             self.state_cache.forget()
-        self._run(self.intake.apply(entry))
+        self._run(self.source.apply(entry))
 
     def count_on(self, counts: Counts) -> None:
         """Go on with the counts of those that were at work here before."""
@@ -118,7 +118,7 @@ class RuleProcessor:
 
     def release_to(self, watermark: int) -> None:
         """Let event time be this, where it is behind: of a fold that ends where another task stands."""
-        buffer = self.intake.buffer
+        buffer = self.source.buffer
         buffer.floor = max(buffer.floor, watermark)
         self._run(release(buffer))
 
@@ -128,13 +128,13 @@ class RuleProcessor:
 
     def note_rules(self) -> None:
         """Write the rules to the journal: from here on they are these."""
-        self.intake.note_rules(rules_facts(self.plan))
+        self.source.note_rules(rules_facts(self.plan))
         self._dirty = True
 
     def turn(self, switch: RuleMigration, inputs: Mapping[str, int]) -> None:
         """The next outcome is the last of these rules: it leaves the state to those that come after."""
         self.plan = switch.plan
-        self.intake.note_rules(switch.facts(), inputs)
+        self.source.note_rules(switch.facts(), inputs)
         self._dirty = True
 
     def _run(self, ordered: OrderedEvents) -> None:
@@ -172,11 +172,11 @@ class RuleProcessor:
             return
         more: Headers = () if self.plan.stage == MAIN else (("samovar.stage", self.plan.stage.encode()),)
         for dead in fed.dead:
-            where, offset, pair = self.intake.letter(records, dead.row)
+            where, offset, pair = self.source.letter(records, dead.row)
             redriven = carried(records.headers(dead.row))
             self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *redriven, *more))
         for late in fed.late:
-            where, offset, pair = self.intake.letter(records, late.row)
+            where, offset, pair = self.source.letter(records, late.row)
             redriven = carried(records.headers(late.row))
             self._late.put(pair, (*where.late(offset, late.late_ms), *redriven, *more))
         self._since.dead += len(fed.dead)
@@ -186,10 +186,10 @@ class RuleProcessor:
     # ------------------------------------------------------------ what is to be written
 
     def position(self) -> Position:
-        intake = self.intake
-        watermark = None if intake.watermark == NO_TIME else intake.watermark
+        stream_source = self.source
+        watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
         told, book = self.sink.told(), 0 if self.plan.book is None else self.plan.book.change
-        head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
+        head = watermark, stream_source.inputs(), stream_source.streams, self.plan.versions, stream_source.journaled
         return Position(*head, told, book, self.changelog_id, self.plan.service, self.journal_id)
 
     @property
@@ -212,10 +212,10 @@ class RuleProcessor:
         appends = [Append(topics.changelog, rows, partition)]
         if self.alerts:
             appends.append(Append(topics.alerts, self.alerts))
-        if self.intake.entries:
+        if self.source.entries:
             name = str(partition).encode()
             appends.append(
-                Append(topics.journal, [(name, pack_entry(each)) for each in self.intake.entries], partition)
+                Append(topics.journal, [(name, pack_entry(each)) for each in self.source.entries], partition)
             )
         for topic, letters in ((topics.dead_letters, self._dead), (topics.late, self._late)):
             if letters.pairs:
@@ -227,7 +227,7 @@ class RuleProcessor:
         since.commits = 1
         self.alerts, self._dead, self._late = [], LetterBuffer(), LetterBuffer()
         self.found_bytes = 0
-        self.intake.entries = []
+        self.source.entries = []
         self._dirty = False
         return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
 
@@ -252,6 +252,6 @@ class RuleProcessor:
         """Rules hold nothing but their store."""
 
 
-def _intake_of(inputs: Sequence[InputSpec], plan: Plan, partition: int) -> StreamSource:
+def _source_of(inputs: Sequence[InputSpec], plan: Plan, partition: int) -> StreamSource:
     is_forwarded = any(spec.is_forwarded for spec in inputs)
     return (RepartitionSource if is_forwarded else StreamSource)(inputs, plan.fields, partition, plan.tunables)

@@ -301,7 +301,7 @@ class Container:
                     break  # all of them read on from where that task stands
                 # A stage that came later reads again what the main one judged long ago.
                 before = (
-                    task.processor.intake.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
+                    task.processor.source.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
                 )
                 count, aside = self._feed(member, task, records, settled)
                 if len(readers) > 1:

@@ -131,20 +131,20 @@ class MetricsSampler:
             restore = self._restoring(place, task, now_s) if task.life is TaskState.RESTORING else None
             return TaskReport(*place, task.life.value, restore=restore)
         self._restores.pop(place, None)
-        intake = task.processor.intake
-        watermark = None if intake.watermark == NO_TIME else intake.watermark
+        stream_source = task.processor.source
+        watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
         inputs = tuple(
             InputReport(source.spec.stream, source.spec.topic, task.partition, source.next)
-            for source in intake.sources.values()
+            for source in stream_source.sources.values()
         )
         return TaskReport(
             *place,
             task.life.value,
             watermark,
-            holder_of(intake),
+            holder_of(stream_source),
             inputs,
             state_bytes=task.store.size_bytes(),
-            waiting=len(intake.buffer.pending),
+            waiting=len(stream_source.buffer.pending),
         )
 
     def _restoring(self, place: tuple[str, int], task: StreamTask, now_s: float) -> RestoreReport:
@@ -274,10 +274,10 @@ def change_of(task: StreamTask) -> int:
     return 0 if book is None else book.change
 
 
-def holder_of(intake: StreamSource) -> tuple[str, int] | None:
+def holder_of(stream_source: StreamSource) -> tuple[str, int] | None:
     """The stream and partition that event time waits for: the one that is furthest behind."""
-    buffer = intake.buffer
-    streams = {source.number: stream for stream, source in intake.sources.items()}
+    buffer = stream_source.buffer
+    streams = {source.number: stream for stream, source in stream_source.sources.items()}
     known = [place for place in buffer.largest if place[0] in streams]
     if not known:
         return None
@@ -291,6 +291,6 @@ def holder_of(intake: StreamSource) -> tuple[str, int] | None:
 
 
 def _taken(task: StreamTask) -> Iterable[tuple[TopicPartition, int]]:
-    for source in task.processor.intake.sources.values():
+    for source in task.processor.source.sources.values():
         if source.taken_ms is not None:
             yield TopicPartition(source.spec.topic, task.partition), source.taken_ms

@@ -343,11 +343,11 @@ class StreamTask:
         if position is not None:
             check_against_inputs(position, specs, topics, bounds, self.partition)
         processor = make_processor(plan, self.partition, self.store, specs, position)
-        processor.changelog_id, processor.intake.partitions_now = self.changelog.topic.id, self._partitions_now
+        processor.changelog_id, processor.source.partitions_now = self.changelog.topic.id, self._partitions_now
         processor.journal_id = topics[plan.topics.journal].id
         if position is not None:
-            recover_waiting(self.log, processor.intake, position, self.partition)
-        for source in processor.intake.sources.values():
+            recover_waiting(self.log, processor.source, position, self.partition)
+        for source in processor.source.sources.values():
             if position is None or source.spec.stream not in position.inputs:
                 source.topic_id = topics[source.spec.topic].id
                 source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
@@ -359,7 +359,7 @@ class StreamTask:
 
     def _has_other_inputs(self, position: Position) -> bool:
         """Whether a stage's rules have other streams than before; the main stage always has all."""
-        return self.plan.stage != MAIN and position.inputs.keys() != self.processor.intake.sources.keys()
+        return self.plan.stage != MAIN and position.inputs.keys() != self.processor.source.sources.keys()
 
     def _own_offsets(self, position: Position | None) -> Mapping[TopicPartition, int | None]:
         """The group's offsets that must agree with the position. That of a shared input is that of the stage furthest
@@ -453,7 +453,7 @@ class StreamTask:
 
     def _nexts_after(self, plan: Plan) -> dict[str, int]:
         """Where the inputs are read on; a stage may have another stream now, from its begin."""
-        known = self.processor.intake.nexts()
+        known = self.processor.source.nexts()
         new = [TopicPartition(spec.topic, self.partition) for spec in plan.inputs if spec.stream not in known]
         bounds = self.log.bounds(new) if new else {}
         return {
@@ -538,14 +538,14 @@ class StreamTask:
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where to read each input on."""
-        sources = self.processor.intake.sources.values()
+        sources = self.processor.source.sources.values()
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take records; of a shared input, those that were taken before are passed over. The offsets of those that were
         put aside, but for settled ones.
         """
-        done = self.processor.intake.by_topic[records.topic].next
+        done = self.processor.source.by_topic[records.topic].next
         rows = int(np.searchsorted(records.offsets, done)) if records.topic in self.shared else 0
         if rows:
             records = RecordSlice(records, rows, len(records), records.next)
@@ -556,9 +556,9 @@ class StreamTask:
         were read to their ends, with what the log said about it (`Member.standing`); None: nothing since the last tick.
         """
         now_ms = self.clock.steady_ms()
-        for topic, source in self.processor.intake.by_topic.items():
+        for topic, source in self.processor.source.by_topic.items():
             at = TopicPartition(topic, self.partition)
-            self.processor.intake.stand(source.spec.stream, at in ended, now_ms, ended.get(at))
+            self.processor.source.stand(source.spec.stream, at in ended, now_ms, ended.get(at))
         self.processor.tick(now_ms)
 
     @property

@@ -45,12 +45,12 @@ class UserTaskProcessor:
         self.spec = plan.task
         self.partition = partition
         self.is_receiving = any(spec.is_forwarded for spec in inputs)
-        self.intake = (UserRepartitionSource if self.is_receiving else UserStreamSource)(
+        self.source = (UserRepartitionSource if self.is_receiving else UserStreamSource)(
             inputs, plan.fields, partition, plan.tunables
         )
         if position is not None:
-            self.intake.resume(position)
-        self.intake.check_places(checked_streams(plan), position)
+            self.source.resume(position)
+        self.source.check_places(checked_streams(plan), position)
         _fit_indexes(store, self.spec, plan.tunables.rebuilt_rows)
         self.calls = Calls(self.spec, partition, store, plan.tunables.cache_bytes)
         self._dedup = ReplayDedupFilter.of(store)
@@ -66,7 +66,7 @@ class UserTaskProcessor:
 
     @property
     def watermark(self) -> int:
-        return self.intake.watermark
+        return self.source.watermark
 
     @property
     def dirty(self) -> bool:
@@ -78,58 +78,58 @@ class UserTaskProcessor:
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input. What its stores hold stays, also where it was away for a while."""
         aside: frozenset[int] = frozenset()
-        for piece, _ in self.intake.pieces(records):
-            fed = self.intake.feed(piece)
+        for piece, _ in self.source.pieces(records):
+            fed = self.source.feed(piece)
             aside |= fed.aside(piece)
             if self.spec.alone:  # else the main stage counts them
                 self._since.events += len(piece)
             self._put_aside(piece, fed.unsettled(piece, settled))
             self._run(fed.ordered)
-        self._since.missed += self.intake.take_missed()
+        self._since.missed += self.source.take_missed()
         return aside
 
     def tick(self, now_ms: int) -> bool:
         """Let event time pass where inputs are idle, if anything waits for it."""
-        watermark = self.intake.idle_watermark(now_ms)
+        watermark = self.source.idle_watermark(now_ms)
         if watermark <= self.watermark:
             return False
-        if not self.intake.waits_before(watermark) and not self.calls.is_due(watermark):
+        if not self.source.waits_before(watermark) and not self.calls.is_due(watermark):
             return False
-        self._run(self.intake.advance(now_ms))
+        self._run(self.source.advance(now_ms))
         return True
 
     def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
-        self._run(self.intake.apply(entry))
+        self._run(self.source.apply(entry))
 
     def note_rules(self) -> None:
         """Write to the journal which code is at work from here on. Its text is not there, only its version."""
         facts = {"id": self.spec.name, "class": self.spec.source, "version": self.spec.version}
-        self.intake.note_rules({"rules": [], "task": facts})
+        self.source.note_rules({"rules": [], "task": facts})
         self._dirty = True
 
     def _run(self, ordered: OrderedEvents) -> None:
         self._dirty = True
-        self.calls.run(self.intake.events(ordered.released), ordered.watermark)
+        self.calls.run(self.source.events(ordered.released), ordered.watermark)
 
     def _has_emitted(self, phase: Phase, now: int) -> bool:
         """Whether a call was made before the task was set back. What it emitted then is in its topics, for good."""
         until = NO_TIME if self._dedup.watermark is None else self._dedup.watermark
         if phase is Phase.PROCESS:
-            return bool(due_at(np.array([now]), self.intake.buffer, until)[0])
+            return bool(due_at(np.array([now]), self.source.buffer, until)[0])
         return now <= until if phase is Phase.WINDOW else now < until
 
     # ------------------------------------------------------------ what is put aside
 
     def _put_aside(self, records: Records, fed: DecodedBatch) -> None:
         for late in fed.late:
-            where, offset, pair = self.intake.letter(records, late.row)
+            where, offset, pair = self.source.letter(records, late.row)
             redriven = carried(records.headers(late.row))
             self._late.put(pair, (*where.late(offset, late.late_ms), self._name, *redriven))
         self._since.late += len(fed.late)
         more = () if self.spec.alone else (self._name,)
         for dead in fed.dead:
-            where, offset, pair = self.intake.letter(records, dead.row)
+            where, offset, pair = self.source.letter(records, dead.row)
             redriven = carried(records.headers(dead.row))
             self._dead.put(pair, (*where.dead(offset, dead.kind, dead.message), *more, *redriven))
         self._since.dead += len(fed.dead)
@@ -150,9 +150,9 @@ class UserTaskProcessor:
     # ------------------------------------------------------------ what is to be written
 
     def position(self) -> Position:
-        intake = self.intake
-        watermark = None if intake.watermark == NO_TIME else intake.watermark
-        head = watermark, intake.inputs(), intake.streams, self.plan.versions, intake.journaled
+        stream_source = self.source
+        watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
+        head = watermark, stream_source.inputs(), stream_source.streams, self.plan.versions, stream_source.journaled
         return Position(*head, changelog=self.changelog_id, service=self.plan.service, journal_id=self.journal_id)
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
@@ -170,7 +170,7 @@ class UserTaskProcessor:
         appends = self._appends(rows, done)
         offsets = {TopicPartition(each.topic, self.partition): each.next for each in position.inputs.values()}
         counts = self._counted(done, rows)
-        self._since, self._dead, self._late, self.intake.entries = Counts(), LetterBuffer(), LetterBuffer(), []
+        self._since, self._dead, self._late, self.source.entries = Counts(), LetterBuffer(), LetterBuffer(), []
         self._dirty = False
         return Outcome(appends, offsets, [*rows, *index, (FITS, _fit(packed))], position, counts)
 
@@ -179,9 +179,9 @@ class UserTaskProcessor:
         appends = [Append(topics.changelog, rows, partition)]
         among = {emit.topic: emit.among for emit in self.spec.emits.values()}
         appends += [Append(topic, pairs, among=among.get(topic)) for topic, pairs in done.emitted.items()]
-        if self.intake.entries:
+        if self.source.entries:
             name = str(partition).encode()
-            entries = [(name, pack_entry(each)) for each in self.intake.entries]
+            entries = [(name, pack_entry(each)) for each in self.source.entries]
             appends.append(Append(topics.journal, entries, partition))
         for topic, letters in ((topics.dead_letters, self._dead), (topics.late, self._late)):
             if letters.pairs:

@@ -71,9 +71,12 @@ class Stage:
         wait_until(self._stands, "the log says that its ends are the ends", self.container.cycle)
 
     def _stands(self) -> bool:
-        intakes = [task.processor.intake for task in self.container.tasks.values()]
+        intakes = [task.processor.source for task in self.container.tasks.values()]
         sources = [
-            each for intake in intakes if not isinstance(intake, RepartitionSource) for each in intake.sources.values()
+            each
+            for stream_source in intakes
+            if not isinstance(stream_source, RepartitionSource)
+            for each in stream_source.sources.values()
         ]
         now_ms = self.clock.steady_ms()
         return all(each.stood_since_ms is not None and each.stood_until_ms == now_ms for each in sources)

@@ -60,12 +60,12 @@ def at_work(make: Making, request: pytest.FixtureRequest) -> Iterator[tuple[Serv
         yield service, container
 
 
-def held(intake: StreamSource) -> int:
+def held(stream_source: StreamSource) -> int:
     """Bytes of texts and records that wait, counted one by one."""
-    pending = intake.buffer.pending
+    pending = stream_source.buffer.pending
     values: list[Any] = [value for column in range(pending.columns) for value in pending.values(column)]
     texts = sum(len(value.encode()) for value in values if isinstance(value, str))
-    whole = intake.kept.values() if isinstance(intake, UserStreamSource) else ()
+    whole = stream_source.kept.values() if isinstance(stream_source, UserStreamSource) else ()
     return texts + sum(len(key or b"") + len(value or b"") for (key, value), _ in whole)
 
 
@@ -81,7 +81,7 @@ def test_what_waits_for_a_partition_that_is_behind_has_a_bound(at_work: tuple[Se
         container.cycle()
         for (stage, _), task in container.tasks.items():
             if task.life.value == "running":
-                most[stage] = max(most[stage], held(task.processor.intake))
+                most[stage] = max(most[stage], held(task.processor.source))
 
     wait_until(lambda: max(most.values()) > BOUND, "a stage holds what it may, and more", cycle)
     for _ in range(20):

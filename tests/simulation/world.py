@@ -534,7 +534,7 @@ class World:
         """Whether events wait for event time."""
         containers = [node.container for node in self.nodes if node.container is not None]
         tasks = [task for each in containers for task in each.tasks.values() if task.life is TaskState.RUNNING]
-        return any(len(task.processor.intake.buffer.pending) for task in tasks)
+        return any(len(task.processor.source.buffer.pending) for task in tasks)
 
     # ------------------------------------------------------------ checks
 

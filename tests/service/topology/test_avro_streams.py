@@ -399,7 +399,7 @@ def test_p2_what_was_a_dead_letter_stays_one_when_its_schema_is_registered_later
 
 
 def waiting_in(container: Container) -> list[int]:
-    pending = [task.processor.intake.buffer.pending.time.tolist() for task in container.tasks.values()]
+    pending = [task.processor.source.buffer.pending.time.tolist() for task in container.tasks.values()]
     return sorted(time for times in pending for time in times)
 
 

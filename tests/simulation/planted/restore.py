@@ -87,10 +87,10 @@ def missing_offset_read_as_0() -> Patching:
 def waiting_events_are_lost() -> Patching:
     """Events that waited for event time are not read again."""
 
-    def forget(log: Log, intake: Any, position: Any, partition: int) -> None:
+    def forget(log: Log, source: Any, position: Any, partition: int) -> None:
         for stream, stored in position.inputs.items():
-            if stream in intake.sources:
-                intake.sources[stream].next = stored.next
+            if stream in source.sources:
+                source.sources[stream].next = stored.next
 
     return patch.object(stream_task, "recover_waiting", forget)
 

@@ -63,37 +63,37 @@ def kinds(run: Stage | Driver) -> list[str]:
 # ---------------------------------------------------------------- idle
 
 
-def raised_to(intake: StreamSource, now_ms: int) -> int:
-    return intake.idle_watermark(now_ms) - T0
+def raised_to(stream_source: StreamSource, now_ms: int) -> int:
+    return stream_source.idle_watermark(now_ms) - T0
 
 
 def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> None:
     """An outage is not idleness: nobody could write either. It counts again from the first look that succeeds."""
-    intake = StreamSource([InputSpec("use", "use", "card", idle_ms=5 * S)], ("card",), 0)
-    intake.buffer.largest[0, 0] = T0
-    intake.stand("use", True, 0, None)
-    assert raised_to(intake, 100 * S) == 0, "read to its end, and no look at the log yet"
+    stream_source = StreamSource([InputSpec("use", "use", "card", idle_ms=5 * S)], ("card",), 0)
+    stream_source.buffer.largest[0, 0] = T0
+    stream_source.stand("use", True, 0, None)
+    assert raised_to(stream_source, 100 * S) == 0, "read to its end, and no look at the log yet"
     for second in range(100, 111):
-        intake.stand("use", True, second * S, 1)
-    assert raised_to(intake, 110 * S) == 5 * S
+        stream_source.stand("use", True, second * S, 1)
+    assert raised_to(stream_source, 110 * S) == 5 * S
     for second in range(111, 700):
-        intake.stand("use", True, second * S, None)
-        assert raised_to(intake, second * S) == 5 * S, "the log does not answer"
-    intake.advance(700 * S)
+        stream_source.stand("use", True, second * S, None)
+        assert raised_to(stream_source, second * S) == 5 * S, "the log does not answer"
+    stream_source.advance(700 * S)
     for second in range(700, 705):
-        intake.stand("use", True, second * S, 2)
-        assert raised_to(intake, second * S) == 5 * S
+        stream_source.stand("use", True, second * S, 2)
+        assert raised_to(stream_source, second * S) == 5 * S
     for second in range(705, 711):
-        intake.stand("use", True, second * S, 2)
-    assert raised_to(intake, 710 * S) == 5 * S + 5 * S
-    intake.stand("use", False, 711 * S)
-    assert raised_to(intake, 720 * S) == 5 * S
+        stream_source.stand("use", True, second * S, 2)
+    assert raised_to(stream_source, 710 * S) == 5 * S + 5 * S
+    stream_source.stand("use", False, 711 * S)
+    assert raised_to(stream_source, 720 * S) == 5 * S
 
 
 def test_before_the_first_event_no_time_is_stored() -> None:
-    intake = StreamSource([InputSpec("use", "use", "card")], ("card",), 0)
-    intake.note_rules({})
-    assert (intake.inputs()["use"].largest, intake.entries[-1].watermark) == (None, None)
+    stream_source = StreamSource([InputSpec("use", "use", "card")], ("card",), 0)
+    stream_source.note_rules({})
+    assert (stream_source.inputs()["use"].largest, stream_source.entries[-1].watermark) == (None, None)
 
 
 def test_an_idle_input_lets_event_time_pass_as_the_clock_does() -> None:

@@ -68,7 +68,7 @@ def records(folder: Path, *keys: str) -> Records:
     return found
 
 
-def intake(*, slack_ms: int = 0) -> StreamSource:
+def stream_source(*, slack_ms: int = 0) -> StreamSource:
     return StreamSource([InputSpec("s", "t", "k", slack_ms=slack_ms, placed_in=2)], ["k"], 0)
 
 
@@ -77,7 +77,7 @@ HERE, AWAY = (next(f"c{n}" for n in range(99) if partition_of(b"c%d" % n, 2) == 
 
 def test_only_a_stream_that_is_read_by_its_key_is_checked(tmp_path: Path) -> None:
     found = records(tmp_path, HERE, AWAY)
-    checked, other = intake(), intake()
+    checked, other = stream_source(), stream_source()
     checked.check_places({"s"}, None)
     other.check_places(set(), None)
     assert [(each.row, each.kind) for each in checked.feed(found).dead] == [(1, "key-misplaced")]
@@ -88,7 +88,7 @@ def test_a_key_is_said_to_have_moved_where_the_new_number_of_partitions_places_i
     keys = [f"c{n}" for n in range(400) if partition_of(b"c%d" % n, 2) == 1]
     moved = next(key for key in keys if partition_of(key.encode(), 3) == 0)
     wrong = next(key for key in keys if partition_of(key.encode(), 3) != 0)
-    made = intake()
+    made = stream_source()
     made.check_places({"s"}, None)
     made.partitions_now = lambda topic: {"t": 3}[topic]
     dead = made.feed(records(tmp_path, moved, wrong)).dead
@@ -98,18 +98,18 @@ def test_a_key_is_said_to_have_moved_where_the_new_number_of_partitions_places_i
 def test_what_is_read_again_after_a_change_of_rules_is_judged_as_it_was(tmp_path: Path) -> None:
     """Events that wait for event time are read again. Before the change nobody minded where they are."""
     found = records(tmp_path, HERE, AWAY, HERE, AWAY)
-    before = intake(slack_ms=60_000)
+    before = stream_source(slack_ms=60_000)
     before.check_places(set(), None)
     assert before.feed(found).dead == []
     position = Position(None, before.inputs(), ("s",), {})
-    after = intake(slack_ms=60_000)
+    after = stream_source(slack_ms=60_000)
     after.resume(position)
     after.check_places({"s"}, position)
     after.recover("s", [found], position.inputs["s"])
     assert len(after.buffer.pending) == 4
     assert after.inputs()["s"].placing == (4,)
     later = Position(None, after.inputs(), ("s",), {})
-    back = intake(slack_ms=60_000)
+    back = stream_source(slack_ms=60_000)
     back.resume(later)
     back.check_places(set(), later)
     back.recover("s", [found], later.inputs["s"])

@@ -25,16 +25,16 @@ END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
 
 def sink(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
     """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
-    intake = StreamSource([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
-    intake.buffer.largest[0, 0] = largest
-    found = RepartitionSink([forward], intake, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
-    intake.stand("use", True, 0)
+    stream_source = StreamSource([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
+    stream_source.buffer.largest[0, 0] = largest
+    found = RepartitionSink([forward], stream_source, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
+    stream_source.stand("use", True, 0)
     return found
 
 
 def look(found: RepartitionSink, now_ms: int) -> State | None:
     """What is told at this time of the clock; None where there is nothing."""
-    found.intake.stand("use", True, now_ms)
+    found.source.stand("use", True, now_ms)
     if not found.look(now_ms):
         assert found.appends() == []
         return None
@@ -107,10 +107,10 @@ def records(*events: tuple[int, str | None]) -> RecordBlock:
 
 def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:
     """Keys and offsets of what goes out; and how many events have no key there."""
-    intake = StreamSource([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
+    stream_source = StreamSource([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
     told = {forward.topic: EmittedWatermark(0, None, False)}
-    found = RepartitionSink([forward], intake, 0, told, lambda *_: before)
-    unkeyed = found.take("use", given, intake.feed(given))
+    found = RepartitionSink([forward], stream_source, 0, told, lambda *_: before)
+    unkeyed = found.take("use", given, stream_source.feed(given))
     pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
     return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed
 

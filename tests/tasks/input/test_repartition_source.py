@@ -73,7 +73,7 @@ MANY_MARKS = Tunables(mark_records=3)
 class Run:
     """A receiver at work, and all that came of it."""
 
-    intake: RepartitionSource = field(default_factory=lambda: RepartitionSource(SPECS, ("u",), 0, MANY_MARKS))
+    stream_source: RepartitionSource = field(default_factory=lambda: RepartitionSource(SPECS, ("u",), 0, MANY_MARKS))
     released: list[tuple[int, int, int, int]] = field(default_factory=list)
     late: list[tuple[str, int]] = field(default_factory=list)
     entries: list[JournalEntry] = field(default_factory=list)
@@ -83,14 +83,14 @@ class Run:
         start = len(self.taken[stream])
         self.taken[stream] += batch
         records = self.records(stream, start)
-        fed = self.intake.feed(records)
+        fed = self.source.feed(records)
         rows = fed.ordered.released
         places = rows.time.tolist(), rows.stream.tolist(), rows.partition.tolist(), rows.offset.tolist()
         self.released += zip(*places, strict=True)
         self.late += [(stream, start + each.row) for each in fed.late]
         assert not fed.dead
-        self.entries += self.intake.entries
-        self.intake.entries = []
+        self.entries += self.source.entries
+        self.source.entries = []
 
     def records(self, stream: str, start: int) -> RecordBlock:
         own = self.taken[stream][start:]
@@ -101,26 +101,26 @@ class Run:
         return RecordBlock(topic, 0, offsets, offsets, start + count, keys, packed, nothing, nothing)
 
     def position(self) -> Position:
-        intake = self.intake
-        watermark = None if intake.watermark == NO_TIME else intake.watermark
-        return Position(watermark, intake.inputs(), intake.streams, {}, intake.journaled)
+        stream_source = self.source
+        watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
+        return Position(watermark, stream_source.inputs(), stream_source.streams, {}, stream_source.journaled)
 
     def stored_and_loaded(self) -> None:
         position = unpack_position(pack_position(self.position()))
-        self.intake = RepartitionSource(SPECS, ("u",), 0, MANY_MARKS)
-        self.intake.resume(position)
+        self.source = RepartitionSource(SPECS, ("u",), 0, MANY_MARKS)
+        self.source.resume(position)
         for stream, stored in position.inputs.items():
             if stored.safe < stored.next:
-                self.intake.recover(stream, [self.records(stream, stored.safe)], stored)
+                self.source.recover(stream, [self.records(stream, stored.safe)], stored)
             else:
-                self.intake.sources[stream].next = stored.next
+                self.source.sources[stream].next = stored.next
 
     def standing(self) -> object:
         """All that can make a difference later; how far back it would read is none of it."""
-        pending = self.intake.buffer.pending
+        pending = self.source.buffer.pending
         waiting = sorted(zip(pending.stream.tolist(), pending.partition.tolist(), pending.offset.tolist(), strict=True))
-        parts = {stream: self.intake._parts(source) for stream, source in self.intake.sources.items()}
-        return self.intake.watermark, waiting, parts, self.intake.nexts()
+        parts = {stream: self.source._parts(source) for stream, source in self.source.sources.items()}
+        return self.source.watermark, waiting, parts, self.source.nexts()
 
 
 def batches(found: Sequence[Value], random_: random.Random, most: int) -> list[tuple[str, list[bytes]]]:
@@ -172,7 +172,7 @@ def test_a_source_that_was_away_is_seen_wherever_its_mark_stands(before: int) ->
     run.feed("a", [pack_mark(WatermarkMarker(0, 0, 100, False, 0))])
     run.taken["a"] += [pack_mark(WatermarkMarker(0, 5, 100 + number, False, 0)) for number in range(before)]
     run.taken["a"].append(pack_mark(WatermarkMarker(0, 9, 200, False, 7)))
-    pieces = [(len(piece), is_anew) for piece, is_anew in run.intake.pieces(run.records("a", 1))]
+    pieces = [(len(piece), is_anew) for piece, is_anew in run.source.pieces(run.records("a", 1))]
     assert pieces == [(before, False), (1, True)]
 
 
@@ -182,10 +182,10 @@ def test_partitions_that_are_ahead_are_told_by_their_source() -> None:
     for spec in SPECS:
         marks = [pack_mark(WatermarkMarker(each, 0, 1_000, False, 0)) for each in range(PARTITIONS)]
         run.feed(spec.stream, marks)
-    assert run.intake.ahead(0) == {TopicPartition("s-b-by-u", 0), *(TopicPartition("b", n) for n in range(3))}
+    assert run.source.ahead(0) == {TopicPartition("s-b-by-u", 0), *(TopicPartition("b", n) for n in range(3))}
     run.feed("a", [pack_mark(WatermarkMarker(0, 0, 5_000, False, 0))])
-    assert TopicPartition("a", 0) in run.intake.ahead(0)
-    assert TopicPartition("a", 1) not in run.intake.ahead(0)
+    assert TopicPartition("a", 0) in run.source.ahead(0)
+    assert TopicPartition("a", 1) not in run.source.ahead(0)
     run.feed("a", [pack_mark(WatermarkMarker(each, 0, 5_000, False, 0)) for each in (1, 2)])
-    assert TopicPartition("s-a-by-u", 0) in run.intake.ahead(0)
-    assert TopicPartition("b", 1) not in run.intake.ahead(0)
+    assert TopicPartition("s-a-by-u", 0) in run.source.ahead(0)
+    assert TopicPartition("b", 1) not in run.source.ahead(0)

@@ -41,7 +41,7 @@ def records(tmp_path: Path) -> Records:
     return found
 
 
-def intake(*known: int, unknown: tuple[Unknown, ...] = ()) -> StreamSource:
+def stream_source(*known: int, unknown: tuple[Unknown, ...] = ()) -> StreamSource:
     schema = parse_schema(json.dumps(EVENT))
     avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
     made = StreamSource([InputSpec("s", "t", "k", decoder=avro.decoder)], ["k"], 0)
@@ -54,21 +54,21 @@ def dead(made: StreamSource, records: Records) -> list[tuple[int, str]]:
 
 
 def test_an_unknown_schema_is_noted_once_and_again_when_it_is_found(records: Records) -> None:
-    live = intake(1)
+    live = stream_source(1)
     assert dead(live, records) == [(1, "UNKNOWN_SCHEMA")]
     assert [(each.kind, each.facts) for each in live.entries] == [
         (SCHEMA, {"stream": "s", "schema": 9, "known": False}),
     ]
     assert dead(live, records) == [(1, "UNKNOWN_SCHEMA")]
     assert len(live.entries) == 1
-    later = intake(1, 9, unknown=(SINCE,))
+    later = stream_source(1, 9, unknown=(SINCE,))
     assert dead(later, records) == []
     assert [each.facts["known"] for each in later.entries] == [True]
 
 
 def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Records) -> None:
     """Also where it begins in the middle, at a position at which the schema was unknown."""
-    replay = intake(1, 9, unknown=(SINCE,))
+    replay = stream_source(1, 9, unknown=(SINCE,))
     replay.replay()
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
     assert replay.entries == []

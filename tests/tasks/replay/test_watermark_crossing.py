@@ -27,15 +27,15 @@ def test_the_first_record_that_passes_the_moment(seed: int) -> None:
     times = []
     for value in ahead:
         slow.feed(stream, [value])
-        times.append(slow.intake.watermark)
+        times.append(slow.source.watermark)
     start = len(run.taken[stream])
     run.taken[stream] += ahead
     records = run.records(stream, start)
-    assert most(course_of(run.intake), run.intake.sources[stream].number, said_by(run.intake, records)) >= times[-1]
-    for moment in {run.intake.watermark, *times, *(time - 1 for time in times), *(time + 1 for time in times)}:
-        if moment >= run.intake.watermark:
+    assert most(course_of(run.source), run.source.sources[stream].number, said_by(run.source, records)) >= times[-1]
+    for moment in {run.source.watermark, *times, *(time - 1 for time in times), *(time + 1 for time in times)}:
+        if moment >= run.source.watermark:
             wanted = next((row for row, time in enumerate(times) if time > moment), None)
-            assert crossing_row(run.intake, records, moment) == wanted, moment
+            assert crossing_row(run.source, records, moment) == wanted, moment
 
 
 def test_the_seeds_have_records_that_pass_and_some_that_do_not() -> None:
@@ -44,7 +44,7 @@ def test_the_seeds_have_records_that_pass_and_some_that_do_not() -> None:
     for seed in SEEDS:
         run = Run()
         for name, value in values(random.Random(seed), BEFORE):
-            before = run.intake.watermark
+            before = run.source.watermark
             run.feed(name, [value])
-            moved += run.intake.watermark > before
+            moved += run.source.watermark > before
     assert len(SEEDS) < moved < len(SEEDS) * BEFORE / 2

@@ -44,18 +44,18 @@ class StubTask:
 
     def __post_init__(self) -> None:
         specs = [InputSpec(name, name, "k") for name in self.times]
-        self.intake = StreamSource(specs, ("k",), 0)
-        for source in self.intake.sources.values():
-            self.intake.buffer.largest[source.number, 0] = self.times[source.spec.stream]
-        self.intake.buffer.floor = self.intake.buffer.watermark()
+        self.source = StreamSource(specs, ("k",), 0)
+        for source in self.source.sources.values():
+            self.source.buffer.largest[source.number, 0] = self.times[source.spec.stream]
+        self.source.buffer.floor = self.source.buffer.watermark()
         self.wait(self.waiting)
 
     def wait(self, count: int) -> None:
         """So many events wait."""
-        decoder = next(iter(self.intake.sources.values())).decoder
+        decoder = next(iter(self.source.sources.values())).decoder
         batch, values = decoder.batch(), joined([b'{"k": "x", "ts": 9}'] * count)
         decoder.decode(batch, values, 0, np.zeros(count, np.int32), np.arange(count, dtype=np.int64))
-        self.intake.buffer.pending = batch
+        self.source.buffer.pending = batch
 
     @property
     def processor(self) -> StubTask:
@@ -93,7 +93,7 @@ def test_what_is_paused_is_told_once_and_goes_on_when_less_is_held() -> None:
 
 def test_bytes_count_as_events_do() -> None:
     task = StubTask({"a": 100, "b": 50}, 3)
-    held = task.intake.waiting_bytes()
+    held = task.source.waiting_bytes()
     assert look(Backpressure(Tunables(pending_bytes=held)), task) == []
     assert look(Backpressure(Tunables(pending_bytes=held - 1)), task) == [("pause", {A})]
 

@@ -97,27 +97,27 @@ def tokens_text(tokens: Tokens) -> str:
     return "no API tokens: anyone on this machine is operator"
 
 
-def app_of(world: AppState) -> FastAPI:
+def app_of(app_state: AppState) -> FastAPI:
     """The app. Its life is the world's: threads begin when it starts, and end when it does."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        world.hub.bind(asyncio.get_running_loop())
-        await asyncio.to_thread(world.start)
+        app_state.broadcaster.bind(asyncio.get_running_loop())
+        await asyncio.to_thread(app_state.start)
         try:
             yield
         finally:
-            await asyncio.to_thread(world.close)
+            await asyncio.to_thread(app_state.close)
 
     app = FastAPI(
-        title=f"Samovar: {world.settings.service}",
+        title=f"Samovar: {app_state.settings.service}",
         version=__version__,
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
         lifespan=life,
     )
-    app.state.world = world
+    app.state.app_state = app_state
     problems.register(app)
     api = APIRouter(prefix=PREFIX, dependencies=[Depends(bearer)], responses={"4XX": PROBLEM, "5XX": PROBLEM})
     api.include_router(status.probes)
@@ -128,19 +128,19 @@ def app_of(world: AppState) -> FastAPI:
     app.add_api_route("/metrics", status.metrics, include_in_schema=False)
     pages.register(app)
     _describe(app)
-    _guard(app, world)
+    _guard(app, app_state)
     return app
 
 
-def _guard(app: FastAPI, world: AppState) -> None:
+def _guard(app: FastAPI, app_state: AppState) -> None:
     """The last one added is the first to see a request."""
-    limits = world.settings.http
+    limits = app_state.settings.http
     app.add_middleware(middleware.Sizes, most_bytes=limits.max_request_bytes)
     app.add_middleware(middleware.Rates, per_s=float(limits.requests_per_s), burst=limits.requests_per_s * 2)
     app.add_middleware(middleware.Origins)
-    app.add_middleware(middleware.Hosts, world=world)
+    app.add_middleware(middleware.Hosts, app_state=app_state)
     app.add_middleware(middleware.Headers)
-    app.add_middleware(middleware.RequestCounting, world=world)
+    app.add_middleware(middleware.RequestCounting, app_state=app_state)
     app.add_middleware(proxies.Proxies, trusted=limits.trusted_proxies)
 
 

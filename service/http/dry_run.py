@@ -39,13 +39,13 @@ class EventsRead:
     last_ms: int | None = None
 
 
-def try_rule(world: AppState, masks: Masks, rule: Rule, minutes: float, most: int) -> dict[str, Any]:
+def try_rule(app_state: AppState, masks: Masks, rule: Rule, minutes: float, most: int) -> dict[str, Any]:
     begun = time.monotonic()
     program = compile_rules([rule])
     taken = EventsRead()
-    replay = EventReplay(program, flush=False, show_suppressed=True, tunables=world.settings.tunables)
+    replay = EventReplay(program, flush=False, show_suppressed=True, tunables=app_state.settings.tunables)
     matches: list[Mapping[str, Any]] = []
-    for batch in _batches(world, program, rule, minutes, most, taken):
+    for batch in _batches(app_state, program, rule, minutes, most, taken):
         matches += list(replay.feed(batch))
     for found in replay.finish():
         matches += list(found)
@@ -58,7 +58,7 @@ def try_rule(world: AppState, masks: Masks, rule: Rule, minutes: float, most: in
         "bad": taken.bad,
         "matches": len(raised),
         "suppressed": len(matches) - len(raised),
-        "alerts": [_shown(world, masks, rule, match, taken) for match in raised[-SHOWN:]][::-1],
+        "alerts": [_shown(app_state, masks, rule, match, taken) for match in raised[-SHOWN:]][::-1],
         "per_key": [
             {"key_text": key, "key_ref": masks.key_ref(key, rule), "count": count}
             for key, count in keys.most_common(KEYS_SHOWN)
@@ -69,13 +69,13 @@ def try_rule(world: AppState, masks: Masks, rule: Rule, minutes: float, most: in
 
 
 def _batches(
-    world: AppState, program: Program, rule: Rule, minutes: float, most: int, taken: EventsRead
+    app_state: AppState, program: Program, rule: Rule, minutes: float, most: int, taken: EventsRead
 ) -> Iterator[Any]:
-    decoders = decoders_of(world.settings)
+    decoders = decoders_of(app_state.settings)
     deadline = time.monotonic() + TRY_S
     since_ms = int(time.time() * 1000 - minutes * 60_000)
-    for stream, ranges in _ranges(world, rule, since_ms, most, taken).items():
-        for records in world.events.window(ranges, TRY_S):
+    for stream, ranges in _ranges(app_state, rule, since_ms, most, taken).items():
+        for records in app_state.events.window(ranges, TRY_S):
             if time.monotonic() > deadline:
                 taken.complete = False
                 return
@@ -83,15 +83,15 @@ def _batches(
 
 
 def _ranges(
-    world: AppState, rule: Rule, since_ms: int, most: int, taken: EventsRead
+    app_state: AppState, rule: Rule, since_ms: int, most: int, taken: EventsRead
 ) -> dict[str, dict[TopicPartition, tuple[int, int]]]:
     """By stream, which records to read: since a log time, and of each partition an equal share of the newest."""
-    wanted = {stream: world.events.places(stream) for stream in streams_of(rule, world.settings.streams)}
+    wanted = {stream: app_state.events.places(stream) for stream in streams_of(rule, app_state.settings.streams)}
     share = max(most // max(sum(map(len, wanted.values())), 1), 1)
     found: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
     for stream, places in wanted.items():
         for at, (begin, end) in places.items():
-            start = max(world.log.offset_at(at, since_ms), begin)
+            start = max(app_state.log.offset_at(at, since_ms), begin)
             if end - start > share:
                 start, taken.complete = end - share, False
             found.setdefault(stream, {})[at] = start, end
@@ -113,13 +113,15 @@ def _decoded(decoder: Any, stream: str, records: Records, taken: EventsRead) -> 
     return batch
 
 
-def _shown(world: AppState, masks: Masks, rule: Rule, match: Mapping[str, Any], taken: EventsRead) -> dict[str, Any]:
+def _shown(
+    app_state: AppState, masks: Masks, rule: Rule, match: Mapping[str, Any], taken: EventsRead
+) -> dict[str, Any]:
     shown = masks.alert(match, rule)
     timeline = []
     for step, numbers in match["steps"].items():
         for number in numbers[:100]:
             stream, partition, offset = taken.places[number]
-            event = world.events.readable(stream, taken.raw[number])
+            event = app_state.events.readable(stream, taken.raw[number])
             where = {"stream": stream, "partition": partition, "offset": offset, "step": step}
             timeline.append(where | event.data() | {"step": step, "event": masks.event(stream, event.event)} | where)
     timeline.sort(key=lambda each: (each["time"] or 0, each["stream"], each["partition"], each["offset"]))

@@ -32,14 +32,14 @@ Answer = Callable[[Sequence[Task]], list[dict[str, Any]]]
 
 
 def gathered(
-    asking: RequestContext, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
+    context: RequestContext, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What all owners of these tasks answer, and those that did not. Without tasks, of all."""
-    wanted = list(tasks) if tasks is not None else _all_tasks(asking)
-    local, remote, missing = _owners(asking, wanted)
+    wanted = list(tasks) if tasks is not None else _all_tasks(context)
+    local, remote, missing = _owners(context, wanted)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = {address: pool.submit(_ask, asking, address, path, own, query) for address, own in remote.items()}
-        found = _with_container(asking, here(local)) if local else []
+        asked = {address: pool.submit(_ask, context, address, path, own, query) for address, own in remote.items()}
+        found = _with_container(context, here(local)) if local else []
         for address, future in asked.items():
             try:
                 found += future.result()
@@ -48,11 +48,11 @@ def gathered(
     return found, missing
 
 
-def answered_here(asking: RequestContext, here: Answer) -> list[dict[str, Any]]:
+def answered_here(context: RequestContext, here: Answer) -> list[dict[str, Any]]:
     """What this node holds of the tasks that another one asks for."""
-    given = read_tasks(asking.request.headers.get(HEADER, ""))
-    known = set(_all_tasks(asking))
-    return _with_container(asking, here([task for task in given if task in known]))
+    given = read_tasks(context.request.headers.get(HEADER, ""))
+    known = set(_all_tasks(context))
+    return _with_container(context, here([task for task in given if task in known]))
 
 
 def read_tasks(text: str) -> list[Task]:
@@ -69,23 +69,23 @@ def read_tasks(text: str) -> list[Task]:
     return found
 
 
-def _all_tasks(asking: RequestContext) -> list[Task]:
-    site = asking.world.shelf.site()
+def _all_tasks(context: RequestContext) -> list[Task]:
+    site = context.app_state.rule_cache.site()
     return [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
 
 
-def owners_of(asking: RequestContext) -> dict[Task, MemberMetadata]:
+def owners_of(context: RequestContext) -> dict[Task, MemberMetadata]:
     """Which container has which task, as far as containers told."""
-    seen = asking.world.watch.latest
+    seen = context.app_state.watch.latest
     return {(task.stage, task.partition): each for each in seen.presences for task in each.tasks}
 
 
 def _owners(
-    asking: RequestContext, tasks: Sequence[Task]
+    context: RequestContext, tasks: Sequence[Task]
 ) -> tuple[list[Task], dict[str, list[Task]], list[dict[str, Any]]]:
     """Tasks of this node, tasks by the address of another, and those that nobody can be asked for."""
-    owners = owners_of(asking)
-    world = asking.world
+    owners = owners_of(context)
+    app_state = context.app_state
     local: list[Task] = []
     remote: dict[str, list[Task]] = {}
     missing: list[dict[str, Any]] = []
@@ -93,8 +93,8 @@ def _owners(
         owner = owners.get(task)
         if (
             owner is None
-            or owner.address == world.place.advertised
-            or (owner.address is None and owner.host == world.host)
+            or owner.address == app_state.place.advertised
+            or (owner.address is None and owner.host == app_state.host)
         ):
             local.append(task)
         elif owner.address is None:
@@ -105,8 +105,8 @@ def _owners(
     return local, remote, missing
 
 
-def _with_container(asking: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    owners = owners_of(asking)
+def _with_container(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    owners = owners_of(context)
     for each in found:
         owner = owners.get((each["stage"], each["partition"]))
         each["container"] = None if owner is None else owner.slot
@@ -114,18 +114,20 @@ def _with_container(asking: RequestContext, found: list[dict[str, Any]]) -> list
 
 
 def _ask(
-    asking: RequestContext, address: str, path: str, tasks: Sequence[Task], query: dict[str, str | None]
+    context: RequestContext, address: str, path: str, tasks: Sequence[Task], query: dict[str, str | None]
 ) -> list[dict[str, Any]]:
     """Another node's answer: what it holds, hidden for whoever asks as all else is."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Refused("owner-silent", f"{address} is no address", "The container's record in the log is wrong.")
-    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)} | _shown(asking)
+    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)} | _shown(context)
     url = f"{address}/api/v1/held/{path}"
-    given = {name: value for name, value in {**query, **dict(asking.request.query_params)}.items() if value is not None}
+    given = {
+        name: value for name, value in {**query, **dict(context.request.query_params)}.items() if value is not None
+    }
     try:
         client_of = httpx2.Client(
-            timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=asking.world.verifying
+            timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=context.app_state.verifying
         )
         with client_of as client:
             response = client.get(url, params=given, headers=headers)
@@ -138,9 +140,9 @@ def _ask(
     return data
 
 
-def _shown(asking: RequestContext) -> dict[str, str]:
+def _shown(context: RequestContext) -> dict[str, str]:
     """What the caller showed here. Sessions are in the log: every node knows them."""
-    given = credential_of(asking.request)
+    given = credential_of(context.request)
     if given.token is not None:
         return {"authorization": f"Bearer {given.token}"}
-    return {} if given.session is None else {"cookie": f"{cookie_of(asking.world)}={given.session}"}
+    return {} if given.session is None else {"cookie": f"{cookie_of(context.app_state)}={given.session}"}

@@ -31,9 +31,9 @@ class BadEvents(Refused):
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def ingest(world: AppState, masks: Masks, name: str, body: bytes) -> int:
+def ingest(app_state: AppState, masks: Masks, name: str, body: bytes) -> int:
     """Append all lines, or none where one is bad. How many."""
-    stream = world.settings.streams[name]
+    stream = app_state.settings.streams[name]
     block = body.strip(b"\r\n\t ") + b"\n"
     messages = lines_of(block)
     if len(messages) > LINES_MOST:
@@ -57,8 +57,8 @@ def ingest(world: AppState, masks: Masks, name: str, body: bytes) -> int:
     pairs = list(zip(key_texts(batch, 0, messages), values, strict=True))
     if not pairs:
         return 0
-    partitions = partitions_of(world.settings, world.log.topics(counted_topics(world.settings)))
-    return world.log.append([Append(stream.topic, pairs, among=partitions)])
+    partitions = partitions_of(app_state.settings, app_state.log.topics(counted_topics(app_state.settings)))
+    return app_state.log.append([Append(stream.topic, pairs, among=partitions)])
 
 
 def _refused(masks: Masks, stream: str, faults: list[tuple[int, int | None, str]]) -> BadEvents:

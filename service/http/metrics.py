@@ -38,18 +38,18 @@ class Requests:
             self.counts[method, status] += 1
 
 
-def exposition(world: AppState) -> bytes:
+def exposition(app_state: AppState) -> bytes:
     """All metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServiceMetrics(world))
+    registry.register(ServiceMetrics(app_state))
     return bytes(generate_latest(registry))
 
 
 class ServiceMetrics(Collector):
     """What the service and this process show."""
 
-    def __init__(self, world: AppState) -> None:
-        self._world = world
+    def __init__(self, app_state: AppState) -> None:
+        self._world = app_state
 
     def collect(self) -> Iterator[Metric]:
         families = {name: _family(name, ("slot",)) for name in METRICS if METRICS[name].kind is not Kind.HISTOGRAM}
@@ -65,20 +65,20 @@ class ServiceMetrics(Collector):
         yield from own.values()
 
     def _fill_own(self, own: dict[str, Any], is_caught_up: bool) -> None:
-        world = self._world
+        app_state = self._world
 
         def put(name: str, value: float, *labels: object) -> None:
             own[name].add_metric(list(map(str, labels)), value)
 
         put("caught_up", int(is_caught_up))
-        put("http_listeners", len(world.hub))
-        put("http_listeners_cut_off", world.hub.cut_off)
-        put("http_index_caught_up", int(world.follower.is_caught_up))
-        put("http_index_alerts", world.index.ask("SELECT count(*) FROM alert")[0][0])
-        put("http_index_skipped", world.follower.skipped)
-        for (method, status), count in sorted(world.requests.counts.items()):
+        put("http_listeners", len(app_state.broadcaster))
+        put("http_listeners_cut_off", app_state.broadcaster.cut_off)
+        put("http_index_caught_up", int(app_state.follower.is_caught_up))
+        put("http_index_alerts", app_state.index.ask("SELECT count(*) FROM alert")[0][0])
+        put("http_index_skipped", app_state.follower.skipped)
+        for (method, status), count in sorted(app_state.requests.counts.items()):
             put("http_requests", count, method, status)
-        for sink in world.sinks.reports():
+        for sink in app_state.sinks.reports():
             put("sink_delivered", sink.delivered, sink.name)
             put("sink_failed", sink.failed, sink.name)
             put("sink_waiting", sink.waiting, sink.name)

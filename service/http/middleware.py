@@ -53,8 +53,8 @@ async def refuse(scope: Scope, receive: Receive, send: Send, document: dict[str,
 class RequestCounting:
     """Counts answers by method and status."""
 
-    def __init__(self, app: App, world: AppState) -> None:
-        self.app, self.world = app, world
+    def __init__(self, app: App, app_state: AppState) -> None:
+        self.app, self.app_state = app, app_state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,7 +64,7 @@ class RequestCounting:
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 method = scope["method"] if scope["method"] in (*SAFE, "POST", "PUT", "DELETE", "PATCH") else "OTHER"
-                self.world.requests.add(method, message["status"])
+                self.app_state.requests.add(method, message["status"])
             await send(message)
 
         await self.app(scope, receive, counted)
@@ -91,12 +91,12 @@ class Headers:
 class Hosts:
     """Without access control, only requests that name this machine."""
 
-    def __init__(self, app: App, world: AppState) -> None:
-        self.app, self.world = app, world
+    def __init__(self, app: App, app_state: AppState) -> None:
+        self.app, self.app_state = app, app_state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.world.is_open and not is_from_here(headers_of(scope)):
-            port = self.world.place.port
+        if scope["type"] == "http" and self.app_state.is_open and not is_from_here(headers_of(scope)):
+            port = self.app_state.place.port
             hint = f"Ask 127.0.0.1 or localhost, port {port}; by other names, or through a proxy, only with API tokens."
             told = problem("http-host", "this name is not answered to", status=421, hint=hint)
             await refuse(scope, receive, send, told)

@@ -32,16 +32,16 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
-def world_of(request: Request) -> AppState:
-    found: AppState = request.app.state.world
+def app_state_of(request: Request) -> AppState:
+    found: AppState = request.app.state.app_state
     return found
 
 
 def who_asks(request: Request) -> Principal:
-    world, given = world_of(request), credential_of(request)
-    found = world.who(given)
+    app_state, given = app_state_of(request), credential_of(request)
+    found = app_state.who(given)
     if found.role is None and given.token is not None:
-        world.trail.refused(client_of(request))
+        app_state.trail.refused(client_of(request))
     return found
 
 
@@ -51,7 +51,7 @@ def credential_of(request: Request) -> Credential:
     scheme, _, token = header.partition(" ")
     if scheme.lower() == "bearer":
         return Credential(token=token.strip())
-    return Credential(session=request.cookies.get(cookie_of(world_of(request))))
+    return Credential(session=request.cookies.get(cookie_of(app_state_of(request))))
 
 
 def client_of(request: Request) -> str:
@@ -59,9 +59,9 @@ def client_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-def cookie_of(world: AppState) -> str:
+def cookie_of(app_state: AppState) -> str:
     """Its own name for each service: browsers keep cookies by host, whatever the port."""
-    return f"samovar-{world.settings.service}"
+    return f"samovar-{app_state.settings.service}"
 
 
 class RequestContext:
@@ -69,16 +69,16 @@ class RequestContext:
 
     def __init__(self, request: Request, who: Principal) -> None:
         self.request, self.who = request, who
-        self.world = world_of(request)
+        self.app_state = app_state_of(request)
 
     @property
     def is_still_allowed(self) -> bool:
         """For answers that go on: whether the caller is still who they were."""
-        return self.world.is_still(self.who, credential_of(self.request))
+        return self.app_state.is_still(self.who, credential_of(self.request))
 
     @property
     def masks(self) -> Masks:
-        return self.world.masks(self.who)
+        return self.app_state.masks(self.who)
 
     @property
     def name(self) -> str:
@@ -102,23 +102,23 @@ def need(right: str) -> Callable[[Request], RequestContext]:
                 f"the role {who.role.word} may not do this",
                 f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
             )
-        asking = RequestContext(request, who)
+        context = RequestContext(request, who)
         if right != "ingest":  # which only writes, and is written down as that
-            _note_reading(asking)
-        return asking
+            _note_reading(context)
+        return context
 
     return check
 
 
-def _note_reading(asking: RequestContext) -> None:
+def _note_reading(context: RequestContext) -> None:
     """That marked fields may be read in the clear here, and of which key: that as its pseudonym."""
-    world, request = asking.world, asking.request
+    app_state, request = context.app_state, context.request
     path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
-    if not asking.who.may("pii") or path.startswith(UNMARKED) or not world.marks_pii:
+    if not context.who.may("pii") or path.startswith(UNMARKED) or not app_state.marks_pii:
         return
     key = request.path_params.get("key")
-    shown = "" if key is None else f" {world.masks(NOBODY).alias(key)}"
-    world.trail.count(asking.name, "unmasked read", f"{request.method} {path}{shown}")
+    shown = "" if key is None else f" {app_state.masks(NOBODY).alias(key)}"
+    app_state.trail.count(context.name, "unmasked read", f"{request.method} {path}{shown}")
 
 
 Reading = Annotated[RequestContext, Depends(need("read"))]

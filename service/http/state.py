@@ -49,7 +49,7 @@ class AppState(QueryContext):
         super().__init__(settings, log, index_path(settings, place.port))
         self.place = place
         self.host = socket.gethostname()
-        self.hub = Broadcaster()
+        self.broadcaster = Broadcaster()
         self.watch = StatusPoller(settings, log, watch_every_s)
         self.jobs = Jobs()
         self.requests = Requests()
@@ -61,7 +61,7 @@ class AppState(QueryContext):
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
-        self.follower = Follower(settings, log, self.index, self.hub.publish)
+        self.follower = Follower(settings, log, self.index, self.broadcaster.publish)
 
     def start(self) -> None:
         """Topics first: without the alerts' there is nothing to follow."""
@@ -71,7 +71,7 @@ class AppState(QueryContext):
         self.tokens.on_change = self._access_changed
         with suppress(Refused):  # without it alerts cannot be labelled, and that is said then
             ensure_topic(self.settings, self.log, TopicRole.LABELS)
-        self.follower = Follower(self.settings, self.log, self.index, self.hub.publish, self.tokens)
+        self.follower = Follower(self.settings, self.log, self.index, self.broadcaster.publish, self.tokens)
         self.follower.start()
         self.watch.start()
         self.sinks.start()
@@ -112,7 +112,7 @@ class AppState(QueryContext):
 
     def _access_changed(self) -> None:
         """From any thread: what a removed token began ends."""
-        self.hub.recheck()
+        self.broadcaster.recheck()
         self.jobs.cancel_of(lambda name: self.tokens.was_made and self.tokens.get(name) is None)
 
     @property

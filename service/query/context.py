@@ -23,14 +23,14 @@ class QueryContext:
     def __init__(self, settings: ServiceFile, log: Log, index: Path) -> None:
         self.settings, self.log = settings, log
         self.events = Events(settings, log, TailingReader(log, {stream.topic for stream in settings.streams.values()}))
-        self.shelf = RuleCache(settings, log)
+        self.rule_cache = RuleCache(settings, log)
         self.stores = StorePool()
         self.index = AlertsIndex(index, settings.alerts.topic)
         self.lineage = Lineage(settings)
         self.aliases = Aliases()
 
     def close(self) -> None:
-        self.shelf.close()
+        self.rule_cache.close()
         self.events.close()
         self.stores.close()
         self.index.close()

@@ -66,7 +66,7 @@ def lookup(context: QueryContext, masks: Masks, text: str, rule: str | None = No
     real = real_key(context, masks, text) if is_alias(text) and context.lineage.any else text
     if not masks.is_on:
         return KeyLookup(text, real)
-    loaded = context.shelf.get()
+    loaded = context.rule_cache.get()
     clear = frozenset(name for name, each in loaded.rules.items() if context.lineage.has_clear_key(each))
     if is_alias(text):
         return KeyLookup(text, real, True, clear, clear_versions(context, loaded))
@@ -82,7 +82,7 @@ def marked_keys(context: QueryContext) -> bool:
     lineage, streams = context.lineage, context.settings.streams
     if any(lineage.is_marked_in(name, stream.key) for name, stream in streams.items()):
         return True
-    return not all(map(lineage.has_clear_key, context.shelf.get().rules.values()))
+    return not all(map(lineage.has_clear_key, context.rule_cache.get().rules.values()))
 
 
 def key_fields(context: QueryContext, rules: Iterable[Rule]) -> list[str]:
@@ -114,7 +114,7 @@ def real_key(context: QueryContext, masks: Masks, alias: str) -> str:
 
 
 def _held_keys(context: QueryContext) -> Sequence[str]:
-    site = context.shelf.get().site
+    site = context.rule_cache.get().site
     if site is None:
         return ()
     tasks = [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]

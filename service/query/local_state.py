@@ -36,7 +36,7 @@ SCANNED_KEYS = 20_000  # of a task, to find those of one rule
 
 def tasks_of_key(context: QueryContext, text: str, rule: str | None, asked: str) -> list[Task]:
     """The tasks that may hold something of a key."""
-    site = context.shelf.site()
+    site = context.rule_cache.site()
     refuse_no_key(site, text, rule, None, asked)
     found: dict[Task, None] = {}
     for here in site.stages():
@@ -75,7 +75,7 @@ def _placed(rule: RulePlan, plan: Plan, key: Sequence[Scalar]) -> bytes | None:
 
 def held_here(context: QueryContext, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
     """All that these tasks hold of a key."""
-    site = context.shelf.site()
+    site = context.rule_cache.site()
     found: list[dict[str, Any]] = []
     for stage, partition in tasks:
         here = site.at(stage)
@@ -107,7 +107,7 @@ def _held(
 
 
 def _titled(context: QueryContext, rule: Mapping[str, Any]) -> dict[str, Any]:
-    known = context.shelf.get().rules.get(rule["rule"])
+    known = context.rule_cache.get().rules.get(rule["rule"])
     return {**rule, "title": None if known is None else known.title, "by": [] if known is None else _by(known)}
 
 
@@ -120,7 +120,7 @@ def _by(rule: Any) -> list[str]:
 
 def keys_here(context: QueryContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
     """Keys that have state, in the order of their bytes."""
-    site = context.shelf.site()
+    site = context.rule_cache.site()
     found: list[dict[str, Any]] = []
     for stage, partition in tasks:
         here = site.at(stage)
@@ -149,9 +149,9 @@ def sessions_here(
     context: QueryContext, tasks: Sequence[Task], rule: str, limit: int, order: Callable[[str], str] | None = None
 ) -> list[dict[str, Any]]:
     """Live sessions of a rule: of the first keys, or of those that come first by an order of their texts."""
-    site = context.shelf.site()
+    site = context.rule_cache.site()
     found: list[dict[str, Any]] = []
-    names = _by(context.shelf.rule(rule))
+    names = _by(context.rule_cache.rule(rule))
     keys = keys_here(context, tasks, rule, limit if order is None else SCANNED_KEYS)
     if order is not None:
         keys = sorted(keys, key=lambda each: order(each["key_text"]))[:limit]
@@ -194,7 +194,7 @@ def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) ->
     """What is held of a key, with marked values hidden. A part of the key is shown where every rule that holds
     something has nothing marked there; a rule that is not known may have.
     """
-    found, rules = dict(held), context.shelf.get().rules
+    found, rules = dict(held), context.rule_cache.get().rules
     own = [rules.get(_rule_id(each)) for each in held.get("rules", ())] or [None]
     if "key_text" in held:
         found["key_ref"] = held["key_text"]
@@ -243,7 +243,7 @@ def _masked_rule(masks: Masks, rule: Mapping[str, Any]) -> dict[str, Any]:
 
 def history_calls(context: QueryContext) -> dict[str, History]:
     """The history functions of all rules, by their texts."""
-    site = context.shelf.get().site
+    site = context.rule_cache.get().site
     plans = () if site is None else (here.plan for here in site.stages())
     return {unparse(call): call for plan in plans if plan.task is None for _, call in plan.program.histories.values()}
 

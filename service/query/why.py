@@ -88,7 +88,7 @@ def events_taken(context: QueryContext, rule: Rule, events: Sequence[StreamEvent
 
 def places_aside(context: QueryContext, rule: Rule, since_ms: int) -> set[Place]:
     """By stream, partition and offset, the records since a time in the log that a rule never saw."""
-    stage = stage_of(rule, context.settings.streams, context.shelf.site().partitions)
+    stage = stage_of(rule, context.settings.streams, context.rule_cache.site().partitions)
     names = {stream.topic: name for name, stream in context.settings.streams.items()}
     found = set_aside(context.events, stage, since_ms)
     return {(names.get(topic, ""), partition, offset) for topic, partition, offset in found}
@@ -121,7 +121,7 @@ def why_alert(
     run, look = again.find(alert.id, wanted)
     is_same = alert.id in run.ids
     if not is_same:
-        begun_ms = start_of_version(context.shelf.site(), rule, match)
+        begun_ms = start_of_version(context.rule_cache.site(), rule, match)
         cut = run if begun_ms is None else again.run([row for row, _ in again.since(run, begun_ms)])
         run, is_same = (cut, True) if alert.id in cut.ids else (run, False)
     told_from_ms = int(match["start"]) - max(int(match["end"]) - int(match["start"]), AROUND_MS)

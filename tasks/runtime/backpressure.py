@@ -48,7 +48,7 @@ class Backpressure:
 
     def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
-        running = [task for task in tasks if task.life is TaskState.RUNNING]
+        running = [task for task in tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in running if self._holds_much(task.processor.source)]
         is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
         sources = _sources(plans, running) - _awaited(waiting, now_ms) if is_much else set()
@@ -72,7 +72,7 @@ class Backpressure:
         """Whether the later stages here have taken what was forwarded."""
         found: dict[TopicPartition, int | None] = {}
         for task in tasks:
-            found |= task.positions() if task.life is TaskState.RUNNING else dict.fromkeys(task.inputs)
+            found |= task.positions() if task.state is TaskState.RUNNING else dict.fromkeys(task.inputs)
         return self.in_flight.is_taken(found)
 
     def gone(self, partitions: Collection[int]) -> None:

@@ -215,7 +215,7 @@ class Container:
         self._renew()
         member = self._joined()
         self._switch_all(member)
-        busy = any(task.life is TaskState.RESTORING or task.indexing for task in self.tasks.values())
+        busy = any(task.state is TaskState.RESTORING or task.indexing for task in self.tasks.values())
         self._recover(member)
         taken = whole = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(self._polls - 1):
@@ -229,7 +229,7 @@ class Container:
         self._commit(member, whole)
         self._backpressure.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
         self._index_some()
-        for task in [task for task in self.tasks.values() if task.life is not TaskState.RUNNING]:
+        for task in [task for task in self.tasks.values() if task.state is not TaskState.RUNNING]:
             self._restore_some(member, task)
 
     def _index_some(self) -> None:
@@ -296,7 +296,7 @@ class Container:
         for records in member.poll(self.tunables.poll_records, timeout_s):
             readers = self._reading(TopicPartition(records.topic, records.partition))
             settled = NOTHING_SETTLED
-            for task in [task for task in readers if task.life is TaskState.RUNNING]:
+            for task in [task for task in readers if task.state is TaskState.RUNNING]:
                 if any(each.is_abandoned for each in readers):
                     break  # all of them read on from where that task stands
                 # A stage that came later reads again what the main one judged long ago.
@@ -366,7 +366,7 @@ class Container:
         """Read its inputs on from where all are that take them."""
         for at in task.inputs:
             readers = self._reading(at)
-            if all(each.life is TaskState.RUNNING for each in readers):
+            if all(each.state is TaskState.RUNNING for each in readers):
                 member.seek(at, min(each.positions()[at] for each in readers))
 
     def _reading(self, at: TopicPartition) -> list[StreamTask]:
@@ -430,7 +430,7 @@ class Container:
         found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
         for at in [at for at in found if len(self._readers[at.topic]) > 1]:
             readers = self._reading(at)
-            if all(task.life is TaskState.RUNNING for task in readers):
+            if all(task.state is TaskState.RUNNING for task in readers):
                 found[at] = min(task.positions()[at] for task in readers)
             else:
                 del found[at]
@@ -439,7 +439,9 @@ class Container:
     def _keep_small(self) -> None:
         """Hold no more states in memory than the cache may; the stores have them all."""
         sizes = {
-            place: task.processor.memory_bytes() for place, task in self.tasks.items() if task.life is TaskState.RUNNING
+            place: task.processor.memory_bytes()
+            for place, task in self.tasks.items()
+            if task.state is TaskState.RUNNING
         }
         for place in sorted(sizes, key=lambda each: -sizes[each]):
             if sum(sizes.values()) <= self.tunables.cache_bytes:
@@ -448,7 +450,7 @@ class Container:
             sizes[place] = 0
 
     def _restore_some(self, member: Member, task: StreamTask) -> None:
-        if task.life is TaskState.CLOSED:
+        if task.state is TaskState.CLOSED:
             return
         try:
             self._restore_more(member, task)
@@ -470,7 +472,7 @@ class Container:
         return True
 
     def _restore_more(self, member: Member, task: StreamTask) -> None:
-        if task.life is TaskState.CREATED and not self._open(task):
+        if task.state is TaskState.CREATED and not self._open(task):
             return
         try:
             is_running = task.restore_some(RESTORE_POLL_S)
@@ -483,7 +485,7 @@ class Container:
             self._quarantine(member, task)
             for at in task.inputs:
                 readers = self._reading(at)
-                if all(each.life is TaskState.RUNNING for each in readers):
+                if all(each.state is TaskState.RUNNING for each in readers):
                     member.seek(at, min(each.positions()[at] for each in readers))
                     member.resume([at])
             self._tell_notes(task)
@@ -537,7 +539,7 @@ class Container:
         self._backpressure.gone(gone)
 
     def _close_task(self, task: StreamTask) -> None:
-        if task.life is TaskState.RUNNING:
+        if task.state is TaskState.RUNNING:
             self._gone = added(self._gone, task.counts)
         task.close()
         self._tell_notes(task)
@@ -545,7 +547,7 @@ class Container:
     # ------------------------------------------------------------ how it is doing
 
     def _running(self) -> list[StreamTask]:
-        return [task for task in self.tasks.values() if task.life is TaskState.RUNNING]
+        return [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
 
     def caught_up(self) -> bool:
         """Whether all that was in its partitions of the inputs has been processed and committed."""
@@ -553,7 +555,7 @@ class Container:
         if member is None or not self.tasks:
             return False
         return all(
-            task.life is TaskState.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
+            task.state is TaskState.RUNNING and not task.dirty and all(member.at_end(at) for at in task.inputs)
             for task in self.tasks.values()
         )
 
@@ -578,11 +580,11 @@ class Container:
             counts = added(counts, task.counts)
         restoring: dict[int, tuple[int, int]] = {}
         for task in self.tasks.values():
-            if task.life is TaskState.RESTORING:
+            if task.state is TaskState.RESTORING:
                 done, todo = restoring.get(task.partition, (0, 0))
                 step = task.restore
                 restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
-        others = {task.partition for task in self.tasks.values() if task.life is not TaskState.RUNNING}
+        others = {task.partition for task in self.tasks.values() if task.state is not TaskState.RUNNING}
         running = tuple(sorted({task.partition for task in self._running()} - others))
         watermarks = {task.partition: task.processor.watermark for task in self._running() if task.plan.stage == MAIN}
         return RunStatus(self.slot, running, restoring, counts, self.caught_up(), watermarks)

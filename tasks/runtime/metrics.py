@@ -97,13 +97,13 @@ class MetricsSampler:
     def _has_changed(self) -> bool:
         before = self.latest
         return before is None or [each.life for each in before.tasks] != [
-            each.life.value for each in self._container.tasks.values()
+            each.state.value for each in self._container.tasks.values()
         ]
 
     def _look(self, now_s: float) -> MetricsSnapshot:
         container = self._container
         tasks = list(container.tasks.values())
-        running = [task for task in tasks if task.life is TaskState.RUNNING]
+        running = [task for task in tasks if task.state is TaskState.RUNNING]
         status = container.status()
         self._rules.take(running)
         if self._walked.is_due(now_s):
@@ -127,9 +127,9 @@ class MetricsSampler:
 
     def _report(self, task: StreamTask, now_s: float) -> TaskReport:
         place = stage_of(task), task.partition
-        if task.life is not TaskState.RUNNING:
-            restore = self._restoring(place, task, now_s) if task.life is TaskState.RESTORING else None
-            return TaskReport(*place, task.life.value, restore=restore)
+        if task.state is not TaskState.RUNNING:
+            restore = self._restoring(place, task, now_s) if task.state is TaskState.RESTORING else None
+            return TaskReport(*place, task.state.value, restore=restore)
         self._restores.pop(place, None)
         stream_source = task.processor.source
         watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
@@ -139,7 +139,7 @@ class MetricsSampler:
         )
         return TaskReport(
             *place,
-            task.life.value,
+            task.state.value,
             watermark,
             holder_of(stream_source),
             inputs,
@@ -158,7 +158,7 @@ class MetricsSampler:
         seen = {
             task.restore: task.restore.records
             for task in tasks
-            if task.life in (TaskState.RESTORING, TaskState.RUNNING)
+            if task.state in (TaskState.RESTORING, TaskState.RUNNING)
         }
         self._restored += sum(records - self._records.get(restore, 0) for restore, records in seen.items())
         self._records = seen

@@ -148,7 +148,7 @@ class StreamTask:
         self.log = log
         self.config = config
         self.clock = clock
-        self.life = TaskState.CREATED
+        self.state = TaskState.CREATED
         self.folder = task_folder(config.folder, partition, plan.stage)
         self.notes: list[str] = []  # what a person should know: wipes, skipped snapshots, dropped states
         self._committed: Mapping[TopicPartition, int | None] = {}
@@ -169,8 +169,8 @@ class StreamTask:
         self._mark = CrashMarks(self.folder)
 
     def _become(self, life: TaskState) -> None:
-        assert self.life.can_transition_to(life), (self.life, life)
-        self.life = life
+        assert self.state.can_transition_to(life), (self.state, life)
+        self.state = life
 
     @property
     def name(self) -> str:
@@ -179,7 +179,7 @@ class StreamTask:
 
     @property
     def processor(self) -> Processor:
-        assert self._processor is not None, self.life
+        assert self._processor is not None, self.state
         return self._processor
 
     @property
@@ -189,7 +189,7 @@ class StreamTask:
 
     @property
     def store(self) -> LocalStore:
-        assert self._store is not None, self.life
+        assert self._store is not None, self.state
         return self._store
 
     @property
@@ -256,12 +256,12 @@ class StreamTask:
 
     @property
     def restore(self) -> Restore:
-        assert self._restore is not None, self.life
+        assert self._restore is not None, self.state
         return self._restore
 
     def restore_some(self, timeout_s: float) -> bool:
         """Restore a little more. True when the task is running."""
-        if self.life is TaskState.RUNNING:
+        if self.state is TaskState.RUNNING:
             return True
         if self._processor is None:
             if not self.restore.advance(timeout_s):
@@ -391,7 +391,7 @@ class StreamTask:
     @property
     def switch_due(self) -> bool:
         """Whether a change of rules is to come in, between two batches."""
-        if self.plan.book is None or self.life is not TaskState.RUNNING:
+        if self.plan.book is None or self.state is not TaskState.RUNNING:
             return False
         return is_due(self.processor.plan, self.plan, _known(self.processor.watermark))
 
@@ -563,11 +563,11 @@ class StreamTask:
 
     @property
     def indexing(self) -> bool:
-        return self.life is TaskState.RUNNING and self.processor.indexing
+        return self.state is TaskState.RUNNING and self.processor.indexing
 
     @property
     def dirty(self) -> bool:
-        return self.life is TaskState.RUNNING and (self.processor.dirty or bool(self._dropped))
+        return self.state is TaskState.RUNNING and (self.processor.dirty or bool(self._dropped))
 
     def outcome(self) -> Outcome:
         dropped, self._dropped = self._dropped, []
@@ -622,7 +622,7 @@ class StreamTask:
 
     def close(self) -> None:
         """Let go of everything; what is not committed is forgotten, and the store's lock is free."""
-        if self.life is TaskState.CLOSED:
+        if self.state is TaskState.CLOSED:
             return
         self._become(TaskState.CLOSED)
         try:

@@ -80,7 +80,7 @@ def test_what_waits_for_a_partition_that_is_behind_has_a_bound(at_work: tuple[Se
     def cycle() -> None:
         container.cycle()
         for (stage, _), task in container.tasks.items():
-            if task.life.value == "running":
+            if task.state.value == "running":
                 most[stage] = max(most[stage], held(task.processor.source))
 
     wait_until(lambda: max(most.values()) > BOUND, "a stage holds what it may, and more", cycle)

@@ -494,7 +494,7 @@ class World:
         places = {(task.plan.stage, task.partition) for task in tasks}
         wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
         is_done = len(tasks) == len(places) and places == wanted
-        if not is_done or any(task.life is not TaskState.RUNNING or task.dirty or task.switch_due for task in tasks):
+        if not is_done or any(task.state is not TaskState.RUNNING or task.dirty or task.switch_due for task in tasks):
             return False
         try:
             return not self.lag()
@@ -533,7 +533,7 @@ class World:
     def has_waiting(self) -> bool:
         """Whether events wait for event time."""
         containers = [node.container for node in self.nodes if node.container is not None]
-        tasks = [task for each in containers for task in each.tasks.values() if task.life is TaskState.RUNNING]
+        tasks = [task for each in containers for task in each.tasks.values() if task.state is TaskState.RUNNING]
         return any(len(task.processor.source.buffer.pending) for task in tasks)
 
     # ------------------------------------------------------------ checks

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from samovar.service.http.state import AppState
 
 
-def clear_lists(world: AppState) -> frozenset[str]:
+def clear_lists(app_state: AppState) -> frozenset[str]:
     """Lists that no rule of now or before looks for a marked field in. One that no rule has is not known to be so."""
-    return frozenset(name for name, is_clear in known_lists(world).items() if is_clear)
+    return frozenset(name for name, is_clear in known_lists(app_state).items() if is_clear)
 
 
-def known_lists(world: AppState) -> dict[str, bool]:
+def known_lists(app_state: AppState) -> dict[str, bool]:
     """The lists that rules of now or before have, and whether none of them looks for a marked field in it."""
-    loaded = world.shelf.get()
+    loaded = app_state.rule_cache.get()
     found: dict[str, bool] = {}
     rules, unread = list(loaded.rules.values()), list[str]()
     book = loaded.book
@@ -34,12 +34,12 @@ def known_lists(world: AppState) -> dict[str, bool]:
         unread += [each.text] if rule is None else []
     for rule in rules:
         for name in rule.lists:
-            found[name] = found.get(name, True) and not world.lineage.of(rule).looks_up
+            found[name] = found.get(name, True) and not app_state.lineage.of(rule).looks_up
     return {name: is_clear and not any(f"${name}" in text for text in unread) for name, is_clear in found.items()}
 
 
-def hides_list(world: AppState, masks: Masks, name: str) -> bool:
-    return masks.is_on and name not in clear_lists(world)
+def hides_list(app_state: AppState, masks: Masks, name: str) -> bool:
+    return masks.is_on and name not in clear_lists(app_state)
 
 
 def shown_item(masks: Masks, name: str, item: Any) -> Any:
@@ -47,42 +47,44 @@ def shown_item(masks: Masks, name: str, item: Any) -> Any:
     return masks.pseudonym(item, f"list {name}")
 
 
-def given_lists(world: AppState, masks: Masks, lists: Mapping[str, Any]) -> dict[str, Any]:
+def given_lists(app_state: AppState, masks: Masks, lists: Mapping[str, Any]) -> dict[str, Any]:
     """The lists that a rule's text may be read with: in place of one that is hidden, what the text itself declares."""
     if not masks.is_on:
         return dict(lists)
-    clear = clear_lists(world)
+    clear = clear_lists(app_state)
     return {name: items for name, items in lists.items() if name in clear}
 
 
-def given_params(world: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
+def given_params(app_state: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
     """The same for parameters."""
-    hidden = hidden_params(world, params) if masks.is_on else ()
+    hidden = hidden_params(app_state, params) if masks.is_on else ()
     return {name: value for name, value in params.items() if name not in hidden}
 
 
-def shown_params(world: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
-    hidden = hidden_params(world, params) if masks.is_on else ()
+def shown_params(app_state: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
+    hidden = hidden_params(app_state, params) if masks.is_on else ()
     return {name: HIDDEN if name in hidden else value for name, value in params.items()}
 
 
-def hidden_params(world: AppState, params: Mapping[str, Any]) -> frozenset[str]:
+def hidden_params(app_state: AppState, params: Mapping[str, Any]) -> frozenset[str]:
     """Parameters whose values a rule compares with a marked field."""
-    quotes = {value for rule in world.shelf.get().rules.values() for value in world.lineage.of(rule).quotes}
+    quotes = {
+        value for rule in app_state.rule_cache.get().rules.values() for value in app_state.lineage.of(rule).quotes
+    }
     return frozenset(name for name, value in params.items() if value in quotes)
 
 
-def refuse_hidden(world: AppState, masks: Masks, rule: Rule) -> None:
+def refuse_hidden(app_state: AppState, masks: Masks, rule: Rule) -> None:
     """Refuse a rule that would be run with values that are hidden from who wrote it: whatever it compares them with,
     what it finds tells which they are.
     """
     if not masks.is_on:
         return
-    site = world.shelf.get().site
-    settings = world.settings if site is None else site.settings
-    known = known_lists(world)
+    site = app_state.rule_cache.get().site
+    settings = app_state.settings if site is None else site.settings
+    known = known_lists(app_state)
     hidden = [name for name in rule.lists if not known.get(name, name not in lists_of(settings))]
-    hidden += [name for name in rule.params if name in hidden_params(world, settings.params)]
+    hidden += [name for name in rule.params if name in hidden_params(app_state, settings.params)]
     if hidden:
         raise Refused(
             "pii-comparison",
@@ -92,13 +94,13 @@ def refuse_hidden(world: AppState, masks: Masks, rule: Rule) -> None:
         )
 
 
-def shown_text(world: AppState, masks: Masks, text: str) -> str:
+def shown_text(app_state: AppState, masks: Masks, text: str) -> str:
     """A rule's text; hidden where it names values of marked fields, and where nobody can read what it names."""
-    return HIDDEN if hides_text(world, masks, text) else text
+    return HIDDEN if hides_text(app_state, masks, text) else text
 
 
-def hides_text(world: AppState, masks: Masks, text: str) -> bool:
-    return masks.is_on and names_values(world.lineage, text)
+def hides_text(app_state: AppState, masks: Masks, text: str) -> bool:
+    return masks.is_on and names_values(app_state.lineage, text)
 
 
 def shown_rule(masks: Masks, rule: Rule) -> Rule:

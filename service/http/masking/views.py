@@ -33,15 +33,15 @@ STATES = PLACE | {"_stage", "deleted", "kind", "version", "partials", "due", "al
 INPUTS = PLACE | {"_event_time", "_type", "_error"}
 
 
-def flows_of_view(world: AppState, manifest: ViewManifest) -> dict[str, Flow]:
+def flows_of_view(app_state: AppState, manifest: ViewManifest) -> dict[str, Flow]:
     """By column, what is in it."""
-    return {name: _flow(world, manifest.lineage.get(name)) for name in {**manifest.columns, **manifest.lineage}}
+    return {name: _flow(app_state, manifest.lineage.get(name)) for name in {**manifest.columns, **manifest.lineage}}
 
 
-def _flow(world: AppState, known: Mapping[str, Any] | None) -> Flow:
+def _flow(app_state: AppState, known: Mapping[str, Any] | None) -> Flow:
     if known is None:
         return Flow.COMPUTED
-    found = max((flow_of_source(world, *_parts(read)) for read in known["reads"]), default=Flow.CLEAR)
+    found = max((flow_of_source(app_state, *_parts(read)) for read in known["reads"]), default=Flow.CLEAR)
     return found if known["plain"] or found is Flow.CLEAR else Flow.COMPUTED
 
 
@@ -50,9 +50,9 @@ def _parts(read: str) -> tuple[str, str]:
     return table, column
 
 
-def flow_of_source(world: AppState, table: str, column: str) -> Flow:
+def flow_of_source(app_state: AppState, table: str, column: str) -> Flow:
     """What is in a column of a table that views read, or in a part of it."""
-    streams, lineage = stream_tables(world.settings), world.lineage
+    streams, lineage = stream_tables(app_state.settings), app_state.lineage
     whole = column.partition(".")[0]
     if table in streams:
         if not lineage.paths_of(streams[table]) or column in INPUTS:
@@ -65,23 +65,23 @@ def flow_of_source(world: AppState, table: str, column: str) -> Flow:
     if table in CLEAR:
         return Flow.CLEAR if whole in CLEAR[table] else Flow.OWN if whole in IDS else Flow.COMPUTED
     if table in ("states", "changes"):
-        quotes = any(lineage.of(rule).quotes for rule in world.shelf.get().rules.values())
+        quotes = any(lineage.of(rule).quotes for rule in app_state.rule_cache.get().rules.values())
         return Flow.CLEAR if whole in STATES or (whole == "name" and not quotes) else Flow.COMPUTED
-    return _of_rule(world, table, column) if table.startswith("alerts_") else Flow.COMPUTED
+    return _of_rule(app_state, table, column) if table.startswith("alerts_") else Flow.COMPUTED
 
 
 IDS = frozenset({"id", "alert", "key", "_key"})  # shown as pseudonyms, so that rows can be told apart
 
 
-def _of_rule(world: AppState, table: str, column: str) -> Flow:
+def _of_rule(app_state: AppState, table: str, column: str) -> Flow:
     """Of the alerts of one rule: all versions of it that are known, or were met, count."""
     whole, part, *_ = [*column.split("."), ""]
     if whole in ALERTS:
         return Flow.CLEAR
-    rules = _versions(world, table)
+    rules = _versions(app_state, table)
     if not rules or None in rules:
         return Flow.OWN if whole in IDS else Flow.COMPUTED
-    flows = [world.lineage.of(rule) for rule in rules if rule is not None]
+    flows = [app_state.lineage.of(rule) for rule in rules if rule is not None]
     if whole in IDS:
         return Flow.CLEAR if all(each.has_clear_key for each in flows) else Flow.OWN
     if whole == "message":
@@ -94,14 +94,14 @@ def _of_rule(world: AppState, table: str, column: str) -> Flow:
     return found if part or found is Flow.CLEAR else Flow.COMPUTED
 
 
-def _versions(world: AppState, table: str) -> list[Rule | None]:
-    loaded = world.shelf.get()
+def _versions(app_state: AppState, table: str) -> list[Rule | None]:
+    loaded = app_state.rule_cache.get()
     books = () if loaded.book is None else loaded.book.entries
     names = {*loaded.rules, *(each.name for each in books)}
     found: list[Rule | None] = []
     for name in sorted(name for name in names if f"alerts_{table_name(name)}" == table):
         found += [loaded.rules[name]] if name in loaded.rules else []
         entries = () if loaded.book is None else loaded.book.history(name)
-        versions = {*versions_of(world.index, name), *(each.version for each in entries)}
+        versions = {*versions_of(app_state.index, name), *(each.version for each in entries)}
         found += [loaded.of_version(name, version) for version in sorted(versions)]
     return found

@@ -11,7 +11,7 @@ from pydantic import Field
 from samovar import __version__
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Principal
-from samovar.service.http.request import Body, answered, client_of, cookie_of, who_asks, world_of
+from samovar.service.http.request import Body, answered, app_state_of, client_of, cookie_of, who_asks
 from samovar.service.http.schemas.alerts import answers_with
 from samovar.service.http.schemas.state import Me
 from samovar.service.http.state import now_ms
@@ -32,19 +32,19 @@ class Login(Body):
 @router.post("/session", responses=answers_with(Me))
 def log_in(request: Request, body: Login) -> Response:
     """For pages: a session, by a cookie that no script can read and no other site can send."""
-    world = world_of(request)
-    token = world.tokens.named_by(body.token.strip())
+    app_state = app_state_of(request)
+    token = app_state.tokens.named_by(body.token.strip())
     if token is None:
-        world.trail.refused(client_of(request))
+        app_state.trail.refused(client_of(request))
         raise Refused("access-token", "this token is not known", "`samovar tokens list CONFIG` shows all names.")
-    name = cookie_of(world)
-    session = world.sessions.open(world.tokens, token, request.cookies.get(name), now_ms())
-    world.trail.record(token.name, "logged in", {"client": client_of(request)})
+    name = cookie_of(app_state)
+    session = app_state.sessions.open(app_state.tokens, token, request.cookies.get(name), now_ms())
+    app_state.trail.record(token.name, "logged in", {"client": client_of(request)})
     response = answered(_told(request, Principal(token.name, token.role)))
     response.set_cookie(
         name,
         session,
-        max_age=world.settings.http.session_ms // 1000,
+        max_age=app_state.settings.http.session_ms // 1000,
         httponly=True,
         samesite="strict",
         secure=_is_secure(request),
@@ -56,12 +56,12 @@ def log_in(request: Request, body: Login) -> Response:
 @router.delete("/session", status_code=204)
 def log_out(request: Request) -> Response:
     """End the session. The token stays good: `samovar tokens remove` ends it."""
-    world = world_of(request)
-    name = cookie_of(world)
+    app_state = app_state_of(request)
+    name = cookie_of(app_state)
     given = request.cookies.get(name)
-    ended = None if given is None else world.sessions.end(world.tokens, given)
+    ended = None if given is None else app_state.sessions.end(app_state.tokens, given)
     if ended is not None:
-        world.trail.record(ended.token, "logged out", {"client": client_of(request)})
+        app_state.trail.record(ended.token, "logged out", {"client": client_of(request)})
     response = Response(status_code=204)
     response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=_is_secure(request))
     return response
@@ -73,9 +73,9 @@ def _is_secure(request: Request) -> bool:
 
 
 def _told(request: Request, who: Principal) -> dict[str, Any]:
-    world = world_of(request)
+    app_state = app_state_of(request)
     role = None if who.role is None else who.role.word
-    known = {"service": world.settings.service, "version": __version__} if role is not None else {}
-    access = "open" if world.is_open else "tokens"
-    masked = world.masks(who).hidden if role is not None else []
+    known = {"service": app_state.settings.service, "version": __version__} if role is not None else {}
+    access = "open" if app_state.is_open else "tokens"
+    masked = app_state.masks(who).hidden if role is not None else []
     return {**known, "access": access, "name": who.name, "role": role, "may": who.rights, "masked": masked}

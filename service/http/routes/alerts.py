@@ -66,16 +66,16 @@ AlertId = Annotated[str, Path(max_length=100)]
 # ---------------------------------------------------------------- an alert as JSON
 
 
-def alert_data(world: AppState, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
+def alert_data(app_state: AppState, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
     """An alert for people: with its rule's title, and what may not be seen hidden."""
     match = alert.match
-    loaded = world.shelf.get()
+    loaded = app_state.rule_cache.get()
     rule = loaded.rules.get(alert.rule)
     own = loaded.of_version(alert.rule, match["version"])
     shown = masks.alert(match, own)
     ref = masks.key_ref(alert.key, own) if match["key"] else ""
     if ref != alert.key:
-        world.aliases.remember(masks, [alert.key])
+        app_state.aliases.remember(masks, [alert.key])
     return {
         "id": shown["id"],
         "rule": alert.rule,
@@ -104,23 +104,23 @@ def event_count(match: Mapping[str, Any]) -> int:
     return int(match["events"]) if isinstance(match.get("events"), int) else listed
 
 
-def found_alert(asking: RequestContext, id: str) -> tuple[Alert, str]:
+def found_alert(context: RequestContext, id: str) -> tuple[Alert, str]:
     """An alert and its label, by the id that who asks was shown."""
-    world, masks = asking.world, asking.masks
-    for each in (masks.real_id(id), id) if world.lineage.any else (id,):
+    app_state, masks = context.app_state, context.masks
+    for each in (masks.real_id(id), id) if app_state.lineage.any else (id,):
         try:
-            found, label = one(world.index, each)
+            found, label = one(app_state.index, each)
         except Refused as refused:
             if refused.code != "unknown-alert":
                 raise
             continue
-        if not masks.is_on or shown_id(world, masks, found) == id:  # who sees keys may name an alert by its own id
+        if not masks.is_on or shown_id(app_state, masks, found) == id:  # who sees keys may name an alert by its own id
             return found, label
-    return one(world.index, "")  # says that there is none
+    return one(app_state.index, "")  # says that there is none
 
 
-def shown_id(world: AppState, masks: Masks, alert: Alert) -> str:
-    rule = world.shelf.get().of_version(alert.rule, alert.match["version"])
+def shown_id(app_state: AppState, masks: Masks, alert: Alert) -> str:
+    rule = app_state.rule_cache.get().of_version(alert.rule, alert.match["version"])
     return masks.alert_id(alert.id, rule)
 
 
@@ -129,7 +129,7 @@ def shown_id(world: AppState, masks: Masks, alert: Alert) -> str:
 
 @router.get("", responses=answers_with(AlertsPage))
 def find(
-    asking: Reading,
+    context: Reading,
     rule: RuleNames = None,
     key: Word | None = None,
     label: LabelName | None = None,
@@ -139,27 +139,27 @@ def find(
     after: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
     """Alerts by rule, key, label and event time, newest first, in pages: `next` goes into `after`."""
-    world, masks = asking.world, asking.masks
-    wanted = None if key is None else lookup(world, masks, key)
+    app_state, masks = context.app_state, context.masks
+    wanted = None if key is None else lookup(app_state, masks, key)
     text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
-    place = masks.real_place(after) if after is not None and world.lineage.any else after
-    found = search(world.index, Search(rule or (), text, label, from_ms, to_ms, limit, place, versions, but))
-    alerts = [alert_data(world, masks, alert, name) for alert, name in found.alerts]
-    next_ = masks.place(found.next) if found.next is not None and world.lineage.any else found.next
+    place = masks.real_place(after) if after is not None and app_state.lineage.any else after
+    found = search(app_state.index, Search(rule or (), text, label, from_ms, to_ms, limit, place, versions, but))
+    alerts = [alert_data(app_state, masks, alert, name) for alert, name in found.alerts]
+    next_ = masks.place(found.next) if found.next is not None and app_state.lineage.any else found.next
     more = {"next": next_, "total": found.total, "total_is_exact": found.is_exact}
     return answered({"alerts": alerts, **more})
 
 
 @router.get("/precision", responses=answers_with(Precisions))
-def precision(asking: Reading) -> Response:
+def precision(context: Reading) -> Response:
     """By rule: how alerts were labelled, and how precise the rule is by that."""
-    found = precisions(asking.world.index)
+    found = precisions(context.app_state.index)
     return answered({"rules": [{"rule": rule, **found[rule]} for rule in sorted(found)]})
 
 
 @router.get("/counts", responses=answers_with(AlertCounts))
 def over_time(
-    asking: Reading,
+    context: Reading,
     rule: RuleNames = None,
     from_ms: Annotated[Ms | None, Query(alias="from")] = None,
     to_ms: Annotated[Ms | None, Query(alias="to")] = None,
@@ -168,12 +168,12 @@ def over_time(
     """How many alerts were raised in each part of a time; without one, of the last hour."""
     end = int(time.time() * 1000) if to_ms is None else to_ms
     start = end - HOUR_MS if from_ms is None else from_ms
-    return answered(counts(asking.world.index, min(start, end), max(start, end), buckets, rule or ()))
+    return answered(counts(context.app_state.index, min(start, end), max(start, end), buckets, rule or ()))
 
 
 @router.get("/values", responses=answers_with(Spread))
 def spread(
-    asking: Reading,
+    context: Reading,
     rule: Word,
     field: Word,
     from_ms: Annotated[Ms, Query(alias="from")] = LEAST_MS,
@@ -181,20 +181,22 @@ def spread(
     buckets: Annotated[int, Query(ge=1, le=200)] = 20,
 ) -> Response:
     """How the values of a field that a rule emits are spread."""
-    world, masks = asking.world, asking.masks
-    flow = emitted(world, masks, rule, field)
-    return answered(values(world.index, rule, field, buckets, from_ms, to_ms, lambda value: masks.value(flow, value)))
+    app_state, masks = context.app_state, context.masks
+    flow = emitted(app_state, masks, rule, field)
+    return answered(
+        values(app_state.index, rule, field, buckets, from_ms, to_ms, lambda value: masks.value(flow, value))
+    )
 
 
-def emitted(world: AppState, masks: Masks, rule: str, field: str) -> Flow:
+def emitted(app_state: AppState, masks: Masks, rule: str, field: str) -> Flow:
     """What is in a field that a rule emits, over all versions that alerts here are of."""
     if not masks.is_on or field == "duration_ms":
         return Flow.CLEAR
-    loaded = world.shelf.get()
+    loaded = app_state.rule_cache.get()
     found = Flow.CLEAR
-    for version in versions_of(world.index, rule):
+    for version in versions_of(app_state.index, rule):
         known = loaded.of_version(rule, version)
-        flows = {} if known is None else world.lineage.of(known).emit
+        flows = {} if known is None else app_state.lineage.of(known).emit
         found = max(found, flows.get(field, Flow.COMPUTED))
     return found
 
@@ -204,42 +206,44 @@ def emitted(world: AppState, masks: Masks, rule: str, field: str) -> Flow:
 
 @router.get("/live", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
 async def live(
-    asking: Reading,
+    context: Reading,
     rule: RuleNames = None,
     key: Word | None = None,
     start: Annotated[str | None, Query(alias="from", max_length=2_000)] = None,
     last_event_id: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> StreamingResponse:
     """Alerts as they come, as server-sent events. Going on with `Last-Event-ID` (or `from`) misses nothing."""
-    world, masks = asking.world, asking.masks
-    follower = world.follower
+    app_state, masks = context.app_state, context.masks
+    follower = app_state.follower
     if not follower.position and not await asyncio.to_thread(follower.wait_begun, BEGUN_S):
         hint = "Ask again in a moment; `samovar doctor` says whether the log can be reached."
         raise Refused("log-unavailable", "the alerts cannot be read yet", hint, follower.trouble or "")
     given = last_event_id or start
     position = read_position(given, len(follower.position)) if given else None
-    wanted = None if key is None else await asyncio.to_thread(lookup, world, masks, key)
+    wanted = None if key is None else await asyncio.to_thread(lookup, app_state, masks, key)
     text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
     kind = tuple(rule or ()), text, versions, but, masks.is_on
 
     def is_allowed() -> bool:
-        return asking.is_still_allowed
+        return context.is_still_allowed
 
     def shown(alert: Alert) -> str:
-        return live_text(world, masks, alert)
+        return live_text(app_state, masks, alert)
 
     wish = Subscription(position, rule or (), text, shown, kind, versions, but, is_allowed)
-    stream = listen(world.hub, world.index, lambda: follower.now if position is None else follower.position, wish)
+    stream = listen(
+        app_state.broadcaster, app_state.index, lambda: follower.now if position is None else follower.position, wish
+    )
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_chained(first, stream), media_type="text/event-stream", headers=headers)
 
 
-def live_text(world: AppState, masks: Masks, alert: Alert) -> str:
+def live_text(app_state: AppState, masks: Masks, alert: Alert) -> str:
     """An alert's JSON, the same for all who may see as much."""
-    kept, key = world.live_texts, (alert.id, masks.is_on)
+    kept, key = app_state.live_texts, (alert.id, masks.is_on)
     if key not in kept:
-        kept[key] = json_text(alert_data(world, masks, alert, "open"))
+        kept[key] = json_text(alert_data(app_state, masks, alert, "open"))
         while len(kept) > LIVE_TEXTS:
             kept.popitem(last=False)
     return kept[key]
@@ -255,13 +259,13 @@ async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 @router.get("/{alert}", responses=answers_with(AlertWhole))
-def show(asking: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
+def show(context: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
     """One alert with its events, the key's other events around it, and why it was raised."""
-    world, masks = asking.world, asking.masks
-    found, label = found_alert(asking, alert)
-    own = alert_data(world, masks, found, label)
-    known = label_of(world.index, found.id)
-    more = timeline(world, masks, found, around)
+    app_state, masks = context.app_state, context.masks
+    found, label = found_alert(context, alert)
+    own = alert_data(app_state, masks, found, label)
+    known = label_of(app_state.index, found.id)
+    more = timeline(app_state, masks, found, around)
     return answered({**own, **more, "labels": [] if known is None else [known]})
 
 
@@ -273,28 +277,28 @@ class LabelBody(Body):
 
 
 @router.put("/{alert}/label", responses=answers_with(LabelMade))
-def put_label(asking: Labelling, alert: AlertId, body: LabelBody) -> Response:
+def put_label(context: Labelling, alert: AlertId, body: LabelBody) -> Response:
     """Say whether an alert was right. The newest label counts."""
-    return answered(label_alert(asking, alert, body))
+    return answered(label_alert(context, alert, body))
 
 
-def label_alert(asking: RequestContext, alert: str, body: LabelBody) -> dict[str, Any]:
-    world, masks = asking.world, asking.masks
-    found, _ = found_alert(asking, alert)
+def label_alert(context: RequestContext, alert: str, body: LabelBody) -> dict[str, Any]:
+    app_state, masks = context.app_state, context.masks
+    found, _ = found_alert(context, alert)
     if "alarm" in found.match:
         hint = "Label the alerts that the rule raised: its precision is made of those."
         raise Refused("alarm-label", "this is an alarm about its rule, and nothing to be right or wrong", hint)
-    made = labels.Label(found.id, found.rule, found.key, body.label, asking.name, int(time.time() * 1000), body.note)
+    made = labels.Label(found.id, found.rule, found.key, body.label, context.name, int(time.time() * 1000), body.note)
     audit.record(
-        world.log,
-        world.settings,
-        asking.name,
+        app_state.log,
+        app_state.settings,
+        context.name,
         "alert labelled",
         {"alert": found.id, "rule": made.rule, "label": body.label},
     )
-    labels.put(world.log, world.settings.service, made)
-    world.index.take([], [made], {})  # seen at once by who wrote it; the topic says it to all
-    rule = world.shelf.get().of_version(found.rule, found.match["version"])
+    labels.put(app_state.log, app_state.settings.service, made)
+    app_state.index.take([], [made], {})  # seen at once by who wrote it; the topic says it to all
+    rule = app_state.rule_cache.get().of_version(found.rule, found.match["version"])
     return {
         "alert": alert,
         "rule": made.rule,

@@ -62,76 +62,76 @@ class KeyAsked(Body):
 
 
 @router.post("/keys/resolve", responses=answers_with(KeyResolved))
-def resolve(asking: Reading, body: KeyAsked) -> Response:
+def resolve(context: Reading, body: KeyAsked) -> Response:
     """What a key is called in addresses: where keys hold something marked, its pseudonym."""
-    world, masks = asking.world, asking.masks
-    found = lookup(world, masks, body.key.strip())
-    if found.marked is False and marked_keys(world) and not _is_there(world, found):
+    app_state, masks = context.app_state, context.masks
+    found = lookup(app_state, masks, body.key.strip())
+    if found.marked is False and marked_keys(app_state) and not _is_there(app_state, found):
         raise Refused(
             "pii-comparison",
             "no key of this name is known, but for such as are marked pii",
             "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms.",
         )
-    if masks.is_on or found.asked != found.text or not marked_keys(world):
+    if masks.is_on or found.asked != found.text or not marked_keys(app_state):
         return answered({"key_ref": found.asked})
-    world.aliases.remember(masks, [found.text])
+    app_state.aliases.remember(masks, [found.text])
     return answered({"key_ref": masks.pseudonym(found.text)})
 
 
-def _is_there(world: AppState, wanted: KeyLookup) -> bool:
+def _is_there(app_state: AppState, wanted: KeyLookup) -> bool:
     """Whether there is anything under a key that is not marked. What is not there may be a value that nobody is to see,
     and goes into no address.
     """
-    if search(world.index, wanted.search([], 1)).alerts:
+    if search(app_state.index, wanted.search([], 1)).alerts:
         return True
-    return bool(events_of(world, wanted, 1)[0])
+    return bool(events_of(app_state, wanted, 1)[0])
 
 
 @router.get("/keys", responses=answers_with(KeysPage))
-def scan(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+def scan(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Keys that have state, of one rule or of all, over all nodes."""
     if rule is not None:
-        asking.world.shelf.rule(rule)
-    found, missing = gathered(asking, "keys", None, lambda tasks: _keys(asking, tasks, rule, limit))
-    keys = _placed(asking, _masked(asking, found))
+        context.app_state.rule_cache.rule(rule)
+    found, missing = gathered(context, "keys", None, lambda tasks: _keys(context, tasks, rule, limit))
+    keys = _placed(context, _masked(context, found))
     return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
 
 
-def _keys(asking: RequestContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
+def _keys(context: RequestContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
     """Stores have keys in their order: who may not see them gets some of all, and not the first of that order."""
-    if not asking.masks.is_on:
-        return keys_here(asking.world, tasks, rule, limit + 1)
-    return keys_here(asking.world, tasks, rule, SCANNED_KEYS)
+    if not context.masks.is_on:
+        return keys_here(context.app_state, tasks, rule, limit + 1)
+    return keys_here(context.app_state, tasks, rule, SCANNED_KEYS)
 
 
-def _sessions(asking: RequestContext, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
-    masks = asking.masks
-    return sessions_here(asking.world, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
+def _sessions(context: RequestContext, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
+    masks = context.masks
+    return sessions_here(context.app_state, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
 
 
-def _placed(asking: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(found, key=lambda each: str(each["key_text"])) if asking.masks.is_on else found
+def _placed(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda each: str(each["key_text"])) if context.masks.is_on else found
 
 
 @router.get("/sessions", responses=answers_with(SessionsPage))
-def sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+def sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
-    name = session_rule(asking.world, rule)
-    found, missing = gathered(asking, "sessions", None, lambda tasks: _sessions(asking, tasks, name, limit))
-    found = _placed(asking, _masked_sessions(asking, found, name))
+    name = session_rule(context.app_state, rule)
+    found, missing = gathered(context, "sessions", None, lambda tasks: _sessions(context, tasks, name, limit))
+    found = _placed(context, _masked_sessions(context, found, name))
     found.sort(key=lambda each: each.get("last") or each.get("since") or 0, reverse=True)
     return answered({"rule": name, "sessions": found[:limit], "more": len(found) > limit, "missing": missing})
 
 
-def session_rule(world: AppState, name: str | None) -> str:
+def session_rule(app_state: AppState, name: str | None) -> str:
     if name is not None:
-        rule = world.shelf.rule(name)
+        rule = app_state.rule_cache.rule(name)
         if not isinstance(rule.form, SessionForm):
             raise Refused(
                 "unknown-rule", f"the rule `{name}` has no sessions", "Name a rule that matches `session by`."
             )
         return name
-    rules = world.shelf.get().rules
+    rules = app_state.rule_cache.get().rules
     found = next((each for each in sorted(rules) if isinstance(rules[each].form, SessionForm)), None)
     if found is None:
         raise Refused("unknown-rule", "no rule has sessions", "A rule that matches `session by ...` makes them.")
@@ -139,30 +139,30 @@ def session_rule(world: AppState, name: str | None) -> str:
 
 
 @router.get("/keys/{key}", responses=answers_with(KeyShown))
-def show(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
+def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     """What is held of a key: partial matches and what each waits for, sessions, history; and its newest alerts."""
-    world, masks = asking.world, asking.masks
+    app_state, masks = context.app_state, context.masks
     if rule is not None:
-        world.shelf.rule(rule)
-    wanted = lookup(world, masks, key, rule)
-    tasks = tasks_of_key(world, wanted.text, rule, key) if wanted.is_known else None
+        app_state.rule_cache.rule(rule)
+    wanted = lookup(app_state, masks, key, rule)
+    tasks = tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
     found, missing = gathered(
-        asking, f"keys/{quote(key, safe='')}", tasks, lambda own: _held(asking, own, wanted, rule), rule=rule
+        context, f"keys/{quote(key, safe='')}", tasks, lambda own: _held(context, own, wanted, rule), rule=rule
     )
     rules = [] if rule is None else [rule]
-    alerts = search(world.index, wanted.search(rules, SHOWN_ALERTS))
-    shown = [alert_data(world, masks, alert, label) for alert, label in alerts.alerts]
+    alerts = search(app_state.index, wanted.search(rules, SHOWN_ALERTS))
+    shown = [alert_data(app_state, masks, alert, label) for alert, label in alerts.alerts]
     told = {
         "key_text": wanted.asked if masks.is_on else wanted.text,
-        "held": _masked(asking, found),
+        "held": _masked(context, found),
         "alerts": shown,
         "missing": missing,
     }
     return answered(told)
 
 
-def _held(asking: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
-    found = held_here(asking.world, tasks, wanted.text, rule)
+def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
+    found = held_here(context.app_state, tasks, wanted.text, rule)
     return found if wanted.marked is None else [each for held in found if (each := _bounded(held, wanted))]
 
 
@@ -174,17 +174,17 @@ def _bounded(held: Mapping[str, Any], wanted: KeyLookup) -> dict[str, Any] | Non
     return {**held, "rules": own, **others} if own or any(others.values()) else None
 
 
-def _masked(asking: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [masked_held(asking.masks, asking.world, each) for each in found]
+def _masked(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [masked_held(context.masks, context.app_state, each) for each in found]
 
 
-def _masked_sessions(asking: RequestContext, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    world, masks = asking.world, asking.masks
-    rule = world.shelf.rule(name)
+def _masked_sessions(context: RequestContext, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    app_state, masks = context.app_state, context.masks
+    rule = app_state.rule_cache.rule(name)
     for each in found:
         each["key_ref"] = masks.key_ref(each["key_text"], rule)
         if each["key_ref"] != each["key_text"]:
-            world.aliases.remember(masks, [each["key_text"]])
+            app_state.aliases.remember(masks, [each["key_text"]])
         each["key_text"] = masks.key_text(each["key_text"], rule)
         each["key"] = masks.key(each["key"], rule)
     return found
@@ -194,57 +194,57 @@ def _masked_sessions(asking: RequestContext, found: list[dict[str, Any]], name: 
 
 
 @router.get("/held/keys", include_in_schema=False)
-def held_keys(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
-    return answered(_masked(asking, answered_here(asking, lambda own: _keys(asking, own, rule, limit))))
+def held_keys(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+    return answered(_masked(context, answered_here(context, lambda own: _keys(context, own, rule, limit))))
 
 
 @router.get("/held/sessions", include_in_schema=False)
-def held_sessions(asking: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
-    name = session_rule(asking.world, rule)
-    found = answered_here(asking, lambda own: _sessions(asking, own, name, limit))
-    return answered(_masked_sessions(asking, found, name))
+def held_sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
+    name = session_rule(context.app_state, rule)
+    found = answered_here(context, lambda own: _sessions(context, own, name, limit))
+    return answered(_masked_sessions(context, found, name))
 
 
 @router.get("/held/keys/{key}", include_in_schema=False)
-def held_key(asking: Reading, key: KeyText, rule: RuleName = None) -> Response:
-    wanted = lookup(asking.world, asking.masks, key, rule)
-    return answered(_masked(asking, answered_here(asking, lambda own: _held(asking, own, wanted, rule))))
+def held_key(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
+    wanted = lookup(context.app_state, context.masks, key, rule)
+    return answered(_masked(context, answered_here(context, lambda own: _held(context, own, wanted, rule))))
 
 
 # ---------------------------------------------------------------- events, and why
 
 
 @router.get("/keys/{key}/events", responses=answers_with(KeyEvents))
-def events(asking: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
+def events(context: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
     """The key's newest events, as far back as a bounded look through its partition goes.
 
     Where `scanned.older` says that there is more, it is the `before` of the next page.
     """
-    world, masks = asking.world, asking.masks
+    app_state, masks = context.app_state, context.masks
     marks = None if before is None else marks_of(before)
-    found, scanned = events_of(world, lookup(world, masks, key), limit, before=marks)
+    found, scanned = events_of(app_state, lookup(app_state, masks, key), limit, before=marks)
     shown = [event.data() | {"event": masks.event(event.stream, event.event)} for event in found]
     return answered({"events": shown, "scanned": scanned.data()})
 
 
 @router.get("/keys/{key}/why", responses=answers_with(KeyWhy))
-def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
+def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
     """Why a rule did or did not fire for a key, event by event."""
-    world, masks = asking.world, asking.masks
-    found = world.shelf.rule(rule)
-    wanted = lookup(world, masks, key, rule)
+    app_state, masks = context.app_state, context.masks
+    found = app_state.rule_cache.rule(rule)
+    wanted = lookup(app_state, masks, key, rule)
     if not wanted.is_for(rule):
         raise Refused("bad-key", f"this is no key of the rule {rule}", "A pseudonym stands for a key that is marked.")
-    newest, scanned = events_of(world, wanted, WHY_EVENTS, found)
-    ordered = in_order(world.settings, events_taken(world, found, newest))
+    newest, scanned = events_of(app_state, wanted, WHY_EVENTS, found)
+    ordered = in_order(app_state.settings, events_taken(app_state, found, newest))
     names = [part.name for part in found.form.by]
     candidates = key_candidates(names, wanted.text) if names else [()]
     if not candidates:
         raise Refused(
             "bad-key", f"this is no key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
         )
-    decoders, program = decoders_of(world.settings), compile_rules([found])
-    options = limits_of(world.settings) | {"until_ms": event_time(world, wanted, rule)}
+    decoders, program = decoders_of(app_state.settings), compile_rules([found])
+    options = limits_of(app_state.settings) | {"until_ms": event_time(app_state, wanted, rule)}
     stories = [story_of(program, candidate, ordered, decoders, **options) for candidate in candidates]
     story = next((each for each in stories if each.events), stories[0])
     told = story_data(masks, story, ordered.__getitem__)
@@ -253,27 +253,27 @@ def why(asking: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200
     return answered({"rule": rule, "key": masks.key(story.key, found), **told, "scanned": scanned.data()})
 
 
-def event_time(world: AppState, wanted: KeyLookup, rule: str) -> int:
+def event_time(app_state: AppState, wanted: KeyLookup, rule: str) -> int:
     """How far event time has come in the tasks that may hold a key: timers before it have fired."""
-    tasks = set(tasks_of_key(world, wanted.text, rule, wanted.asked))
-    known = [each.watermark for each in world.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
+    tasks = set(tasks_of_key(app_state, wanted.text, rule, wanted.asked))
+    known = [each.watermark for each in app_state.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
     return min((each for each in known if each is not None), default=NO_TIME)
 
 
 def events_of(
-    world: AppState, wanted: KeyLookup, limit: int, rule: Rule | None = None, before: Marks | None = None
+    app_state: AppState, wanted: KeyLookup, limit: int, rule: Rule | None = None, before: Marks | None = None
 ) -> tuple[list[StreamEvent], ScanProgress]:
     """A key's events. Of a key of several parts, those of its first part."""
-    known = world.shelf.get().rules
+    known = app_state.rule_cache.get().rules
     rules = [rule] if rule is not None else [known[name] for name in known if wanted.is_for(name)]
     fields = list(dict.fromkeys(each.form.by[0].name for each in rules if each.form.by))
     first, named = first_part(wanted.text, fields)
 
     def hides(stream: str, path: str) -> bool:
-        return world.lineage.is_marked_in(stream, path) is not wanted.marked
+        return app_state.lineage.is_marked_in(stream, path) is not wanted.marked
 
     by = [named] if named else fields
-    return events_of_key(world.events, first, by, limit, before, None if wanted.marked is None else hides)
+    return events_of_key(app_state.events, first, by, limit, before, None if wanted.marked is None else hides)
 
 
 def first_part(text: str, fields: list[str]) -> tuple[str, str | None]:

@@ -38,17 +38,17 @@ class ListChange(Body):
 
 
 @router.get("/lists/{name}", responses=answers_with(ListShown))
-def show_list(asking: Reading, name: ListName) -> Response:
+def show_list(context: Reading, name: ListName) -> Response:
     """A shared list: items, the rules that name it, and its changes, the newest first."""
-    world, masks = asking.world, asking.masks
-    is_hidden = hides_list(world, masks, name)
+    app_state, masks = context.app_state, context.masks
+    is_hidden = hides_list(app_state, masks, name)
 
     def alias(item: Any) -> Any:
         return shown_item(masks, name, item) if is_hidden else item
 
-    items = _items(world, name)
+    items = _items(app_state, name)
     changes = []
-    for change in reversed(read_rulebook(world.settings, world.log).changes):
+    for change in reversed(read_rulebook(app_state.settings, app_state.log).changes):
         record = change.lists.get(name)
         if record is not None:
             told = {"change": change.number, "at": change.at_ms, "author": change.author, "note": change.note}
@@ -61,7 +61,7 @@ def show_list(asking: Reading, name: ListName) -> Response:
             "items": [alias(item) for item in items],
             "hidden": is_hidden,
             "kind": kind_of(items),
-            "rules": rules_naming(world, name),
+            "rules": rules_naming(app_state, name),
             "changes": changes[:SHOWN_CHANGES],
             "changes_total": len(changes),
         }
@@ -69,32 +69,32 @@ def show_list(asking: Reading, name: ListName) -> Response:
 
 
 @router.post("/lists/{name}/plan", responses=answers_with(ListPlanned))
-def plan_list(asking: Authoring, name: ListName, body: ListChange) -> Response:
+def plan_list(context: Authoring, name: ListName, body: ListChange) -> Response:
     """What a change of a list would do to the rules that name it. Nothing is written."""
-    world = asking.world
+    app_state = context.app_state
     if body.add:
-        refuse_adding(world, asking.masks, name)
-    removed = real_items(world, asking.masks, name, _items(world, name), body.remove)
-    plan = lists.plan_lists(world.settings, world.log, name, add=body.add, remove=removed)
+        refuse_adding(app_state, context.masks, name)
+    removed = real_items(app_state, context.masks, name, _items(app_state, name), body.remove)
+    plan = lists.plan_lists(app_state.settings, app_state.log, name, add=body.add, remove=removed)
     (record,) = plan.lists.values()
     rules = [{"rule": each.rule.name, "state": each.state, "told": each.state_text()} for each in plan.rules]
     counts = {"added": len(record.added), "removed": len(record.removed), "items": len(record.items)}
     return answered({"list": name, "change": plan.number, **counts, "rules": rules})
 
 
-def real_items(world: AppState, masks: Masks, name: str, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
+def real_items(app_state: AppState, masks: Masks, name: str, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
     """What pseudonyms stand for, of a list's own items: whoever sees nothing else can still take one from it. They
     cannot name an item itself, since the answer would tell whether it is there.
     """
-    if not hides_list(world, masks, name):
+    if not hides_list(app_state, masks, name):
         return list(given)
     known = {shown_item(masks, name, item): item for item in items}
     return [known[item] if item in known else shown_item(masks, name, item) for item in given]
 
 
-def refuse_adding(world: AppState, masks: Masks, name: str) -> None:
+def refuse_adding(app_state: AppState, masks: Masks, name: str) -> None:
     """Whoever puts a value on a list that a marked field is looked for in sees by the alerts who has it."""
-    if hides_list(world, masks, name):
+    if hides_list(app_state, masks, name):
         raise Refused(
             "pii-comparison",
             f"fields that are marked pii are looked for in the list {name}, and alerts would tell whose they are",
@@ -112,12 +112,12 @@ def kind_of(items: Sequence[Any]) -> str:
     return "number" if numbers and all(numbers) else "text"
 
 
-def rules_naming(world: AppState, name: str) -> list[str]:
-    return sorted(rule for rule, loaded in world.shelf.get().rules.items() if name in loaded.lists)
+def rules_naming(app_state: AppState, name: str) -> list[str]:
+    return sorted(rule for rule, loaded in app_state.rule_cache.get().rules.items() if name in loaded.lists)
 
 
-def _items(world: AppState, name: str) -> Sequence[Any]:
-    found = lists.show(world.settings, world.log)
+def _items(app_state: AppState, name: str) -> Sequence[Any]:
+    found = lists.show(app_state.settings, app_state.log)
     if name not in found:
         hint = did_you_mean(name, list(found)) or (f"Lists are {', '.join(found)}." if found else "No rule has a list.")
         raise Refused("unknown-list", f"no rule has a list `{name[:80]}`", hint)

@@ -176,10 +176,10 @@ class Subscription:
 
 
 async def listen(
-    hub: Broadcaster, index: AlertsIndex, current: Callable[[], Position], wish: Subscription
+    broadcaster: Broadcaster, index: AlertsIndex, current: Callable[[], Position], wish: Subscription
 ) -> AsyncIterator[str]:
     """Events as text, for as long as the listener may."""
-    listener = hub.join(wish.is_allowed)
+    listener = broadcaster.join(wish.is_allowed)
     try:
         begun = dict(current())  # what came before is in the index, what comes after in the queue
         place = dict(begun if wish.start is None else wish.start)
@@ -206,7 +206,7 @@ async def listen(
             if text and not listener.is_cut:
                 yield text
     finally:
-        hub.leave(listener)
+        broadcaster.leave(listener)
 
 
 def _live(alerts: Sequence[Alert], wish: Subscription, place: Position) -> Iterator[str]:

@@ -79,47 +79,47 @@ class BacktestBody(RuleTextBody):
 
 
 @router.post("/rules/plan", responses=answers_with(PlannedChange))
-def plan(asking: Authoring, body: PublishBody) -> Response:
+def plan(context: Authoring, body: PublishBody) -> Response:
     """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
-    found = _planned(asking, body)
-    return answered({"plan": _shown_plan(asking, body.text, found), "digest": digest_of(found)})
+    found = _planned(context, body)
+    return answered({"plan": _shown_plan(context, body.text, found), "digest": digest_of(found)})
 
 
 @router.post("/rules/publish", responses=answers_with(RuleChanged))
-def publish(asking: Authoring, body: PublishBody) -> Response:
+def publish(context: Authoring, body: PublishBody) -> Response:
     """Publish a rule. Containers take it between two batches, without a restart."""
-    found = _planned(asking, body)
+    found = _planned(context, body)
     if body.digest is not None and body.digest != digest_of(found):
         raise Refused(
             "change-overtaken",
             "this would no longer do what its plan said",
             "Nothing was written. Look at the plan again: POST /api/v1/rules/plan.",
         )
-    world = asking.world
-    entry = publishing.publish(world.settings, world.log, found, asking.name, body.note)
-    return _changed(world, entry)
+    app_state = context.app_state
+    entry = publishing.publish(app_state.settings, app_state.log, found, context.name, body.note)
+    return _changed(app_state, entry)
 
 
-def _planned(asking: RequestContext, body: PublishBody) -> ChangePlan:
-    world = asking.world
-    rule_to_run(world, body.text, asking.masks)
+def _planned(context: RequestContext, body: PublishBody) -> ChangePlan:
+    app_state = context.app_state
+    rule_to_run(app_state, body.text, context.masks)
     return publishing.plan_publish(
-        world.settings, world.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
+        app_state.settings, app_state.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
     )
 
 
-def _shown_plan(asking: RequestContext, text: str, plan: ChangePlan) -> dict[str, Any]:
+def _shown_plan(context: RequestContext, text: str, plan: ChangePlan) -> dict[str, Any]:
     """A plan without what may not be seen: the text of before, and what is found with lists that are hidden."""
-    told, book = plan.to_json(), asking.world.shelf.get().book
-    if not asking.masks.is_on:
+    told, book = plan.to_json(), context.app_state.rule_cache.get().book
+    if not context.masks.is_on:
         return told
-    told["findings"] = [to_json(each) for each in checked(asking.world, text, asking.masks)[1]]
+    told["findings"] = [to_json(each) for each in checked(context.app_state, text, context.masks)[1]]
     before = {} if book is None else {each.name: each.text for each in book.entries}
-    rules = asking.world.shelf.get().rules
+    rules = context.app_state.rule_cache.get().rules
     for each in told["rules"]:
         known = rules.get(each["name"])
         earlier = before.get(each["name"]) or (None if known is None else known.text)
-        if earlier is not None and hides_text(asking.world, asking.masks, earlier):
+        if earlier is not None and hides_text(context.app_state, context.masks, earlier):
             each["diff"] = HIDDEN
     return told
 
@@ -131,9 +131,9 @@ def digest_of(plan: ChangePlan) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _changed(world: AppState, entry: RuleEntry) -> Response:
+def _changed(app_state: AppState, entry: RuleEntry) -> Response:
     """Whoever changed a rule may ask for it at once."""
-    world.shelf.look_again()
+    app_state.rule_cache.look_again()
     return answered(entry_data(entry))
 
 
@@ -143,56 +143,56 @@ def entry_data(entry: RuleEntry) -> dict[str, Any]:
 
 
 @router.post("/rules/{rule}/disable", responses=answers_with(RuleChanged))
-def disable(asking: Authoring, rule: RuleName, body: DisableBody) -> Response:
+def disable(context: Authoring, rule: RuleName, body: DisableBody) -> Response:
     """A rule runs no more, until it is enabled."""
-    world = asking.world
-    entry = publishing.disable(world.settings, world.log, rule, asking.name, body.note, drain=body.drain)
-    return _changed(world, entry)
+    app_state = context.app_state
+    entry = publishing.disable(app_state.settings, app_state.log, rule, context.name, body.note, drain=body.drain)
+    return _changed(app_state, entry)
 
 
 @router.post("/rules/{rule}/enable", responses=answers_with(RuleChanged))
-def enable(asking: Authoring, rule: RuleName, body: EnableBody) -> Response:
+def enable(context: Authoring, rule: RuleName, body: EnableBody) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
-    world = asking.world
-    entry = publishing.enable(world.settings, world.log, rule, asking.name, body.note, shadow=body.shadow)
-    return _changed(world, entry)
+    app_state = context.app_state
+    entry = publishing.enable(app_state.settings, app_state.log, rule, context.name, body.note, shadow=body.shadow)
+    return _changed(app_state, entry)
 
 
 @router.post("/rules/{rule}/rollback", responses=answers_with(RuleChanged))
-def rollback(asking: Authoring, rule: RuleName, body: RollingBack) -> Response:
+def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
-    world = asking.world
-    entry = publishing.rollback(world.settings, world.log, rule, asking.name, body.note, body.to)
-    return _changed(world, entry)
+    app_state = context.app_state
+    entry = publishing.rollback(app_state.settings, app_state.log, rule, context.name, body.note, body.to)
+    return _changed(app_state, entry)
 
 
 # ---------------------------------------------------------------- what was
 
 
 @router.get("/rules/{rule}/history", responses=answers_with(RuleHistory))
-def history(asking: Reading, rule: RuleName) -> Response:
+def history(context: Reading, rule: RuleName) -> Response:
     """All numbers of a rule, the newest first, and where each took effect."""
-    world = asking.world
-    book = read_rulebook(world.settings, world.log)
-    found = seeded(world.settings, book).history(rule)
+    app_state = context.app_state
+    book = read_rulebook(app_state.settings, app_state.log)
+    found = seeded(app_state.settings, book).history(rule)
     if not found:
-        world.shelf.rule(rule)  # says what is near
+        app_state.rule_cache.rule(rule)  # says what is near
         raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
     entries = []
     for each in reversed(found):
         effect = book.took_effect(rule, each.number) if book.change else None
-        text = shown_text(world, asking.masks, each.text)
+        text = shown_text(app_state, context.masks, each.text)
         entries.append({**entry_data(each), "text": text, "took_effect": effect})
     return answered({"entries": entries})
 
 
 @router.get("/rules/{rule}/diff", responses=answers_with(RuleDiff))
-def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
+def diff(context: Reading, rule: RuleName, a: Number, b: Number) -> Response:
     """Two numbers of a rule, line by line."""
-    world, masks = asking.world, asking.masks
-    found = publishing.diff(world.settings, world.log, rule, a, b)
-    texts = (publishing.text_of(world.settings, world.log, rule, number) for number in (a, b))
-    is_hidden = masks.is_on and any(hides_text(world, masks, text) for text in texts)
+    app_state, masks = context.app_state, context.masks
+    found = publishing.diff(app_state.settings, app_state.log, rule, a, b)
+    texts = (publishing.text_of(app_state.settings, app_state.log, rule, number) for number in (a, b))
+    is_hidden = masks.is_on and any(hides_text(app_state, masks, text) for text in texts)
     return answered({"diff": HIDDEN if is_hidden else found})
 
 
@@ -200,31 +200,33 @@ def diff(asking: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 
 
 @router.get("/lists", responses=answers_with(ListsShown))
-def show_lists(asking: Reading) -> Response:
+def show_lists(context: Reading) -> Response:
     """Shared lists as they are now."""
-    world, masks = asking.world, asking.masks
-    found = dict(lists.show(world.settings, world.log))
+    app_state, masks = context.app_state, context.masks
+    found = dict(lists.show(app_state.settings, app_state.log))
     for name in found if masks.is_on else ():
-        if hides_list(world, masks, name):
+        if hides_list(app_state, masks, name):
             found[name] = tuple(shown_item(masks, name, item) for item in found[name])
     return answered({"lists": found})
 
 
 @router.post("/lists/{name}/add", responses=answers_with(ListChanged))
-def add_items(asking: Authoring, name: ListName, body: Items) -> Response:
+def add_items(context: Authoring, name: ListName, body: Items) -> Response:
     """Put items on a list, without publishing rules anew."""
-    world = asking.world
-    refuse_adding(world, asking.masks, name)
-    found = lists.add(world.settings, world.log, name, body.items, asking.name, body.note)
+    app_state = context.app_state
+    refuse_adding(app_state, context.masks, name)
+    found = lists.add(app_state.settings, app_state.log, name, body.items, context.name, body.note)
     return answered({"list": name, "items": len(found)})
 
 
 @router.post("/lists/{name}/remove", responses=answers_with(ListChanged))
-def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
+def remove_items(context: Authoring, name: ListName, body: Items) -> Response:
     """Take items from a list."""
-    world = asking.world
-    items = real_items(world, asking.masks, name, lists.show(world.settings, world.log).get(name, ()), body.items)
-    found = lists.remove(world.settings, world.log, name, items, asking.name, body.note)
+    app_state = context.app_state
+    items = real_items(
+        app_state, context.masks, name, lists.show(app_state.settings, app_state.log).get(name, ()), body.items
+    )
+    found = lists.remove(app_state.settings, app_state.log, name, items, context.name, body.note)
     return answered({"list": name, "items": len(found)})
 
 
@@ -232,36 +234,36 @@ def remove_items(asking: Authoring, name: ListName, body: Items) -> Response:
 
 
 @router.post("/rules/backtest", status_code=202, responses=answers_with(JobBegun, 202))
-def begin_backtest(asking: Authoring, body: BacktestBody) -> Response:
+def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
-    world, masks = asking.world, asking.masks
-    rule = rule_to_run(world, body.text, masks)  # a rule and never its text: that could be taken for a path
+    app_state, masks = context.app_state, context.masks
+    rule = rule_to_run(app_state, body.text, masks)  # a rule and never its text: that could be taken for a path
 
     def work(on_progress: OnProgress) -> Any:
         def progress(done: int, total: int) -> None:
             on_progress(done / total if total else 0.0, None)
 
-        found = backtest(world.settings, world.log, [rule], body.from_ms, body.to_ms, progress)
+        found = backtest(app_state.settings, app_state.log, [rule], body.from_ms, body.to_ms, progress)
         return masked_backtest(masks, found).to_json()
 
-    job = world.jobs.start("backtest", asking.name, work)
+    job = app_state.jobs.start("backtest", context.name, work)
     return answered({"job": job.number}, 202)
 
 
 @router.get("/jobs/{job}", responses=answers_with(JobShown))
-def job(asking: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
+def job(context: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
     """How far a job is, and its result."""
-    found = asking.world.jobs.get(job)
-    if found.by != asking.name and not asking.who.may("operate"):
+    found = context.app_state.jobs.get(job)
+    if found.by != context.name and not context.who.may("operate"):
         raise Refused("unknown-job", "there is no such job", "A job is seen by whoever began it, and by operators.")
     return answered(found.data())
 
 
 @router.delete("/jobs/{job}", responses=answers_with(JobShown))
-def cancel(asking: Authoring, job: Annotated[str, Path(max_length=64)]) -> Response:
+def cancel(context: Authoring, job: Annotated[str, Path(max_length=64)]) -> Response:
     """Cancel a job: one's own, or as an operator anybody's."""
-    found = asking.world.jobs.get(job)
-    if found.by != asking.name and not asking.who.may("operate"):
+    found = context.app_state.jobs.get(job)
+    if found.by != context.name and not context.who.may("operate"):
         raise Refused("unknown-job", "there is no such job", "It is cancelled by whoever began it, and by operators.")
     found.cancelled.set()
     return answered(found.data())

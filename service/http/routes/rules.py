@@ -80,21 +80,21 @@ class DryRunBody(RuleTextBody):
 
 
 @router.get("/rules", responses=answers_with(RulesShown))
-def rules(asking: Reading) -> Response:
+def rules(context: Reading) -> Response:
     """All rules with their versions, and how precise they are by their labels."""
-    world = asking.world
-    loaded = world.shelf.get()
-    judged = precisions(world.index)
+    app_state = context.app_state
+    loaded = app_state.rule_cache.get()
+    judged = precisions(app_state.index)
     off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
-    found = [rule_data(world, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
+    found = [rule_data(app_state, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
     problem = (
-        HIDDEN if loaded.problem is not None and asking.masks.is_on else loaded.problem
+        HIDDEN if loaded.problem is not None and context.masks.is_on else loaded.problem
     )  # it quotes lines of rules
     return answered({"rules": found, "problems": [] if problem is None else [problem]})
 
 
-def rule_data(world: AppState, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
-    loaded = world.shelf.get()
+def rule_data(app_state: AppState, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
+    loaded = app_state.rule_cache.get()
     entry = loaded.entry(name)
     rule = loaded.rules.get(name)
     if rule is None:  # disabled: its text is still there
@@ -127,22 +127,22 @@ def _published(entry: RuleEntry | None) -> dict[str, Any]:
 
 
 @router.get("/rules/{rule}", responses=answers_with(RuleWhole))
-def rule(asking: Reading, rule: RuleName) -> Response:
+def rule(context: Reading, rule: RuleName) -> Response:
     """One rule with its text."""
-    world = asking.world
-    loaded = world.shelf.get()
+    app_state = context.app_state
+    loaded = app_state.rule_cache.get()
     entry = loaded.entry(rule)
     found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
-    found = found or world.shelf.rule(rule)
-    own = rule_data(world, rule, precisions(world.index).get(rule, {}))
-    masks = asking.masks
-    lists = {name: _items(world, masks, name, items) for name, items in found.lists.items()}
-    text = shown_text(world, masks, found.text)
-    return answered(own | {"text": text, "params": shown_params(world, masks, found.params), "lists": lists})
+    found = found or app_state.rule_cache.rule(rule)
+    own = rule_data(app_state, rule, precisions(app_state.index).get(rule, {}))
+    masks = context.masks
+    lists = {name: _items(app_state, masks, name, items) for name, items in found.lists.items()}
+    text = shown_text(app_state, masks, found.text)
+    return answered(own | {"text": text, "params": shown_params(app_state, masks, found.params), "lists": lists})
 
 
-def _items(world: AppState, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
-    is_hidden = hides_list(world, masks, name)
+def _items(app_state: AppState, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
+    is_hidden = hides_list(app_state, masks, name)
     return [shown_item(masks, name, item) if is_hidden else item for item in items]
 
 
@@ -151,11 +151,11 @@ def _items(world: AppState, masks: Masks, name: str, items: Sequence[Any]) -> li
     response_class=Response,
     responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
 )
-def svg(asking: Reading, rule: RuleName) -> Response:
+def svg(context: Reading, rule: RuleName) -> Response:
     """A rule's automaton, drawn."""
-    world, masks = asking.world, asking.masks
-    found = shown_rule(masks, world.shelf.rule(rule))
-    if hides_text(world, masks, found.text):
+    app_state, masks = context.app_state, context.masks
+    found = shown_rule(masks, app_state.rule_cache.rule(rule))
+    if hides_text(app_state, masks, found.text):
         fields = sorted({each.rpartition(".")[2] for each in masks.hidden})
         raise not_compared(fields, "the drawing of a rule that names values of it")
     return Response(draw_svg(found), media_type="image/svg+xml")
@@ -164,17 +164,17 @@ def svg(asking: Reading, rule: RuleName) -> Response:
 # ---------------------------------------------------------------- a text that is being written
 
 
-def checked(world: AppState, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
+def checked(app_state: AppState, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
     """A rule as the service would load it: with its schema, parameters, and lists as far as they may be seen."""
-    site = world.shelf.get().site
-    settings = world.settings if site is None else site.settings
+    site = app_state.rule_cache.get().site
+    settings = app_state.settings if site is None else site.settings
     schema = schema_of(settings.streams)
-    lists = lists_of(settings) if masks is None else given_lists(world, masks, lists_of(settings))
-    params = settings.params if masks is None else given_params(world, masks, settings.params)
+    lists = lists_of(settings) if masks is None else given_lists(app_state, masks, lists_of(settings))
+    params = settings.params if masks is None else given_params(app_state, masks, settings.params)
     loaded = load_given(text, "<rule>", params, lists, schema)
     if loaded.rule is None:
         return None, list(loaded.findings)
-    found = [*loaded.findings, *_type_findings(world, loaded.rule)]
+    found = [*loaded.findings, *_type_findings(app_state, loaded.rule)]
     try:
         compile_rules([loaded.rule])
     except CompileError as fault:
@@ -185,8 +185,8 @@ def checked(world: AppState, text: str, masks: Masks | None = None) -> tuple[Rul
     return None if has_errors(found) else loaded.rule, found
 
 
-def _type_findings(world: AppState, rule: Rule) -> list[Finding]:
-    streams = world.settings.streams
+def _type_findings(app_state: AppState, rule: Rule) -> list[Finding]:
+    streams = app_state.settings.streams
     return [
         Finding(
             "unknown-type",
@@ -202,8 +202,8 @@ def _type_findings(world: AppState, rule: Rule) -> list[Finding]:
     ]
 
 
-def refuse_bad(world: AppState, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
-    found, findings = checked(world, text, masks)
+def refuse_bad(app_state: AppState, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
+    found, findings = checked(app_state, text, masks)
     if found is None:
         raise BadEvents(
             "rule-errors",
@@ -214,11 +214,11 @@ def refuse_bad(world: AppState, text: str, masks: Masks | None = None) -> tuple[
     return found, findings
 
 
-def rule_to_run(world: AppState, text: str, masks: Masks) -> Rule:
+def rule_to_run(app_state: AppState, text: str, masks: Masks) -> Rule:
     """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
-    own, _ = refuse_bad(world, text, masks)
-    refuse_hidden(world, masks, own)
-    found, _ = checked(world, text)
+    own, _ = refuse_bad(app_state, text, masks)
+    refuse_hidden(app_state, masks, own)
+    found, _ = checked(app_state, text)
     if found is None:
         raise Refused("rule-errors", "the rule has errors with the lists as they are", "An operator can see them.")
     masks.refuse_comparing(found, "what the rule finds")
@@ -226,9 +226,9 @@ def rule_to_run(world: AppState, text: str, masks: Masks) -> Rule:
 
 
 @router.post("/rules/check", responses=answers_with(CheckShown))
-def check(asking: Reading, body: RuleTextBody) -> Response:
+def check(context: Reading, body: RuleTextBody) -> Response:
     """Every error of a rule's text and every finding of the lint, and what the rule costs."""
-    found, findings = checked(asking.world, body.text, asking.masks)
+    found, findings = checked(context.app_state, body.text, context.masks)
     return answered(
         {
             "ok": found is not None,
@@ -241,9 +241,9 @@ def check(asking: Reading, body: RuleTextBody) -> Response:
 
 
 @router.post("/rules/test", responses=answers_with(TestsShown))
-def test(asking: Authoring, body: RuleTextBody) -> Response:
+def test(context: Authoring, body: RuleTextBody) -> Response:
     """Run the tests inside a rule's text."""
-    found, findings = checked(asking.world, body.text, asking.masks)
+    found, findings = checked(context.app_state, body.text, context.masks)
     results = [] if found is None else list(run_tests(found))
     passed = sum(each.passed for each in results)
     shown = [to_json(finding) for finding in findings]
@@ -252,27 +252,27 @@ def test(asking: Authoring, body: RuleTextBody) -> Response:
 
 
 @router.post("/rules/explain", responses=answers_with(ExplanationShown))
-def explain(asking: Reading, body: RuleTextBody) -> Response:
+def explain(context: Reading, body: RuleTextBody) -> Response:
     """A rule in plain English, drawn, and what it costs."""
-    found, _ = refuse_bad(asking.world, body.text, asking.masks)
+    found, _ = refuse_bad(context.app_state, body.text, context.masks)
     return answered(document(found) | {"svg": draw_svg(found)})
 
 
 @router.post("/rules/try", responses=answers_with(DryRunShown))
-def try_it(asking: Authoring, body: DryRunBody) -> Response:
+def try_it(context: Authoring, body: DryRunBody) -> Response:
     """Run a rule over recent events, and show what it would have raised. Nothing is published."""
-    found = rule_to_run(asking.world, body.text, asking.masks)
-    return answered(try_rule(asking.world, asking.masks, found, body.minutes, body.max_events))
+    found = rule_to_run(context.app_state, body.text, context.masks)
+    return answered(try_rule(context.app_state, context.masks, found, body.minutes, body.max_events))
 
 
 # ---------------------------------------------------------------- completion
 
 
 @router.get("/completions", responses=answers_with(Completions))
-def completions(asking: Reading) -> Response:
+def completions(context: Reading) -> Response:
     """What can stand in a rule: fields by event type, functions, parameters and lists."""
-    world = asking.world
-    settings = world.settings
+    app_state = context.app_state
+    settings = app_state.settings
     schema = schema_of(settings.streams)
     own = [
         {
@@ -292,7 +292,7 @@ def completions(asking: Reading) -> Response:
             "aggregates": list(functions.AGGREGATES),
             "history": list(functions.HISTORY),
             "keywords": KEYWORDS,
-            "params": json.loads(json.dumps(shown_params(world, asking.masks, settings.params), default=str)),
+            "params": json.loads(json.dumps(shown_params(app_state, context.masks, settings.params), default=str)),
             "lists": list(settings.lists),
         }
     )

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from samovar.common.errors import Refused
 from samovar.service.http.metrics import exposition
-from samovar.service.http.request import Reading, answered, world_of
+from samovar.service.http.request import Reading, answered, app_state_of
 from samovar.service.http.schemas.alerts import CaughtUp, Live, ReadyShown, StatusShown, answers_with
 from samovar.service.http.schemas.state import Restores, RulesCounted, Samples, SnapshotsShown
 from samovar.service.http.state import AppState
@@ -35,32 +35,32 @@ def live() -> Response:
 @probes.get("/ready", responses=answers_with(ReadyShown, 200, 503))
 def ready(request: Request) -> Response:
     """The process answers, the log answers it, and containers are in the group."""
-    why = _not_ready(world_of(request))
+    why = _not_ready(app_state_of(request))
     return answered({"ready": why is None, "why": why}, 200 if why is None else 503)
 
 
 @probes.get("/caught-up", responses=answers_with(CaughtUp, 200, 503))
 def caught_up(request: Request) -> Response:
     """All tasks run, and no record waits for long."""
-    world = world_of(request)
+    app_state = app_state_of(request)
     try:
-        seen = world.watch.latest
+        seen = app_state.watch.latest
     except Refused:
         return answered({"caught_up": False, "lag": None, "behind_s": None}, 503)
-    is_so = seen.is_caught_up and not world.watch.is_old
+    is_so = seen.is_caught_up and not app_state.watch.is_old
     behind_s = max((task.behind_s for task in seen.status.tasks), default=0.0)
     return answered({"caught_up": is_so, "lag": seen.status.lag, "behind_s": behind_s}, 200 if is_so else 503)
 
 
-def _not_ready(world: AppState) -> str | None:
+def _not_ready(app_state: AppState) -> str | None:
     try:
-        seen = world.watch.latest
+        seen = app_state.watch.latest
     except Refused as refused:
         return refused.what
-    if world.watch.is_old:
-        return world.watch.trouble or "the log does not answer"
-    if world.follower.trouble is not None and not world.follower.is_caught_up:
-        return world.follower.trouble
+    if app_state.watch.is_old:
+        return app_state.watch.trouble or "the log does not answer"
+    if app_state.follower.trouble is not None and not app_state.follower.is_caught_up:
+        return app_state.follower.trouble
     if not any(each.state == "running" for each in seen.status.containers):
         return "no container is in the group"
     return None
@@ -70,35 +70,35 @@ def _not_ready(world: AppState) -> str | None:
 
 
 @router.get("/status", responses=answers_with(StatusShown))
-def status(asking: Reading) -> Response:
+def status(context: Reading) -> Response:
     """Containers, tasks, lag, event time, restores."""
-    world = asking.world
-    seen = world.watch.latest
+    app_state = context.app_state
+    seen = app_state.watch.latest
     found = seen.status.data()
-    if found["rules_refused"] is not None and asking.masks.is_on:
+    if found["rules_refused"] is not None and context.masks.is_on:
         found["rules_refused"] = HIDDEN  # it quotes lines of rules
     sizes = {(task.stage, task.partition): task.state_bytes for each in seen.presences for task in each.tasks}
     found["tasks"] = [
         told | {"state_bytes": sizes.get((task.stage, task.partition))}
         for told, task in zip(found["tasks"], seen.status.tasks, strict=True)
     ]
-    rates = world.watch.rates()
-    log = "kafka" if world.settings.log.kafka is not None else "embedded"
+    rates = app_state.watch.rates()
+    log = "kafka" if app_state.settings.log.kafka is not None else "embedded"
     more = {"caught_up": seen.is_caught_up, "counts": dict(seen.counts), "rates": rates, "log": log}
-    return answered(found | more | {"trouble": world.watch.trouble})
+    return answered(found | more | {"trouble": app_state.watch.trouble})
 
 
 @router.get("/status/history", responses=answers_with(Samples))
-def history(asking: Reading, minutes: Annotated[float, Query(gt=0, le=30)] = 15) -> Response:
+def history(context: Reading, minutes: Annotated[float, Query(gt=0, le=30)] = 15) -> Response:
     """The looks of the last minutes, as this process took them."""
-    samples = asking.world.watch.samples(minutes)
+    samples = context.app_state.watch.samples(minutes)
     return answered({"every_ms": int(LOOK_EVERY_S * 1000), "samples": samples})
 
 
 @router.get("/status/rules", responses=answers_with(RulesCounted))
-def rules(asking: Reading) -> Response:
+def rules(context: Reading) -> Response:
     """What each rule did since the containers started."""
-    return answered({"rules": rule_counts(asking.world.watch.latest)})
+    return answered({"rules": rule_counts(context.app_state.watch.latest)})
 
 
 def rule_counts(seen: StatusSnapshot) -> list[dict[str, Any]]:
@@ -118,9 +118,9 @@ def rule_counts(seen: StatusSnapshot) -> list[dict[str, Any]]:
 
 
 @router.get("/status/restores", responses=answers_with(Restores))
-def restores(asking: Reading) -> Response:
+def restores(context: Reading) -> Response:
     """Tasks that restore, and how far they are."""
-    tasks = [task for task in asking.world.watch.latest.status.tasks if task.restore is not None]
+    tasks = [task for task in context.app_state.watch.latest.status.tasks if task.restore is not None]
     return answered({"restores": [_restore(task) for task in tasks]})
 
 
@@ -130,9 +130,9 @@ def _restore(task: TaskStatus) -> dict[str, Any]:
 
 
 @router.get("/snapshots", responses=answers_with(SnapshotsShown))
-def snapshots(asking: Reading) -> Response:
+def snapshots(context: Reading) -> Response:
     """Snapshots on this node."""
-    site = asking.world.shelf.site()
+    site = context.app_state.rule_cache.site()
     tasks = []
     for here in site.stages():
         for partition in range(here.partitions):
@@ -158,6 +158,6 @@ def _snapshots(folder: Path) -> list[dict[str, Any]]:
 @router.get(
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 )
-def metrics(asking: Reading) -> Response:
+def metrics(context: Reading) -> Response:
     """For Prometheus."""
-    return Response(exposition(asking.world), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(exposition(context.app_state), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -30,8 +30,8 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 StreamName = Annotated[str, Path(max_length=250)]
 
 
-def stream_of(world: AppState, name: str) -> Stream:
-    streams = world.settings.streams
+def stream_of(app_state: AppState, name: str) -> Stream:
+    streams = app_state.settings.streams
     if name not in streams:
         hint = did_you_mean(name, streams) or f"Streams are {', '.join(streams)}."
         raise Refused("unknown-stream", f"there is no stream `{name[:80]}`", hint)
@@ -39,10 +39,10 @@ def stream_of(world: AppState, name: str) -> Stream:
 
 
 @router.get("/streams", responses=answers_with(StreamsShown))
-def streams(asking: Reading) -> Response:
+def streams(context: Reading) -> Response:
     """The inputs of the service."""
-    settings = asking.world.settings
-    topics = asking.world.log.topics([stream.topic for stream in settings.streams.values()])
+    settings = context.app_state.settings
+    topics = context.app_state.log.topics([stream.topic for stream in settings.streams.values()])
     found = [
         {
             "stream": name,
@@ -61,11 +61,11 @@ def streams(asking: Reading) -> Response:
 
 
 @router.get("/streams/{stream}/events", responses=answers_with(EventsShown))
-def newest(asking: Reading, stream: StreamName, limit: Limit = 50) -> Response:
+def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
     """The newest events of a stream."""
-    stream_of(asking.world, stream)
-    masks = asking.masks
-    found = asking.world.events.newest(stream, limit)
+    stream_of(context.app_state, stream)
+    masks = context.masks
+    found = context.app_state.events.newest(stream, limit)
     return answered({"events": [each.data() | {"event": masks.event(stream, each.event)} for each in found]})
 
 
@@ -82,15 +82,15 @@ def newest(asking: Reading, stream: StreamName, limit: Limit = 50) -> Response:
         }
     },
 )
-async def post_events(asking: Ingesting, stream: StreamName, request: Request) -> Response:
+async def post_events(context: Ingesting, stream: StreamName, request: Request) -> Response:
     """Write events to a stream: one, or one a line. Answered when they are durable; all of them or none."""
     from starlette.concurrency import run_in_threadpool  # noqa: PLC0415 - only here
 
-    stream_of(asking.world, stream)
+    stream_of(context.app_state, stream)
     body = await request.body()
-    written = await run_in_threadpool(ingest, asking.world, asking.masks, stream, body)
+    written = await run_in_threadpool(ingest, context.app_state, context.masks, stream, body)
     if written:
-        await run_in_threadpool(asking.world.trail.count, asking.name, "events posted", stream, written)
+        await run_in_threadpool(context.app_state.trail.count, context.name, "events posted", stream, written)
     return answered({"written": written, "bad": []})
 
 
@@ -99,14 +99,16 @@ async def post_events(asking: Ingesting, stream: StreamName, request: Request) -
 
 @router.get("/dead-letters", responses=answers_with(LettersPage))
 def dead_letters(
-    asking: Reading,
+    context: Reading,
     reason: Annotated[list[str] | None, Query(max_length=50)] = None,
     limit: Limit = 50,
 ) -> Response:
     """Records that were no events, newest first, and how many there are of each kind."""
-    world, masks = asking.world, asking.masks
+    app_state, masks = context.app_state, context.masks
     summary, found = Summary.empty(), []
-    for letter in letters_of(world.settings, world.log, LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")):
+    for letter in letters_of(
+        app_state.settings, app_state.log, LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")
+    ):
         summary.add(letter)
         found.append(letter)
     shown = [masks.raw(letter.stream, letter.data()) for letter in found[::-1][:limit]]
@@ -123,24 +125,26 @@ class RedriveBody(Body):
 
 
 @router.post("/dead-letters/redrive", responses=answers_with(Redriven))
-def redrive_letters(asking: Operating, body: RedriveBody) -> Response:
+def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
-    world = asking.world
+    app_state = context.app_state
     wanted = LetterFilter(body.reasons, tuple(map(_letter, body.letters)))
     if body.dry_run:
-        plan = plan_redrive(world.settings, world.log, wanted, body.to)
+        plan = plan_redrive(app_state.settings, app_state.log, wanted, body.to)
         return answered({"plan": plan.data(), "dry_run": True, "redriven": 0})
-    if not world.redriving.acquire(blocking=False):
+    if not app_state.redriving.acquire(blocking=False):
         hint = "Wait until it has ended; letters go out only once."
         raise Refused("too-much-at-once", "another redrive is under way", hint)
     try:
-        with alone(world.settings, world.log) as member:
-            plan = plan_redrive(world.settings, world.log, wanted, body.to)
+        with alone(app_state.settings, app_state.log) as member:
+            plan = plan_redrive(app_state.settings, app_state.log, wanted, body.to)
             told = {"reasons": body.reasons, "letters": body.letters[:100], "to": body.to, "plan": plan.data()}
-            audit.record(world.log, world.settings, asking.name, "letters redriven", told)
-            done = redrive(world.settings, world.log, member, plan, body.to, lambda _: None) if plan.places else 0
+            audit.record(app_state.log, app_state.settings, context.name, "letters redriven", told)
+            done = (
+                redrive(app_state.settings, app_state.log, member, plan, body.to, lambda _: None) if plan.places else 0
+            )
     finally:
-        world.redriving.release()
+        app_state.redriving.release()
     return answered({"plan": plan.data(), "dry_run": False, "redriven": done})
 
 
@@ -152,24 +156,24 @@ def _letter(text: str) -> LetterPlace:
 
 
 @router.get("/late", responses=answers_with(LatePage))
-def late(asking: Reading, limit: Limit = 50) -> Response:
+def late(context: Reading, limit: Limit = 50) -> Response:
     """Events that came behind event time and were put aside, newest first."""
-    world, masks = asking.world, asking.masks
-    topic = world.settings.late.topic
-    if topic not in world.log.topics([topic]):
+    app_state, masks = context.app_state, context.masks
+    topic = app_state.settings.late.topic
+    if topic not in app_state.log.topics([topic]):
         return answered({"events": [], "total": 0})
-    readable = readable_by(world.settings)
-    records = list(bounded(world.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
+    readable = readable_by(app_state.settings)
+    records = list(bounded(app_state.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
     shown = [masks.raw(_origin(each)[0], _late(readable(each))) for each in records]
-    return answered({"events": shown, "total": _total(world, topic)})
+    return answered({"events": shown, "total": _total(app_state, topic)})
 
 
-def _total(world: AppState, topic: str) -> int:
+def _total(app_state: AppState, topic: str) -> int:
     """In offsets, which is at least how many there are."""
     from samovar.changelog.log import TopicPartition  # noqa: PLC0415 - only here
 
-    partitions = world.log.topics([topic])[topic].partitions
-    bounds = world.log.bounds([TopicPartition(topic, number) for number in range(partitions)])
+    partitions = app_state.log.topics([topic])[topic].partitions
+    bounds = app_state.log.bounds([TopicPartition(topic, number) for number in range(partitions)])
     return sum(end - begin for begin, end in bounds.values())
 
 
@@ -193,8 +197,8 @@ def _late(record: TopicRecord) -> dict[str, Any]:
 
 
 @router.get("/audit", responses=answers_with(AuditTrail))
-def trail(asking: Operating, limit: Limit = 50) -> Response:
+def trail(context: Operating, limit: Limit = 50) -> Response:
     """Who changed what, newest first."""
     return answered(
-        {"entries": [each.data() for each in audit.entries(asking.world.log, asking.world.settings, limit)]}
+        {"entries": [each.data() for each in audit.entries(context.app_state.log, context.app_state.settings, limit)]}
     )

@@ -20,22 +20,22 @@ READ_MOST = 1_000  # events of an alert that are read
 AROUND_MS = 60_000  # shown before and after it, or as long as the alert itself is
 
 
-def timeline(world: AppState, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
+def timeline(app_state: AppState, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
     """What `GET /alerts/{id}` says beside the alert itself. An alert's places name topics, what is shown streams."""
     match = alert.match
     steps: dict[Place, str] = {tuple(place): name for name, places in match["steps"].items() for place in places}
     wanted = list(steps)[:READ_MOST]
-    found = world.events.at(wanted)
-    loaded = world.shelf.get()
+    found = app_state.events.at(wanted)
+    loaded = app_state.rule_cache.get()
     rule = loaded.of_version(alert.rule, match["version"])
     known = rule or loaded.rules.get(alert.rule)
-    others = _others(world, alert, known, list(found.values()), around)
+    others = _others(app_state, alert, known, list(found.values()), around)
     events = {event.place: event for event in [*found.values(), *others]}
     taken = {event.place: steps[place] for place, event in found.items()}
-    ordered, program = in_order(world.settings, events.values()), None if known is None else compile_rules([known])
+    ordered, program = in_order(app_state.settings, events.values()), None if known is None else compile_rules([known])
     fields = () if program is None else program.fields
     shown = [_shown(masks, event, taken.get(event.place), fields) for event in ordered]
-    streams = {stream.topic: name for name, stream in world.settings.streams.items()}
+    streams = {stream.topic: name for name, stream in app_state.settings.streams.items()}
     shown += [_gone(streams.get(place[0], place[0]), place, steps[place]) for place in wanted if place not in found]
     return {
         "steps": match["steps"],
@@ -44,14 +44,14 @@ def timeline(world: AppState, masks: Masks, alert: Alert, around: int) -> dict[s
         # An alarm has no key and no events: there is nothing that a rule could be run over.
         "why": None
         if rule is None or program is None or "alarm" in match
-        else why_alert(world, masks, alert, rule, list(found.values())),
-        "rule_text": None if rule is None else shown_text(world, masks, rule.text),
+        else why_alert(app_state, masks, alert, rule, list(found.values())),
+        "rule_text": None if rule is None else shown_text(app_state, masks, rule.text),
         "rule_current": loaded.version(alert.rule) == match["version"],
     }
 
 
 def _others(
-    world: AppState, alert: Alert, rule: Rule | None, matched: Sequence[StreamEvent], around: int
+    app_state: AppState, alert: Alert, rule: Rule | None, matched: Sequence[StreamEvent], around: int
 ) -> list[StreamEvent]:
     """Events of the key between a little before the first and a little after the last that was matched."""
     parts = [key_text(value) for value in alert.match["key"].values()]
@@ -60,7 +60,7 @@ def _others(
     fields = [key.name for key in rule.form.by][:1] if rule is not None else []
     span = max(alert.match["end"] - alert.match["start"], AROUND_MS)
     first, last = alert.match["start"] - span, alert.match["at"] + span
-    found = events_near(world.events, parts[0], fields, matched)
+    found = events_near(app_state.events, parts[0], fields, matched)
     return [event for event in found if event.time is not None and first <= event.time <= last][:around]
 
 

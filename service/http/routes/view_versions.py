@@ -41,9 +41,9 @@ class BuildViewBody(Body):
 
 
 @router.get("/views/{name}", responses=answers_with(ViewWhole))
-def view(asking: Reading, name: ViewName) -> Response:
+def view(context: Reading, name: ViewName) -> Response:
     """A view, and every version of it that is kept, the newest first."""
-    settings = asking.world.settings
+    settings = context.app_state.settings
     found = show(settings, name)
     store = ViewStore(settings.views.store, name)
     kept = [store.manifest(version) for version in reversed(found.versions)]
@@ -51,40 +51,40 @@ def view(asking: Reading, name: ViewName) -> Response:
         {"version": each.version, "made": each.made_ms, "rows": each.rows, "kind": each.kind, "base": each.base}
         for each in kept
     ]
-    return answered({**told(asking, found), "kept": versions})
+    return answered({**told(context, found), "kept": versions})
 
 
 @router.post("/views/{name}/rollback", responses=answers_with(ViewRolledBack))
-def rollback(asking: Operating, name: ViewName, body: RollingBackView) -> Response:
+def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Response:
     """Show an earlier version again; without `to`, the one before. Nothing is deleted."""
-    world = asking.world
-    before = show(world.settings, name).manifest
-    made = roll_back(world.settings, name, body.to)
+    app_state = context.app_state
+    before = show(app_state.settings, name).manifest
+    made = roll_back(app_state.settings, name, body.to)
     detail = {"view": name, "from": None if before is None else before.version, "to": made.version}
-    audit.record(world.log, world.settings, asking.name, "view rolled back", detail)
+    audit.record(app_state.log, app_state.settings, context.name, "view rolled back", detail)
     return answered({"view": name, "version": made.version, "rows": made.rows, "made": made.made_ms})
 
 
 @router.post("/views/{name}/refresh", status_code=202, responses=answers_with(JobBegun, 202))
-def refresh(asking: Operating, name: ViewName, body: BuildViewBody) -> Response:
+def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response:
     """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
-    world = asking.world
-    chosen(world.settings, [name])  # what is wrong with it is told before Spark starts
+    app_state = context.app_state
+    chosen(app_state.settings, [name])  # what is wrong with it is told before Spark starts
 
     def work(on_progress: OnProgress) -> Any:
         if not _SPARK.acquire(blocking=False):
             raise Refused("view-busy", "another view is being made here", "Wait for it to end, and try again.")
         try:
-            return _made(world, name, on_progress, anew=body.anew)
+            return _made(app_state, name, on_progress, anew=body.anew)
         finally:
             _SPARK.release()
 
-    job = world.jobs.start("view", asking.name, work)
-    audit.record(world.log, world.settings, asking.name, "view refreshed", {"view": name, "anew": body.anew})
+    job = app_state.jobs.start("view", context.name, work)
+    audit.record(app_state.log, app_state.settings, context.name, "view refreshed", {"view": name, "anew": body.anew})
     return answered({"job": job.number}, 202)
 
 
-def _made(world: AppState, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
+def _made(app_state: AppState, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
     from samovar.changelog.spark.progress import JobProgress  # noqa: PLC0415 - with Spark only
     from samovar.service.spark.session import starting_for  # noqa: PLC0415 - as above
     from samovar.service.views.commands import rebuild  # noqa: PLC0415 - beside it
@@ -94,8 +94,8 @@ def _made(world: AppState, name: str, on_progress: OnProgress, *, anew: bool) ->
         done, total = (found.rows, found.total) if found.total else (found.tasks_done, found.tasks)
         on_progress(min(done / total, 0.99) if total else 0.0, found.rate)
 
-    with starting_for(world.settings, "samovar views") as start:
-        (made,) = (rebuild if anew else refreshed)(world.settings, world.log, start.ready(), [name], progress)
+    with starting_for(app_state.settings, "samovar views") as start:
+        (made,) = (rebuild if anew else refreshed)(app_state.settings, app_state.log, start.ready(), [name], progress)
     if isinstance(made, Refused):
         raise made
     manifest = made.manifest

@@ -54,21 +54,21 @@ class Query(Body):
 
 
 @router.get("/views", responses=answers_with(ViewsShown))
-def views(asking: Reading) -> Response:
+def views(context: Reading) -> Response:
     """All views, and what is published of each."""
-    return answered({"views": [told(asking, each) for each in list_views(asking.world.settings)]})
+    return answered({"views": [told(context, each) for each in list_views(context.app_state.settings)]})
 
 
 @router.post("/views/{name}/query", responses=answers_with(ViewRows))
-def query(asking: Reading, name: ViewName, body: Query) -> Response:
+def query(context: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
-    settings = asking.world.settings
+    settings = context.app_state.settings
     show(settings, name)  # says what is near
     path = path_of(settings, name)
     manifest = ViewManifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
-    flows = flows_of_view(asking.world, manifest) if asking.masks.is_on else None
+    flows = flows_of_view(context.app_state, manifest) if context.masks.is_on else None
     try:
-        columns, rows = _rows(str(path), body, flows, asking.masks)
+        columns, rows = _rows(str(path), body, flows, context.masks)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         what = f"the view `{name}` cannot be asked for this"
         hint = "Compare a column with a value of its own type; GET /api/v1/views lists columns and types."
@@ -76,16 +76,16 @@ def query(asking: Reading, name: ViewName, body: Query) -> Response:
     return answered({"columns": columns, "rows": rows})
 
 
-def told(asking: RequestContext, view: ViewListing) -> dict[str, Any]:
+def told(context: RequestContext, view: ViewListing) -> dict[str, Any]:
     shown = {name: value for name, value in view.to_json().items() if name != "path"}
-    return {**shown, "hidden": sorted(hidden_columns(asking, view))}
+    return {**shown, "hidden": sorted(hidden_columns(context, view))}
 
 
-def hidden_columns(asking: RequestContext, view: ViewListing) -> dict[str, Flow]:
+def hidden_columns(context: RequestContext, view: ViewListing) -> dict[str, Flow]:
     """Columns that hold something marked, and what."""
-    if view.manifest is None or not asking.masks.is_on:
+    if view.manifest is None or not context.masks.is_on:
         return {}
-    flows = flows_of_view(asking.world, view.manifest)
+    flows = flows_of_view(context.app_state, view.manifest)
     return {name: flow for name, flow in flows.items() if flow is not Flow.CLEAR}
 
 

@@ -108,7 +108,7 @@ def test_every_alert_of_every_rule_of_the_examples_explains_itself(pack: str, tm
     service = Service(tmp_path / pack / "service.yml")
     service.config.write_text(service.config.read_text("utf-8") + QUICK)
     with processed(service, PACKS[pack]()) as site:
-        rules = sorted(site.world.shelf.get().rules)
+        rules = sorted(site.world.rule_cache.get().rules)
         asked, unexplained = Counter[str](), list[Any]()
         for rule in rules:
             for alert in alerts_of(site, rule):
@@ -218,7 +218,7 @@ def test_an_alert_of_an_earlier_version_is_explained_with_the_parameters_and_lis
     with processed(service, events) as site:
         explained(site, "listed")
         site.post("/lists/far/add", {"items": ["JP"], "note": "others"})
-        site.world.shelf.look_again()
+        site.world.rule_cache.look_again()
         (alert,) = explained(site, "listed")
         assert not alert["rule_current"]
 

@@ -24,8 +24,8 @@ FEW, ENOUGH = 30, BATCHES * MOST_OF_A_BATCH  # alerts that a listener has room f
 class Feed:
     """What a follower does, from a thread of its own: into the index, then the position, then to who listens."""
 
-    def __init__(self, index: AlertsIndex, hub: Broadcaster, seed: int) -> None:
-        self.index, self.hub = index, hub
+    def __init__(self, index: AlertsIndex, broadcaster: Broadcaster, seed: int) -> None:
+        self.index, self.broadcaster = index, broadcaster
         self.position: Position = dict.fromkeys(range(PARTITIONS), 0)
         self.all: list[Alert] = []
         self._wanted: dict[tuple[int, ...], int] = {}
@@ -62,7 +62,7 @@ class Feed:
             new = self.index.take(alerts, [], {})
             self.all += new
             self.position = position
-            self.hub.publish(new, position)
+            self.broadcaster.publish(new, position)
 
 
 def alert_at(partition: int, offset: int) -> Alert:
@@ -92,7 +92,7 @@ async def heard_by(feed: Feed, seed: int) -> tuple[list[str], Position, int]:
     while not feed.is_all(len(heard), first):
         times += 1
         left = random.randint(1, 20)
-        stream = listen(feed.hub, feed.index, lambda: feed.position, Subscription(place, (), None, shown, mark))
+        stream = listen(feed.broadcaster, feed.index, lambda: feed.position, Subscription(place, (), None, shown, mark))
         async for text in stream:
             for event in events_of(text):
                 assert event["event"] != "gap"
@@ -116,11 +116,11 @@ def test_each_alert_is_heard_once_and_in_order_through_gaps(
 ) -> None:
     """With room for few alerts listeners are cut off all the time; with room for all of them never."""
     monkeypatch.setattr(live, "QUEUE_MOST", queue)
-    index, hub = AlertsIndex(tmp_path / "alerts.db", "alerts"), Broadcaster()
+    index, broadcaster = AlertsIndex(tmp_path / "alerts.db", "alerts"), Broadcaster()
 
     async def all_listen() -> tuple[Feed, list[tuple[list[str], Position, int]]]:
-        hub.bind(asyncio.get_running_loop())
-        with Feed(index, hub, queue) as feed:
+        broadcaster.bind(asyncio.get_running_loop())
+        with Feed(index, broadcaster, queue) as feed:
             async with asyncio.timeout(60):
                 return feed, list(await asyncio.gather(*(heard_by(feed, seed) for seed in range(5))))
 
@@ -133,5 +133,5 @@ def test_each_alert_is_heard_once_and_in_order_through_gaps(
             offsets = [int(id.partition("-")[2]) for id in heard if id.startswith(f"{partition}-")]
             assert offsets == sorted(offsets)
     assert max(times for _, _, times in told) > 1
-    assert (hub.cut_off > 0) == (queue == FEW)
+    assert (broadcaster.cut_off > 0) == (queue == FEW)
     index.close()

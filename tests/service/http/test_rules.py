@@ -26,8 +26,8 @@ def test_what_was_published_is_found_although_a_look_is_under_way(
     """A look begins before the change, or is not at its end when somebody asks for the new rule."""
     service = make_service(tmp_path / "s", {"first": RULE.format(name="first")}, {"use": {"key": "card"}})
     assert service.partitions
-    shelf = RuleCache(service.settings, service.log)
-    assert shelf.get().rules.keys() == {"first"}
+    rule_cache = RuleCache(service.settings, service.log)
+    assert rule_cache.get().rules.keys() == {"first"}
 
     look, load = RuleCache._look, RuleCache._load
     has_begun, may_look, is_loading, may_load = (threading.Event() for _ in range(4))
@@ -44,20 +44,20 @@ def test_what_was_published_is_found_although_a_look_is_under_way(
 
     monkeypatch.setattr(RuleCache, "_look", slow_look)
     monkeypatch.setattr(RuleCache, "_load", slow_load)
-    shelf._looked_s -= 2 * LOOK_EVERY_S
-    shelf.get()  # somebody else's question begins a look, in a thread
+    rule_cache._looked_s -= 2 * LOOK_EVERY_S
+    rule_cache.get()  # somebody else's question begins a look, in a thread
     assert has_begun.wait(30)
     log = open_log(service.settings)
     publish(service.settings, log, plan_publish(service.settings, log, RULE.format(name="second")), "me")
     log.close()
-    shelf.look_again()
+    rule_cache.look_again()
     may_look.set()
     assert is_loading.wait(30)
     found: list[LoadedRules] = []
-    asks = threading.Thread(target=lambda: found.append(shelf.get()))
+    asks = threading.Thread(target=lambda: found.append(rule_cache.get()))
     asks.start()
     may_load.set()
     asks.join()
     assert found[0].rules.keys() == {"first", "second"}
-    shelf.close()
+    rule_cache.close()
     service.close()

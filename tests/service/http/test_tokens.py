@@ -215,7 +215,7 @@ def test_live_alerts_end_with_the_token_that_they_were_asked_with(
             assert stream.next()["event"] == other.next()["event"] == "hello"
             assert run("tokens", "remove", service.config, "viewer").exit_code == 0
             assert ends(stream)
-            assert len(site.world.hub) == 1
+            assert len(site.world.broadcaster) == 1
             service.process([purchase("c", second, amount) for second, amount in ((1, 1), (2, 900), (60, 3))])
             assert other.next()["event"] == "alert"
 

@@ -60,12 +60,12 @@ def test_an_offset_stays_while_one_of_the_stages_restores(stage: Staging, monkey
     monkeypatch.setattr(Restore, "advance", slowly)
     main, other = ("", 0), (TASK, 0)
     tasks = here.container.tasks
-    wait_until(lambda: main in tasks and tasks[main].life is TaskState.RUNNING, "one runs", here.container.cycle)
+    wait_until(lambda: main in tasks and tasks[main].state is TaskState.RUNNING, "one runs", here.container.cycle)
     service.events("shared", [{"card": "c", "ts": T0 + 603 * S}])
     here.container.cycle()
     here.clock.pass_ms(30 * S)
     wait_until(lambda: len(service.alerts()) == 1, "the clock ends a visit", here.container.cycle)
-    assert tasks[other].life is TaskState.RESTORING
+    assert tasks[other].state is TaskState.RESTORING
     assert service.log.committed(group, [at]) == {at: 1}, "it says where the stage behind goes on"
     assert tasks[main].positions()[at] == 3, "nothing is read of it meanwhile"
     held.clear()
@@ -77,6 +77,6 @@ def test_an_offset_stays_while_one_of_the_stages_restores(stage: Staging, monkey
 def is_at(here: Stage, at: TopicPartition, wanted: dict[str, int]) -> bool:
     """Whether the stages have committed the input up to these offsets."""
     tasks = here.container.tasks
-    if len(tasks) < len(wanted) or any(task.life is not TaskState.RUNNING or task.dirty for task in tasks.values()):
+    if len(tasks) < len(wanted) or any(task.state is not TaskState.RUNNING or task.dirty for task in tasks.values()):
         return False
     return {stage: task.positions()[at] for (stage, _), task in tasks.items()} == wanted

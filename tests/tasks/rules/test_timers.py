@@ -96,7 +96,7 @@ def test_nothing_is_taken_before_the_index_is_complete(stage: Staging) -> None:
     wait_until(lambda: bool(container.tasks), "it has its partition", container.cycle)
     (task,) = container.tasks.values()
     cycles = 0
-    while task.life is not TaskState.RUNNING:
+    while task.state is not TaskState.RUNNING:
         container.cycle()
         cycles += 1
         assert raised(here.service) == []

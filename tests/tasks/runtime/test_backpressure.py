@@ -39,7 +39,7 @@ class StubTask:
 
     times: dict[str, int]
     waiting: int = 0
-    life: TaskState = TaskState.RUNNING
+    state: TaskState = TaskState.RUNNING
     next: int = 0
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ def test_an_input_that_another_stage_waits_for_is_not_paused() -> None:
     pausing, one = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50, "c": 90}, 3)
     other = StubTask({"a": 10, "b": 40})
     assert look(pausing, one, other) == [("pause", {C})]
-    other.life = TaskState.RESTORING
+    other.state = TaskState.RESTORING
     assert look(pausing, one, other) == [("pause", {A})]
 
 

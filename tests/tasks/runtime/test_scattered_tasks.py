@@ -222,7 +222,7 @@ def test_a_stream_that_is_scattered_now_and_was_not_is_refused_with_what_to_do(h
     tasks = here.container.tasks
     with pytest.raises(Refused, match="input-replaced") as caught:
         wait_until(
-            lambda: any(each.life is TaskState.CLOSED for each in tasks.values()), "it ends", here.container.cycle
+            lambda: any(each.state is TaskState.CLOSED for each in tasks.values()), "it ends", here.container.cycle
         )
     assert "`repartition`" in caught.value.hint
     assert "another name" in caught.value.hint

@@ -21,8 +21,9 @@ from samovar.tasks.input.source import DecodedBatch, StreamSource, count_misplac
 from samovar.tasks.input.startup_checks import rows_of_gone_rules
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords, added
+from samovar.tasks.rules.alert_filter import Alert, AlertFilter
 from samovar.tasks.rules.migration import RuleMigration, rules_facts
-from samovar.tasks.rules.rate_limiter import Alert, AlertRateLimiter
+from samovar.tasks.rules.rate_limiter import AlertRateLimiter
 from samovar.tasks.rules.replay_dedup import ReplayDedupFilter
 from samovar.tasks.rules.shadow_filter import ShadowFilter
 from samovar.tasks.rules.state_cache import StateCache
@@ -50,6 +51,7 @@ class RuleProcessor:
         self._since = Counts()  # and since then
         self.shadow_filter = ShadowFilter(plan.rules)
         self.rate_limiter = AlertRateLimiter(plan.storm, store)
+        self.filters: tuple[AlertFilter, ...] = (self.shadow_filter, self.rate_limiter, self._dedup)
         self.alerts: list[Pair] = []
         self._dead, self._late = LetterBuffer(), LetterBuffer()
         self._dirty = False
@@ -138,7 +140,7 @@ class RuleProcessor:
         self._dirty = True
 
     def _run(self, ordered: OrderedEvents) -> None:
-        has_filters = not (self.shadow_filter.is_idle and self.rate_limiter.is_idle and self._dedup.is_over)
+        has_filters = any(not each.is_idle for each in self.filters)
         found = self.state_cache.run(ordered.released, ordered.watermark, defer_messages=has_filters)
         if len(found):
             left = self._filtered(found) if has_filters else self._rendered(found)
@@ -147,25 +149,17 @@ class RuleProcessor:
 
     def _filtered(self, found: PendingMatches) -> list[Pair]:
         """The alerts that are left when all filters have decided, by nothing but headers: only these get messages."""
-        headers = found.headers()
-        alerts = headers if self.shadow_filter.is_idle else self.shadow_filter.left(headers)
-        self._since.muted += len(headers) - len(alerts)
-        kept = list[Alert](alerts) if self.rate_limiter.is_idle else self._limited(alerts)
-        left = kept if self._dedup.is_over else self._dedup.left(kept)
-        self._since.skipped += len(kept) - len(left)
-        rendered = iter(self._rendered(found, [each.row for each in left if isinstance(each, MatchHeader)]))
-        return [next(rendered) if isinstance(each, MatchHeader) else each.record for each in left]
+        alerts: Sequence[Alert] = found.headers()
+        for each in self.filters:
+            if not each.is_idle:
+                alerts = each.left(alerts, self._since)
+        rendered = iter(self._rendered(found, [alert.row for alert in alerts if isinstance(alert, MatchHeader)]))
+        return [next(rendered) if isinstance(alert, MatchHeader) else alert.record for alert in alerts]
 
     def _rendered(self, found: PendingMatches, rows: Sequence[int] | None = None) -> list[Pair]:
         matches = found.render(rows)
         self.found_bytes += len(matches.text)
         return list(matches.records())
-
-    def _limited(self, alerts: Sequence[MatchHeader]) -> list[Alert]:
-        before = self.rate_limiter.throttled.total()
-        left = self.rate_limiter.left(alerts)
-        self._since.throttled += self.rate_limiter.throttled.total() - before
-        return left
 
     def _put_aside(self, records: Records, fed: DecodedBatch) -> None:
         if not fed.dead and not fed.late:
@@ -206,7 +200,7 @@ class RuleProcessor:
         sent_bytes, forwarded = self.sink.bytes, self.sink.appends()
         position = self.position()
         rows, index = self.state_cache.changes(self.watermark)
-        gone = [] if self._dedup.is_over else self._dedup.changes(position)
+        gone = [] if self._dedup.is_idle else self._dedup.changes(position)
         rows = [*more, *rows, *gone, *self.rate_limiter.changes(), (POSITION, pack_position(position))]
         self._since.rows = len(rows)
         appends = [Append(topics.changelog, rows, partition)]

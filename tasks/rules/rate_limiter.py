@@ -19,15 +19,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from samovar.changelog.formats.record import STORM, newer
-from samovar.changelog.log import Pair
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.patterns.engine.matcher import MatchHeader
 from samovar.patterns.explain.phrases import counted, duration_words
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import Limits
+from samovar.tasks.model.results import Counts
+from samovar.tasks.rules.alert_filter import Alarm, Alert
 
 FORMAT = 1
 EVERY = "*"  # the limit of rules that have none of their own
@@ -48,16 +49,6 @@ class AlertWindow:
     since_ms: int | None = None
     kept_back: int = 0
     quiet: bool = True  # nothing was kept back in this window
-
-
-class Alarm(NamedTuple):
-    """A record of the alerts topic about a rule, not a key."""
-
-    id: str
-    record: Pair
-
-
-Alert: TypeAlias = MatchHeader | Alarm
 
 
 class AlertRateLimiter:
@@ -81,13 +72,18 @@ class AlertRateLimiter:
         """Rules that are in a storm, and how many of their alerts were kept back."""
         return {rule: count.kept_back for rule, count in self.counts.items() if count.since_ms is not None}
 
-    def left(self, alerts: Sequence[MatchHeader]) -> list[Alert]:
+    def left(self, alerts: Sequence[Alert], counts: Counts) -> list[Alert]:
         """Those that are raised, and alarms about the others."""
         found: list[Alert] = []
+        before = self.throttled.total()
         for alert in alerts:
-            limit = self.limits.get(alert.rule) or self.limits.get(EVERY)
-            found += [alert] if limit is None else self._judged(alert, limit)
+            limit = self._limit(alert.rule) if isinstance(alert, MatchHeader) else None
+            found += [alert] if limit is None or not isinstance(alert, MatchHeader) else self._judged(alert, limit)
+        counts.throttled += self.throttled.total() - before
         return found
+
+    def _limit(self, rule: str) -> tuple[int, int] | None:
+        return self.limits.get(rule) or self.limits.get(EVERY)
 
     def _judged(self, alert: MatchHeader, limit: tuple[int, int]) -> list[Alert]:
         rule, at, (most, per_ms) = alert.rule, alert.at, limit

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from samovar.changelog.formats.record import Position
 from samovar.state.store import Change, Readable
-from samovar.tasks.rules.rate_limiter import Alert
+from samovar.tasks.model.results import Counts
+from samovar.tasks.rules.alert_filter import Alert
 
 SKIP = b"s"
 SKIP_END = bytes([SKIP[0] + 1])
@@ -43,12 +44,12 @@ class ReplayDedupFilter:
         return cls({row[1:] for row in rows}, raw.get("inputs", {}), raw.get("watermark"), topics)
 
     @property
-    def is_over(self) -> bool:
+    def is_idle(self) -> bool:
         return not self.ids and not self.inputs
 
-    def left(self, alerts: Sequence[Alert]) -> list[Alert]:
+    def left(self, alerts: Sequence[Alert], counts: Counts) -> list[Alert]:
         """The alerts that are to be published."""
-        found = []
+        found: list[Alert] = []
         for alert in alerts:
             id_ = alert.id.encode()
             if id_ in self.ids:
@@ -56,6 +57,7 @@ class ReplayDedupFilter:
                 self._found.append(id_)
             else:
                 found.append(alert)
+        counts.skipped += len(alerts) - len(found)
         return found
 
     def changes(self, position: Position) -> list[Change]:

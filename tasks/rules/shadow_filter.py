@@ -13,6 +13,8 @@ from itertools import count
 
 from samovar.patterns.engine.matcher import MatchHeader
 from samovar.tasks.model.plan import PublishedRule
+from samovar.tasks.model.results import Counts
+from samovar.tasks.rules.alert_filter import Alert
 
 _SERIALS = count()
 
@@ -25,10 +27,12 @@ class ShadowFilter:
         self.serial = next(_SERIALS)  # no other of this process has it
         self.muted: Counter[str] = Counter()  # matches a rule, since these rules began here
 
-    def left(self, matches: Sequence[MatchHeader]) -> list[MatchHeader]:
+    def left(self, alerts: Sequence[Alert], counts: Counts) -> list[Alert]:
         """Those that are to be raised."""
-        self.muted.update(match.rule for match in matches if match.is_muted)
-        return [match for match in matches if not match.is_muted]
+        muted = [alert.rule for alert in alerts if isinstance(alert, MatchHeader) and alert.is_muted]
+        self.muted.update(muted)
+        counts.muted += len(muted)
+        return [alert for alert in alerts if not (isinstance(alert, MatchHeader) and alert.is_muted)]
 
 
 def may_be_muted(rule: PublishedRule) -> bool:

@@ -165,7 +165,7 @@ class UserTaskProcessor:
         position = self.position()
         packed = pack_position(position)
         changed, index = self.calls.stack.changes()
-        gone = [] if self._dedup.is_over else self._dedup.changes(position)
+        gone = [] if self._dedup.is_idle else self._dedup.changes(position)
         rows = [*more, *changed, *gone, (POSITION, packed)]
         appends = self._appends(rows, done)
         offsets = {TopicPartition(each.topic, self.partition): each.next for each in position.inputs.values()}

@@ -23,9 +23,10 @@ from samovar.changelog.formats.record import Input, Position
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.memory import MemoryStore
+from samovar.tasks.model.results import Counts
 from samovar.tasks.replay.rebuild import journal_of
 from samovar.tasks.replay.repair import ChangelogRepair
-from samovar.tasks.rules.rate_limiter import Alarm
+from samovar.tasks.rules.alert_filter import Alarm
 from samovar.tasks.rules.replay_dedup import ReplayDedupFilter, rows_between, skip_rows
 from tests.support.small_service import (
     HOUR,
@@ -286,7 +287,7 @@ def test_nothing_is_remembered_once_the_task_is_past_it(service: Service) -> Non
     service.process(many(150))
     rewind(service, 50.5)
     with service.container() as container:
-        assert all(ReplayDedupFilter.of(task.store).is_over for task in container.tasks.values())
+        assert all(ReplayDedupFilter.of(task.store).is_idle for task in container.tasks.values())
         assert sum(task.processor.counts.skipped for task in container.tasks.values()) > 0
 
 
@@ -422,14 +423,14 @@ def test_ids_go_one_by_one_and_then_all() -> None:
     store.write(rows)
     skips = ReplayDedupFilter.of(store)
     again, new = Alarm("x", (b"k", b"")), Alarm("z", (b"k", b""))
-    assert skips.left([again, new]) == [new]
+    assert skips.left([again, new], Counts()) == [new]
     assert skips.changes(at(5, 100)) == [(b"sx", None)]
     assert skips.changes(at(10, 100)) == []  # event time is not there yet
     assert skips.changes(at(10, 500)) == [(b"s", None), (b"sy", None)]
-    assert skips.is_over
+    assert skips.is_idle
     assert rows_between([], store) == [(b"s", None), (b"sx", None), (b"sy", None)]
     assert skip_rows(set(), {"a": 1}, None) == []
-    assert ReplayDedupFilter.of(MemoryStore()).is_over
+    assert ReplayDedupFilter.of(MemoryStore()).is_idle
 
 
 def test_an_earlier_rewind_counts_for_how_far_it_had_been() -> None:

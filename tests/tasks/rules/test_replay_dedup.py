@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from samovar.state.memory import MemoryStore
-from samovar.tasks.rules.rate_limiter import Alarm
+from samovar.tasks.model.results import Counts
+from samovar.tasks.rules.alert_filter import Alarm
 from samovar.tasks.rules.replay_dedup import ReplayDedupFilter, skip_rows, skips_of
 
 
@@ -21,7 +22,7 @@ def test_what_goes_to_a_topic_of_later_stages_is_there_up_to_where_the_task_had_
 
 def test_an_alert_is_skipped_once() -> None:
     found, alert = skips(), Alarm("x", (b"k", b""))
-    assert found.left([alert, alert]) == [alert]
+    assert found.left([alert, alert], Counts()) == [alert]
 
 
 def test_a_store_that_takes_the_place_of_another_gets_its_rows() -> None:

@@ -84,7 +84,7 @@ def measured(folder: Path, events: int) -> list[Figure]:
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = sum(each["found"] for each in json.loads(done.stdout)["rules"])
     return [
-        Figure("events a second", events / spent, "events/s", f"{spent:,.0f} s, {cpu:,.0f} s of them at work"),
+        Figure("events per second", events / spent, "events/s", f"{spent:,.0f} s, {cpu:,.0f} s of them at work"),
         Figure("alerts found", found, "alerts"),
         Figure("peak memory", after.ru_maxrss / 1024**2, "GiB", target=MEMORY_AIM_GB),
     ]

@@ -1,4 +1,4 @@
-"""How many JSON messages a second the decoder takes, on one core: python -m benchmarks.decode [FILE.jsonl]
+"""How many JSON messages per second the decoder takes, on one core: python -m benchmarks.decode [FILE.jsonl]
 
 Without a file: purchases of about 110 bytes, and process events of about 240 with nested fields. Each is decoded in
 batches of 20,000, as the service does; the best of five rounds counts. For scale, the strict decoder in plain Python
@@ -47,7 +47,7 @@ def processes(count: int) -> bytes:
 
 
 def rate(run: Callable[[], object], count: int) -> float:
-    """Messages a second in the best round."""
+    """Messages per second in the best round."""
 
     def seconds() -> float:
         begun = time.perf_counter()

@@ -33,8 +33,8 @@ from samovar.changelog.broker.process import free_port
 NAME, TOPIC = "asked", "asked-in"
 WARM_S = 10.0
 SETTLE_S = 2.0  # after listeners came or went
-# Of the generator. With librdkafka's own 5 ms it sends 800 requests a second of 25 events each, and the broker is busy
-# with those before all else; who sends 20,000 events/s to four partitions lets them gather.
+# Of the generator. With librdkafka's own 5 ms it sends 800 requests per second of 25 events each, and the broker is
+# busy with those before all else; who sends 20,000 events/s to four partitions lets them gather.
 LINGER_MS = 25
 # Rare, so that there are about as many alerts as people can look at: at 20,000 events/s some fifteen a second.
 RULE = """rule: tried
@@ -107,7 +107,7 @@ def _arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks http", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rate", type=int, default=20_000, help="events a second")
+    parser.add_argument("--rate", type=int, default=20_000, help="events per second")
     parser.add_argument("--listeners", type=int, default=200, help="on live alerts")
     parser.add_argument("--questions", type=int, default=20, help="a second, of all kinds together")
     parser.add_argument("--seconds", type=float, default=60.0, help="alone, and as many beside them")

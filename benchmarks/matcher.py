@@ -145,7 +145,7 @@ def text_of(stream: Purchases, folder: Path) -> Messages:
 def timed_steps(
     program: Program, data: Messages, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, int, int]:
-    """Events a second of `step` alone, matches, states at the end. Decoding is done in between and not counted."""
+    """Events per second of `step` alone, matches, states at the end. Decoding is done in between and not counted."""
     decoder, states = Decoder(program.fields), States(program)
     spent, matches = 0.0, 0
     for start in range(0, len(data), ROWS):

@@ -1,7 +1,7 @@
 """How long a side that was killed takes until it processes again: with its store lost, and with its store kept.
 
 The process is killed as soon as it has taken all of its input, its store is lost or not, a few events are added, and
-the clock runs from the start of the new process until these are committed. Records a second are of the restore alone:
+the clock runs from the start of the new process until these are committed. Records per second are of the restore alone:
 Kafka Streams says when it begins and ends; of ours, `python -m benchmarks.restoring CONFIG` restores all partitions
 with the tasks of the service, and with no group around them.
 """

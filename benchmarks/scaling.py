@@ -49,7 +49,7 @@ def containers(given: Given) -> Iterable[Figure]:
         say(f"{count} containers")
         side = on_kafka(given.bed, f"containers-{count}", "w1", TX, containers=count)
         run = run_through(given.bed.log, side, TX, given.events)
-        note = f"{run.cpu_s / given.events * 1e6:.2f} us of processor time an event, {run.peak_mb:,.0f} MB a process"
+        note = f"{run.cpu_s / given.events * 1e6:.2f} us of processor time an event, {run.peak_mb:,.0f} MB per process"
         yield Figure(f"W1, {count} container{'s' * (count > 1)}", run.events_s, "events/s", note)
 
 
@@ -66,7 +66,7 @@ def rules(given: Given) -> Iterable[Figure]:
             (folder / f"r{number:03d}.yml").write_text(text)
         run = run_through(given.bed.log, side, TX, given.events)
         yield Figure(
-            f"{count} rule{'s' * (count > 1)}", run.cpu_s / given.events * 1e6, "us an event", rate(run.events_s)
+            f"{count} rule{'s' * (count > 1)}", run.cpu_s / given.events * 1e6, "us per event", rate(run.events_s)
         )
 
 
@@ -78,7 +78,7 @@ def keys(given: Given) -> Iterable[Figure]:
         bed.fill(given.bed.log, topic, stream)
         run = run_through(given.bed.log, on_kafka(given.bed, f"of-{topic}", "w1", topic), topic, len(stream))
         note = f"{rate(run.events_s)}; {run.peak_mb:,.0f} MB at most"
-        yield Figure(f"{count:,} keys", run.cpu_s / len(stream) * 1e6, "us an event", note)
+        yield Figure(f"{count:,} keys", run.cpu_s / len(stream) * 1e6, "us per event", note)
 
 
 def shares(given: Given) -> Iterable[Figure]:
@@ -91,7 +91,7 @@ def shares(given: Given) -> Iterable[Figure]:
         told = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
         whole = sum(told["seconds"].values())
         for part, seconds in sorted(told["seconds"].items(), key=lambda each: -each[1]):
-            note = f"{seconds / told['events'] * 1e6:.2f} us an event"
+            note = f"{seconds / told['events'] * 1e6:.2f} us per event"
             yield Figure(f"{workload.upper()}, {part}", 100 * seconds / whole, "%", note)
 
 

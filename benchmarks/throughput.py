@@ -1,4 +1,4 @@
-"""How many events a second a side takes in, with what processor time and memory; and whether its alerts are right.
+"""How many events per second a side takes in, with what processor time and memory; and whether its alerts are right.
 
 The clock runs from the first record that a side gets to the moment that all input is committed, seen from outside by
 asking for the group's offsets every 50 ms. Starting Python or Java is not in it, a Java's warming up is.

@@ -119,7 +119,7 @@ class Append:
     topic: str
     records: Sequence[Pair]
     partition: int | None = None
-    headers: Sequence[Headers] | None = None  # one a record, or none at all
+    headers: Sequence[Headers] | None = None  # one per record, or none at all
     among: int | None = None
 
 

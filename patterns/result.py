@@ -91,7 +91,7 @@ class Result:
     """What a run found. As a sequence it holds the matches that were not suppressed.
 
     `all_matches` has the suppressed ones too, where the run was told to keep them; `events` counts what was read;
-    `counters` has one entry a rule.
+    `counters` has one entry per rule.
     """
 
     all_matches: tuple[Match, ...]
@@ -126,7 +126,7 @@ class Result:
         return [match for match in self.matches if match.rule == rule]
 
     def to_arrow(self) -> Any:
-        """A pyarrow table, a row a match: key and emit as JSON text, steps as a map, times as UTC instants."""
+        """A pyarrow table, a row per match: key and emit as JSON text, steps as a map, times as UTC instants."""
         import pyarrow as pa  # noqa: PLC0415 - takes longer to import than all the rest
 
         instant = pa.timestamp("ms", "UTC")

@@ -261,6 +261,6 @@ def same_after_crashes(make: Callable[[], Driver], *inputs: tuple[str, Message] 
             driver.commit()
             for what, found in driver.outcome().items():
                 assert found == straight[what], (
-                    f"{what} differ after crashes with the store {crash.value}, {commit_every} records a commit:\n"
+                    f"{what} differ after crashes with the store {crash.value}, {commit_every} records per commit:\n"
                     f"  straight: {straight[what]}\n  crashed:  {found}"
                 )

@@ -82,5 +82,5 @@ def damaged(where: Path, detail: str) -> StoreDamaged:
 
 def out_of_order(place: int, where: Path) -> StoreError:
     """Pairs to ingest that are not in strict order of keys."""
-    hint = "Sort by key and keep one pair a key; nothing was ingested."
+    hint = "Sort by key and keep one pair per key; nothing was ingested."
     return StoreError(f"pair {place} to ingest is not after the one before it", where, hint)

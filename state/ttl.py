@@ -88,7 +88,7 @@ class TtlStore:
             self._index.delete(expiry + key)
 
     def write(self, changes: Iterable[Change]) -> None:
-        """One index row a row: the one of the expiry before goes, whatever that was."""
+        """One index row per row: the one of the expiry before goes, whatever that was."""
         newest = dict(changes)
         expiry = _NEVER if self._ttl_ms is None else _packed(self._now() + self._ttl_ms)
         index = [(old, None) for old in self._indexed(list(newest))]

@@ -59,7 +59,8 @@ GLANCING: Mapping[int, Conf] = {
     1_000: {"queued.min.messages": 1, "fetch.message.max.bytes": 32 << 10},
     20_000: {"queued.min.messages": 1, "fetch.message.max.bytes": 512 << 10},
 }
-# For who reads on and on: a broker that answers every time that something comes has a hundred requests a second for it.
+# For who reads on and on: a broker that answers every time that something comes has a hundred requests per second for
+# it.
 TAILING: Conf = {"fetch.wait.max.ms": 100, "fetch.min.bytes": 256 << 10}
 WRITING: Conf = {
     "enable.idempotence": True,

@@ -207,7 +207,7 @@ def write(
     session: OpenSession, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
     on_progress: OnProgress, total: int, ticks: Path,
 ) -> None:  # fmt: skip
-    """Write a query's rows as Parquet, a folder a partition, each in the order of the key.
+    """Write a query's rows as Parquet, a folder per partition, each in the order of the key.
 
     Of few rows the exchange between tasks is what takes long: then all of it is one task.
     """

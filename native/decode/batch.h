@@ -1,7 +1,7 @@
 // Events as columns: what the decoder writes and what `order` and `step` read.
 //
 // A batch is the owner of its text: `text` is a list of buffers that never move, so the views in the columns stay good
-// as long as the batch lives. Row r of every column is one event. Coordinates (stream, partition, offset) name an event
+// as long as the batch lives. Row r of every column is one event. Coordinates (stream, partition, offset) name per event
 // for good; (time, stream, partition, offset) is the order of events.
 #pragma once
 #include <algorithm>

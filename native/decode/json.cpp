@@ -37,7 +37,7 @@ SAMOVAR_EXPORT Fields* samovar_fields_new(const char* const* paths, size_t n, co
 }
 SAMOVAR_EXPORT void samovar_fields_free(Fields* fields) { delete fields; }
 
-// `partitions` and `offsets` are one a message; without them 0 and the message's number. Without `copy` texts may point
+// `partitions` and `offsets` are one per message; without them 0 and the message's number. Without `copy` texts may point
 // into `buffer`, which must then outlive the batch.
 SAMOVAR_EXPORT int64_t samovar_decode_json(const Fields* fields, Batch* batch, const char* buffer, const int64_t* starts,
                                            const int64_t* ends, size_t n, int32_t stream, const int32_t* partitions,

@@ -1,4 +1,4 @@
-// The `aggregate` form: a sliding window of events a key; fires when `having` turns true.
+// The `aggregate` form: a sliding window of events per key; fires when `having` turns true.
 //
 // What `having` reads is kept up to date as events come and go; what only `emit` reads is worked out when it fires.
 #include <algorithm>

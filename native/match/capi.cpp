@@ -329,7 +329,7 @@ Value value_at(Batch* b, int kind, const void* data, const int64_t* offsets, siz
 }
 }  // namespace
 // One column from an array (column -1: the event types). kind: INT, FLOAT (8 bytes each), BOOL (1 byte each) or TEXT
-// (with n + 1 offsets); `valid` has a byte a row, or is null. Text is copied.
+// (with n + 1 offsets); `valid` has a byte per row, or is null. Text is copied.
 SAMOVAR_EXPORT int64_t samovar_batch_fill(Batch* b, int64_t column, int kind, const void* data, const int64_t* offsets, const uint8_t* valid) {
   auto& out = column < 0 ? b->type : b->columns[(size_t)column];
   return done([&] {

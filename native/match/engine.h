@@ -102,7 +102,7 @@ class Engine final : public HistoryHook {
   std::vector<std::vector<int>> reads_;     // what each rule reads of the events that it keeps or compares
   std::vector<size_t> times_read_;          // of each node, by the rules together at hand, about
   size_t columns_ = 0;  // how many may be held for a slice
-  using Mask = std::vector<uint64_t>;       // one bit a row
+  using Mask = std::vector<uint64_t>;       // one bit per row
   std::vector<const uint64_t*> fits_;       // a bracket of the rule at hand each: rows that fit it, as far as they alone decide
   std::vector<Mask> joined_;                // room for fits_
   Mask relevant_, wanted_;                  // rows that the rule at hand must see; that any of those together must see

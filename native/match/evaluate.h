@@ -64,7 +64,7 @@ class Evaluator {
   void arrange(const std::vector<uint64_t>& order, const std::vector<int>& nodes);
   int64_t came_as(int64_t row) const { return order_ && row >= 0 ? (int64_t)(uint32_t)order_[row] : row; }
   void as_they_came();
-  // One bit a row: which rows of the type there are, and for which of them the node is true.
+  // One bit per row: which rows of the type there are, and for which of them the node is true.
   const uint64_t* mask_of(int type) const { return type_masks_[type < 0 ? type_masks_.size() - 1 : (size_t)type].data(); }
   const uint64_t* mask(int node, int type);
   size_t mask_words() const { return (rows_ + 63) / 64; }

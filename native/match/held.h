@@ -255,7 +255,7 @@ class EventLog {
   ~EventLog() { drop_before(end()); release(); }
   void use(const Layouts& layouts) { layout_ = layouts.usual; }
 
-  int width() const { return (int)layout_->at.size(); }  // values an event
+  int width() const { return (int)layout_->at.size(); }  // values per event
   int64_t begin() const { return first_; }
   int64_t end() const { return first_ + size_; }
   int64_t size() const { return size_; }

@@ -1,4 +1,4 @@
-// What the forms of a rule have in common: a state a key, events in, matches out, timers between.
+// What the forms of a rule have in common: a state per key, events in, matches out, timers between.
 #pragma once
 #include <memory>
 #include <string>

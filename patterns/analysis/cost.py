@@ -1,4 +1,4 @@
-"""What a rule's state costs: bytes a key, partial matches, and how long a silent key is held.
+"""What a rule's state costs: bytes per key, partial matches, and how long a silent key is held.
 
 The sizes follow the packed rows of native/match/rows.cpp, sequence_pack.cpp and pane.h, field by field, each with the
 most bytes that it takes for times of this century, up to 128 streams of any number of partitions, and offsets below

@@ -50,7 +50,7 @@ class Decoder:
     ) -> NDArray[Any]:
         """Appends a row to the batch for each good message, and returns a verdict (code, at) for every one.
 
-        Partitions and offsets are one a message; without them 0 and the message's number. With `copy` the batch does
+        Partitions and offsets are one per message; without them 0 and the message's number. With `copy` the batch does
         not need the messages' buffer afterwards; otherwise it keeps it alive.
         """
         if batch.columns != len(self.paths):

@@ -294,7 +294,7 @@ class States:
         show_suppressed: bool = False,
         tunables: Tunables = DEFAULTS,
     ) -> None:
-        """With `topics`, one a stream, matches name events as [topic, partition, offset]; otherwise by offset alone.
+        """With `topics`, one per stream, matches name events as [topic, partition, offset]; otherwise by offset alone.
 
         With `hold`, matches at the very watermark wait for the next step, so that the order of output does not depend
         on where the input was cut; without it they come at once. Suppressed matches are counted, and only with
@@ -349,7 +349,7 @@ class States:
         _library().samovar_mute(self.handle, rule, int(shadow), before, after)
 
     def live(self) -> int:
-        """How many states are held: one a rule and key, and one a history function and key."""
+        """How many states are held: one per rule and key, and one a history function and key."""
         return int(_library().samovar_live(self.handle))
 
     def counters(self, rule: int) -> Counters:

@@ -32,7 +32,7 @@ class Buffer:
     """
 
     columns: int
-    slack_ms: Sequence[int]  # one a stream
+    slack_ms: Sequence[int]  # one per stream
     partitions: Sequence[Partition] = ((0, 0),)
     largest: dict[Partition, int] = field(default_factory=dict)
     floor: int = NO_TIME

@@ -21,7 +21,8 @@ BACKTEST_HELP = """Run rules over the history of a service's inputs, and compare
 
 RULE is a rule file or a folder of them; CONFIG the service file. FROM and TO are event times, ISO 8601 or epoch ms; TO
 itself is left out. Nothing of the service is touched, and it may run meanwhile. Says what is new, gone and the same,
-how many alerts a day there are, precision and recall where alerts are labelled, and what `overlap=any` would find more.
+how many alerts per day there are, precision and recall where alerts are labelled, and what `overlap=any` would find in
+addition.
 
 Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or refused."""
 

@@ -45,7 +45,7 @@ def demo(
     http: Annotated[
         int, typer.Option(min=1, max=65534, help="Port of fraud's pages, or the next free one; sessions next.")
     ] = 8080,
-    rate: Annotated[float, typer.Option(min=0.1, max=5_000, metavar="N", help="Events a second and service.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=5_000, metavar="N", help="Events per second and service.")] = 20.0,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
     for_: Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")] = None,
 ) -> None:
@@ -69,7 +69,7 @@ def demo(
 def traffic(
     config: Config,
     *,
-    rate: Annotated[float, typer.Option(min=0.1, max=20_000, metavar="N", help="Events a second.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=20_000, metavar="N", help="Events per second.")] = 20.0,
     backfill: Annotated[str, typer.Option(metavar="D", help="The first start begins so long ago.")] = "75m",
     keys: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many people; by default by rate.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same people.")] = 1,

@@ -11,7 +11,7 @@ import typer
 MATCH_HELP = """Find what rules match in a file of events: a JSON object a line with `type` and `ts`.
 
 RULE... are rule files or folders of them; EVENTS is the last argument, gzip or not, `-` for standard input. Prints a
-match a line. Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or an unreadable file, 3 some lines were bad."""
+match per line. Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or an unreadable file, 3 some lines were bad."""
 
 TEST_HELP = """Run the tests inside rule files.
 
@@ -97,7 +97,7 @@ def generate(
     start: Annotated[str | None, typer.Option(metavar="TIME", help="Time of the first event, ISO 8601.")] = None,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="A file (.gz: zipped) instead of stdout.")] = None,
 ) -> None:
-    """Write test events with planted and labelled frauds, a JSON object a line."""
+    """Write test events with planted and labelled frauds, a JSON object per line."""
     from samovar.service.offline.generate import START_MS, STREAMS, write
 
     if kind not in STREAMS:

@@ -77,7 +77,7 @@ def status(
     config: Config,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until stopped.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document; with --watch one a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document; with --watch one per line.")] = False,
 ) -> None:
     from samovar.service.config.loading import load_service
     from samovar.service.ops.status import status_of

@@ -58,7 +58,7 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking; required where nobody can be asked.")]
 Items = Annotated[list[str] | None, typer.Argument(metavar="ITEM...", show_default=False)]
 ItemsFile = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="Further items, one a line.", show_default=False)
+    Path | None, typer.Option("--file", metavar="FILE", help="Further items, one per line.", show_default=False)
 ]
 
 

@@ -91,7 +91,7 @@ def read(
     partition: Annotated[int | None, typer.Option(min=0, metavar="P", help="Only this partition.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as records come, until stopped.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
 ) -> None:
     if follow and stop is not None:
         raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")

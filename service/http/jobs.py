@@ -18,7 +18,7 @@ RUNNING_MOST = 2
 KEPT = 50
 CLOSE_S = 5.0
 
-OnProgress: TypeAlias = Callable[[float, float | None], None]  # the share done, and how many a second
+OnProgress: TypeAlias = Callable[[float, float | None], None]  # the share done, and how many per second
 Work: TypeAlias = Callable[[OnProgress], Any]
 
 

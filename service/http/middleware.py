@@ -6,7 +6,7 @@
   own name point here; the name still shows. What came through a proxy is not from this machine, whatever it names.
 - Origins: a change that a browser sends must come from our own pages. A browser always says where a POST comes from;
   whoever says nothing is no browser, and a browser's cookie alone, without an origin, changes nothing.
-- Rates: so many requests a second of one client, with a burst; Sizes: so many bytes of a body.
+- Rates: so many requests per second of one client, with a burst; Sizes: so many bytes of a body.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Rates:
             if wait_s > 0:
                 told = problem(
                     "rate-limit",
-                    f"more than {self.per_s:g} requests a second",
+                    f"more than {self.per_s:g} requests per second",
                     status=429,
                     hint="Wait a moment; `http: {requests_per_s: N}` in the service file sets another limit.",
                 )

@@ -145,7 +145,7 @@ def refuse_open(settings: ServiceFile, place: HttpAddress, tokens: Tokens) -> No
 
 
 def index_path(settings: ServiceFile, port: int) -> Path:
-    """Beside the state, a file a port: no two processes of a machine share one."""
+    """Beside the state, a file per port: no two processes of a machine share one."""
     if port == 0:
         return Path(tempfile.mkdtemp(prefix="samovar-alerts-")) / "alerts.db"
     return settings.state.parent / "http" / f"alerts-{port}.db"

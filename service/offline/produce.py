@@ -146,7 +146,7 @@ def whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
         cut = data.rfind(b"\n") + 1
         rest = data[cut:]
         if len(rest) > MAX_LINE_BYTES:
-            raise Refused("line-too-long", f"a line has over {MAX_LINE_BYTES:,} bytes", "write an event a line")
+            raise Refused("line-too-long", f"a line has over {MAX_LINE_BYTES:,} bytes", "write an event per line")
         if cut:
             yield data[:cut]
     if rest.removeprefix(BYTE_ORDER_MARK):

@@ -143,7 +143,7 @@ def score(
 
 
 def render_table(result: Score) -> Table:
-    """For people: one row a rule, and what was found together."""
+    """For people: one row per rule, and what was found together."""
     table = Table(title="Alerts against what was planted")
     for heading in ("rule", "alerts", "true", "planted", "found", "precision", "recall"):
         table.add_column(heading, justify="left" if heading == "rule" else "right")

@@ -214,7 +214,7 @@ class TrafficRun:
         return self._stopped or (self._until_ms is not None and self._clock.wall_ms() >= self._until_ms)
 
     def _beginning(self, mark: TrafficMark, is_first: bool) -> str:
-        what = f"{self._settings.service}: generated {self._kind} events, {mark.recipe.rate:g} a second"
+        what = f"{self._settings.service}: generated {self._kind} events, {mark.recipe.rate:g} per second"
         if is_first:
             return f"{what}, from {self._wanted.backfill_ms / 60_000:g} minutes ago on"
         return f"{what}; goes on after {mark.events:,} events"

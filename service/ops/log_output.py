@@ -1,5 +1,5 @@
 """What a container says while it runs: lines for people, each with its time (ISO 8601, UTC), or with `--log json` an
-object a line:
+object per line:
 
     {"time": ISO 8601, "level": "info" | "warning" | "error", "service", "container": slot, "event", "text", ...facts}
 

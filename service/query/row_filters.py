@@ -1,4 +1,4 @@
-"""Which rows of many records are wanted: those of a key, and those at certain offsets. No Python object a record."""
+"""Which rows of many records are wanted: those of a key, and those at certain offsets. No Python object per record."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ JSON_EVERY_S = 1.0
 
 
 class ProgressDisplay:
-    """Used as a context, so that the terminal is whole again afterwards. As JSON, one object a line."""
+    """Used as a context, so that the terminal is whole again afterwards. As JSON, one object per line."""
 
     def __init__(self, err: IO[str], *, as_json: bool = False) -> None:
         self._err, self._as_json = err, as_json

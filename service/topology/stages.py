@@ -114,7 +114,7 @@ def _is_there(stream: Stream, path: str) -> bool:
 
 
 def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str, str] | None:
-    """The field of each stream at one place of the key; None where it is no plain field, or not one a stream."""
+    """The field of each stream at one place of the key; None where it is no plain field, or not one per stream."""
     found: dict[str, str] = {}
     for bracket in keyed_brackets(rule):
         value = (bracket.by or ())[place].value

@@ -1,4 +1,4 @@
-"""The stores of a service on this machine, to look at: a folder a task, also while a container has it open."""
+"""The stores of a service on this machine, to look at: a folder per task, also while a container has it open."""
 
 from __future__ import annotations
 

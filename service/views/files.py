@@ -1,7 +1,7 @@
 """View files: Spark SQL over what a service holds, in YAML.
 
     view: alerts-by-hour
-    title: Alerts a rule and hour
+    title: Alerts per rule and hour
     sql: |
       select day, rule, date_trunc('hour', at) as hour, count(*) as alerts from alerts group by all
     key: [rule, hour]

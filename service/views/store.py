@@ -1,6 +1,6 @@
 """Published views: version folders, and one pointer to the version that readers see.
 
-    STORE/NAME/versions/000007/            Parquet, a folder a partition; files of a kept partition are hard links
+    STORE/NAME/versions/000007/            Parquet, a folder per partition; files of a kept partition are hard links
                        000007/_view.json   what it stands for: offsets of its sources, versions of rules (format 1)
               /current -> versions/000007  swapped by one rename: a reader sees the old version or the new one
     STORE/catalog.parquet                  a row a view: name, version, path, rows, when; written after every swap

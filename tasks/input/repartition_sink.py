@@ -3,7 +3,7 @@
 All of it goes out in the task's own commit: events as they were taken, in order of offset, and after them a mark to
 every partition of each repartition topic, where it has news. A late or dead event is not forwarded: it was put aside.
 
-While a stream is idle its marks go on with the clock, at most one a second, for as long as a rule may still wait for
+While a stream is idle its marks go on with the clock, at most one per second, for as long as a rule may still wait for
 its last event; then the partition says that it is silent, and holds the others back no more until it speaks again.
 That moves event time only there: this task's own rules let time pass when they themselves wait for it.
 

@@ -25,7 +25,7 @@ class ShadowFilter:
     def __init__(self, rules: Sequence[PublishedRule]) -> None:
         self.is_idle = not any(map(may_be_muted, rules))
         self.serial = next(_SERIALS)  # no other of this process has it
-        self.muted: Counter[str] = Counter()  # matches a rule, since these rules began here
+        self.muted: Counter[str] = Counter()  # matches per rule, since these rules began here
 
     def left(self, alerts: Sequence[Alert], counts: Counts) -> list[Alert]:
         """Those that are to be raised."""

@@ -69,7 +69,7 @@ class Container:
         rule_source: RuleSource | None = None,
         claim: SlotClaim | None = None,
     ) -> None:
-        """`plans` are one a stage, the main one first. `rule_source` gives others while it runs. Without a `claim`
+        """`plans` are one per stage, the main one first. `rule_source` gives others while it runs. Without a `claim`
         nobody else is in its slot.
         """
         self.watch = TopicWatch(log, clock, tell)

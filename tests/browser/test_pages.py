@@ -114,7 +114,7 @@ def test_an_alert_shows_each_event_with_its_step_and_takes_a_label(page: Page, a
     expect(page.locator(".facts .label")).to_have_text("Confirmed")
     page.goto("/alerts?label=confirmed")
     expect(page.locator("main a[data-row]")).to_have_count(1)
-    expect(page.locator("[aria-label='Precision a rule'] tr").filter(has_text="card-testing").first).to_contain_text(
+    expect(page.locator("[aria-label='Precision by rule'] tr").filter(has_text="card-testing").first).to_contain_text(
         "100 %"
     )
 
@@ -160,7 +160,7 @@ def test_a_list_is_changed_with_its_plan_in_sight(page: Page, site: Site) -> Non
     page.goto("/lists")
     expect(page.get_by_role("region", name="The list watched")).to_contain_text("Rules that compare with it: watched")
     page.locator("#add-items").click()
-    page.get_by_label("Items, one a line").last.fill("m79\n\n m80 \nm79")
+    page.get_by_label("Items, one per line").last.fill("m79\n\n m80 \nm79")
     expect(page.locator("#list-plan")).to_contain_text("2 items added, then it has 4")
     page.get_by_label("Note").last.fill("seen on Monday")
     page.locator("#do-list").click()

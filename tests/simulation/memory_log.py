@@ -1,7 +1,7 @@
 """The log of the simulator: a client of `tests.simulation.broker.Broker`, as samovar.changelog.log.Log says.
 
     broker = Broker(clock)
-    log = MemoryLog(broker, tunables, faults)     one a process
+    log = MemoryLog(broker, tunables, faults)     one per process
     log.kill()                                    the process dies where it stands
 
 Nothing waits: a poll gives what is there. Who reads on and on without a group (`Reader.poll`) lets the clock run by the

@@ -171,7 +171,7 @@ def test_a_write_begins_the_time_to_live_anew() -> None:
     store.write([(b"a", b"1"), (b"b", b"1")])
     clock.ms = 60
     store.put(b"a", b"2")
-    assert len(list(below.range(b"x", b"y"))) == 2  # one index row a row, not one a write
+    assert len(list(below.range(b"x", b"y"))) == 2  # one index row per row, not one a write
     clock.ms = 100
     assert store.expire(100) == [b"b"]
     assert list(store.range()) == [(b"a", b"2")]

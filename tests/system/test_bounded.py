@@ -55,7 +55,7 @@ def resident_bytes() -> int:
 
 
 def events_of_round(program: Program, number: int, cards: np.ndarray[tuple[int], np.dtype[np.bytes_]]) -> list[Batch]:
-    """Two events a key, in random order over ten minutes; an hour lies between the rounds."""
+    """Two events per key, in random order over ten minutes; an hour lies between the rounds."""
     rng = np.random.default_rng(number)
     count = EVENTS // ROUNDS
     batches = []

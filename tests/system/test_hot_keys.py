@@ -142,7 +142,7 @@ def told(states: States) -> int:
 
 @pytest.mark.parametrize("hot", RULES.values(), ids=RULES)
 def test_an_event_costs_the_same_however_much_is_held(hot: Hot) -> None:
-    """With a hundred events a key, and with ten thousand: what is held is not gone through for each event."""
+    """With a hundred events per key, and with ten thousand: what is held is not gone through for each event."""
     program = hot.program()
     few, many = (run(program, States(program, max_events=most), LEAST_EVENTS) for most in (FEW, MAX_EVENTS))
     assert min(many[-10:]) < 10 * min(few[-10:]) + 1

@@ -18,7 +18,7 @@ MINUTE, DAY = 60, 86_400
 
 
 def events_of(lines: str) -> list[dict[str, Any]]:
-    """An event a line: seconds, type, fields."""
+    """An event per line: seconds, type, fields."""
     events = []
     for line in filter(None, map(str.strip, lines.splitlines())):
         seconds, kind, *fields = line.split(" ", 2)

@@ -115,7 +115,7 @@ def test_a_difference_is_shown() -> None:
         made.append(both() if not made else Driver.of_rules(TRIED, STREAMS))
         return made[-1]
 
-    with pytest.raises(AssertionError, match=r"alerts differ after crashes with the store kept, 1 records a commit:"):
+    with pytest.raises(AssertionError, match=r"alerts differ after crashes with the store kept, 1 records per commit:"):
         same_after_crashes(make, use(0, 0), Advance(T0 + 90 * S))
 
 

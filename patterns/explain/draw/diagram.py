@@ -30,7 +30,7 @@ TAKE, GROUP, ABSENT, BEFORE, WAIT = "take", "group", "absent", "before", "wait"
 class Box:
     """A step. kind: take, group, absent (between steps), before (a first negation), wait (a last one).
 
-    `lines`: event type and conditions, one a line; a line that begins with white space goes on the one above.
+    `lines`: event type and conditions, one per line; a line that begins with white space goes on the one above.
     `arrow`: what is written on the arrow into it. `loop`: how often it repeats.
     """
 

@@ -77,13 +77,13 @@ def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
             "required": True,
             "content": {
                 "application/json": {"schema": {"type": "object", "description": "One event."}},
-                "application/x-ndjson": {"schema": {"type": "string", "description": "Events, one a line."}},
+                "application/x-ndjson": {"schema": {"type": "string", "description": "Events, one per line."}},
             },
         }
     },
 )
 async def post_events(context: Ingesting, stream: StreamName, request: Request) -> Response:
-    """Write events to a stream: one, or one a line. Answered when they are durable; all of them or none."""
+    """Write events to a stream: one, or one per line. Answered when they are durable; all of them or none."""
     from starlette.concurrency import run_in_threadpool  # noqa: PLC0415 - only here
 
     stream_of(context.app_state, stream)

@@ -27,7 +27,7 @@ from samovar.service.views.store import ViewStore
 router = APIRouter(tags=["views"])
 
 ViewName = Annotated[str, Path(max_length=200)]
-_SPARK = threading.Lock()  # one session a process: who ends it would end another's
+_SPARK = threading.Lock()  # one session per process: who ends it would end another's
 
 
 class RollingBackView(Body):

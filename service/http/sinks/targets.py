@@ -1,6 +1,6 @@
 """The two kinds of sink: a webhook that is signed and asked again, and a file of JSON lines.
 
-A webhook gets one alert a request, as the topic has it, by POST:
+A webhook gets one alert per request, as the topic has it, by POST:
 
     Content-Type: application/json
     Idempotency-Key, Samovar-Alert: the alert's id          the same one twice is the same alert
@@ -56,7 +56,7 @@ def pause_s(attempt: int, most_s: float, jitter: float) -> float:
 
 
 class Webhook:
-    """Posts alerts, one a request."""
+    """Posts alerts, one per request."""
 
     def __init__(self, name: str, service: str, settings: SinkSettings, now_s: Callable[[], float]) -> None:
         assert settings.url is not None

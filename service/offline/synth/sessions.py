@@ -63,7 +63,7 @@ class SessionWorld:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """A block of visits, laid out: one row an event."""
+    """A block of visits, laid out: one row per event."""
 
     times: Ints
     codes: Ints

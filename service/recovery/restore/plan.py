@@ -278,7 +278,7 @@ def _first_offsets(site: StateLocation, partition: int) -> Mapping[str, int]:
 
 
 def measured_rate(site: StateLocation, plans: Sequence[RestorePlan]) -> float | None:
-    """Records a second, by doing some of the work into memory; None where they are too few to tell."""
+    """Records per second, by doing some of the work into memory; None where they are too few to tell."""
     first = max(plans, key=lambda each: each.todo, default=None)
     if first is None or not first.todo:
         return None

@@ -56,7 +56,7 @@ Columns: TypeAlias = Callable[[Records], list[pa.Array]]
 
 @dataclass(frozen=True)
 class RecordFrame:
-    """A frame with a row a record. `columns` is made anew on every executor, by a function that can travel there."""
+    """A frame with a row per record. `columns` is made anew on every executor, by a function that can travel there."""
 
     settings: ServiceFile
     schema: pa.Schema

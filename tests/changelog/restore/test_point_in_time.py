@@ -26,7 +26,7 @@ RECORDS += [(b"r%d" % number, b"1") for number in range(39)] + [position(3), (b"
 
 
 def changelog() -> tuple[MemoryLog, ChangelogPartition, SetClock]:
-    """One record a second."""
+    """One record per second."""
     clock = SetClock()
     log = MemoryLog(Broker(clock), Tunables(look_back_records=2, replay_records=3))
     log.create([TopicSpec("c", 1)])

@@ -113,7 +113,7 @@ def test_a_storm_is_throttled_with_an_alarm_and_a_count(service: Service) -> Non
         real = [alert for alert in raised if "alarm" not in alert]
         throttled = sum(task.processor.counts.throttled for task in container.tasks.values())
         assert {alert["alarm"] for alert in alarms} == {"storm"}
-        assert len(alarms) == 2  # one a partition
+        assert len(alarms) == 2  # one per partition
         assert len(real) + throttled == 30
         assert len(real) == 6
         assert all(alert["message"] for alert in alarms)

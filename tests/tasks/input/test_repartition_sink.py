@@ -96,7 +96,7 @@ def test_what_was_told_before_a_restart_counts(before: int) -> None:
 
 
 def records(*events: tuple[int, str | None]) -> RecordBlock:
-    """Of times and users, one a card."""
+    """Of times and users, one per card."""
     values = [
         json.dumps({"card": "c", "ts": T0 + ms, **({} if user is None else {"u": user})}).encode()
         for ms, user in events

@@ -39,7 +39,7 @@ export function mount(root, { query, go }) {
       keyBox,
       Object.values(filter).some(Boolean) ? button("Clear", () => go("/alerts"), "low") : null,
     ),
-    h("div", { class: "grid wide-left" }, h("section", { class: "card", "aria-label": "Alerts" }, list, more), h("section", { class: "card", "aria-label": "Precision a rule" }, h("header", { class: "card-head" }, h("h2", {}, "Precision a rule")), precision)),
+    h("div", { class: "grid wide-left" }, h("section", { class: "card", "aria-label": "Alerts" }, list, more), h("section", { class: "card", "aria-label": "Precision by rule" }, h("header", { class: "card-head" }, h("h2", {}, "Precision by rule")), precision)),
   );
 
   function change(name, value) {
@@ -191,7 +191,7 @@ function precisionTable(rules) {
       { head: "Precision", class: "tight num", cell: (each) => h("b", {}, percent(each.precision)) },
     ],
     sorted,
-    { label: "Precision a rule" },
+    { label: "Precision by rule" },
   );
 }
 

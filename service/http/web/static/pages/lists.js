@@ -124,12 +124,12 @@ const read = (text, kind) => (kind === "number" && text !== "" && Number.isFinit
 function change(found, act, given, after) {
   const words = WORDS[act];
   const plan = h("div", { id: "list-plan" });
-  const box = h("textarea", { rows: "6", class: "mono", "aria-label": "Items, one a line", placeholder: "one a line", spellcheck: "false", oninput: debounced(look, LOOK_MS) });
+  const box = h("textarea", { rows: "6", class: "mono", "aria-label": "Items, one per line", placeholder: "one per line", spellcheck: "false", oninput: debounced(look, LOOK_MS) });
   const note = h("input", { type: "text", placeholder: "Why, in a line", "aria-label": "Note", maxlength: "500" });
   const doIt = button(words.act, write, act === "remove" ? "danger" : "main", { disabled: true, id: "do-list" });
   const shown = dialog(
     words.title(found.list),
-    [act === "add" ? field("Items, one a line", box) : h("div", { class: "chips" }, given.slice(0, 60).map((item) => h("span", { class: "item mono" }, value(item))), given.length > 60 ? h("span", { class: "muted" }, `and ${whole(given.length - 60)} more`) : null), plan, field("Note", note)],
+    [act === "add" ? field("Items, one per line", box) : h("div", { class: "chips" }, given.slice(0, 60).map((item) => h("span", { class: "item mono" }, value(item))), given.length > 60 ? h("span", { class: "muted" }, `and ${whole(given.length - 60)} more`) : null), plan, field("Note", note)],
     [button("Cancel", () => shown.close()), doIt],
   );
   let asked = 0;

@@ -112,9 +112,9 @@ function chartsOf(history, counts) {
   const samples = history.samples || [];
   const series = (name, from) => [{ name, points: samples.map((each) => [each.time, from(each)]) }];
   return [
-    card("Events a second", lineChart({ series: series("events/s", (each) => each.events_per_s), label: "Events a second, last 15 minutes" })),
+    card("Events per second", lineChart({ series: series("events/s", (each) => each.events_per_s), label: "Events per second, last 15 minutes" })),
     card("Lag", lineChart({ series: series("lag", (each) => each.lag), label: "Lag in events, last 15 minutes", least: 10 })),
-    card("Alerts a minute", timeBars({ from: counts.from, bucket: counts.bucket_ms, counts: counts.total, height: 150, label: "Alerts a minute, last hour" })),
+    card("Alerts per minute", timeBars({ from: counts.from, bucket: counts.bucket_ms, counts: counts.total, height: 150, label: "Alerts per minute, last hour" })),
   ];
 }
 

@@ -93,7 +93,7 @@ function dayChart(days, compared) {
   const name = (each) => each.day.slice(5) + (each.hour === undefined ? "" : ` ${each.hour}h`);
   return h(
     "figure",
-    { class: "chart", role: "img", "aria-label": `Alerts a day: ${days.map((each) => `${each.day} ${each.found}${compared ? `, before ${each.current}` : ""}`).join("; ")}` },
+    { class: "chart", role: "img", "aria-label": `Alerts per day: ${days.map((each) => `${each.day} ${each.found}${compared ? `, before ${each.current}` : ""}`).join("; ")}` },
     s(
       "svg",
       { width: "100%", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },

@@ -25,7 +25,7 @@ import org.apache.kafka.streams.processor.TimestampExtractor;
  * <pre>Peer w1|w2 IN OUT [name=value ...]</pre>
  *
  * <p>The pairs are settings of Kafka Streams, passed through; `cached` is ours: whether W1's store has a record cache.
- * It says on standard output, one a line, what it comes to: `first` with the first record, `state NAME`,
+ * It says on standard output, one per line, what it comes to: `first` with the first record, `state NAME`,
  * `restoring FIRST..END` and `restored RECORDS` of a changelog partition.
  */
 public final class Peer {

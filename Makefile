@@ -40,7 +40,7 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 bench: kernel ## measure, also against Kafka Streams; ARGS="--full" for the long parts too
 	@$(BIN)/python -m benchmarks all $(ARGS)
 
-bench-spark: kernel spark ## restore, rebuild and sizes on Spark, beside the local engine; ARGS="--records N --events N --sizes 1,5"
+bench-spark: kernel spark ## restore, rebuild and sizes on Spark, next to the local engine; ARGS="--records N --events N --sizes 1,5"
 	@$(BIN)/python -m benchmarks spark $(ARGS)
 
 chaos: kernel spark ## kills on the embedded log, one broker and three, and rebalances, in rounds; goes on where it was stopped

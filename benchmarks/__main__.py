@@ -10,7 +10,7 @@
     python -m benchmarks soak [--minutes N] [--rate N] [--json FILE] [--plot FILE]
     python -m benchmarks all [options that both have]
 
-`matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker beside it, against
+`matcher` is one process that uses one thread. `service` is the whole of it, with a Kafka broker next to it, against
 Kafka Streams on the same machine in the same run. `http` asks the HTTP process while the stream runs.
 """
 

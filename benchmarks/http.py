@@ -2,7 +2,7 @@
 
     python -m benchmarks http [--rate N] [--listeners N] [--questions N] [--seconds N] [--rounds N] [--json]
 
-A broker of its own, a service with `--http` beside its container, and purchases at an even rate. In turns, the stream
+A broker of its own, a service with `--http` next to its container, and purchases at an even rate. In turns, the stream
 runs alone, and with listeners on live alerts and questions about keys and alerts. The stream's rate is what its group
 committed a second; what it is slowed by is the difference between the two, each over all rounds.
 """
@@ -99,7 +99,7 @@ def main(given: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(as_json(rows, footer), indent=1))
     else:
-        show(rows, footer, "The HTTP process beside the stream")
+        show(rows, footer, "The HTTP process next to the stream")
     return 0
 
 
@@ -110,7 +110,7 @@ def _arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=20_000, help="events per second")
     parser.add_argument("--listeners", type=int, default=200, help="on live alerts")
     parser.add_argument("--questions", type=int, default=20, help="a second, of all kinds together")
-    parser.add_argument("--seconds", type=float, default=60.0, help="alone, and as many beside them")
+    parser.add_argument("--seconds", type=float, default=60.0, help="alone, and as many next to them")
     parser.add_argument("--rounds", type=int, default=4, help="in which these are taken in turns")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(given)
@@ -144,7 +144,7 @@ def measured(place: Bed, arguments: argparse.Namespace) -> Measured:
 def rows_of(found: Measured, arguments: argparse.Namespace) -> Iterator[Row]:
     alone, beside, asked = found.alone, found.beside, found.asked
     yield Row("stream alone", "events/s", alone.per_s, note=f"asked for {arguments.rate:,}; {_shares(alone)}")
-    yield Row("stream beside them", "events/s", beside.per_s, note=_shares(beside))
+    yield Row("stream next to them", "events/s", beside.per_s, note=_shares(beside))
     slowed = (1 - beside.per_s / alone.per_s) * 100
     note = f"{arguments.listeners} listeners, {arguments.questions} questions/s"
     yield Row("slowed by", "%", slowed, aim=Aim(at_most=5.0), note=note)
@@ -236,7 +236,7 @@ class Stream:
 
 @contextmanager
 def _listening(base: str, count: int, asked: Asked, log: Path) -> Iterator[Watched]:
-    """Listeners, in a process of their own so that they do not hold up whoever asks."""
+    """Listeners, in a process of their own so that they do not hold up anyone who asks."""
     command = [sys.executable, "-m", "benchmarks.http_listeners", f"{base}/api/v1/alerts/live", str(count)]
     with Watched(command, log, {"PYTHONPATH": str(ROOT)}) as listeners:
         listeners.until_said(f"^{count} listen")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.load BROKER TOPIC RATE SECONDS [LINGER_MS]
 
-A process of its own, so that the one who measures is not held up, and cheap, since it runs beside what is measured: an
+A process of its own, so that the one who measures is not held up, and cheap, since it runs next to what is measured: an
 event is put together from texts that were made before. Prints how many were sent and by how many ms the slowest was
 behind its time.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks scaling [--events N] [--only PART,...] [--full] [--json]
 
-The figures of docs/scaling.md. A broker of its own beside it, exactly once. `--full` adds ten million keys.
+The figures of docs/scaling.md. A broker of its own next to it, exactly once. `--full` adds ten million keys.
 """
 
 from __future__ import annotations

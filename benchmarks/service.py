@@ -1,4 +1,4 @@
-"""How fast the whole service is, against Kafka Streams on the same machine, with the broker beside it.
+"""How fast the whole service is, against Kafka Streams on the same machine, with the broker next to it.
 
     python -m benchmarks service [--events N] [--only w1,w2,embedded,keys,latency,restore] [--runs N] [--full] [--json]
 

@@ -57,7 +57,7 @@ CAPACITY_WARM_S, CAPACITY_S = 10.0, 15.0
 LINGER_MS = 25
 QUESTIONS_S = 5
 WARM_SHARE = 0.2  # of the time, which does not count
-LEAST_S = 600.0  # below which everything still warms up, and growth is no fault
+LEAST_S = 600.0  # below which everything still warms up, and growth is not a fault
 SETTLE_S = 120.0
 LOOK_S = 0.1
 # So that what is kept is bounded soon: topics are compacted and cut by segment.

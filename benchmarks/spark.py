@@ -1,9 +1,9 @@
-"""How fast Spark restores, beside the local engine; and how cost grows with size.
+"""How fast Spark restores, next to the local engine; and how cost grows with size.
 
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only restore,source,sizes] [--plot FILE]
                                [--master URL] [--json]
 
-A broker of its own beside it. Restore is of a changelog of N records, five to each key; source is W1 folded again. The
+A broker of its own next to it. Restore is of a changelog of N records, five to each key; source is W1 folded again. The
 clock runs from the plan to the last store in its place, digests included, after the session has started: the first
 figure of a session has the start of Python's workers and a Java that is not yet warm in it. Every store must have the
 digest that the service's own had.

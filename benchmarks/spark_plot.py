@@ -11,7 +11,7 @@ COLORS = ("#b5532a", "#3b6ea5", "#5a7d3a")
 
 
 def plot(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str) -> str:
-    """Points of each line, from the origin on, with their values beside them.
+    """Points of each line, from the origin on, with their values next to them.
 
     >>> plot({"a": [(1.0, 2.0)]}, "x", "y").startswith("<svg")
     True

@@ -165,7 +165,7 @@ class Registry:
             try:
                 self._client = SchemaRegistryClient(self._settings)
             except (ValueError, TypeError, OSError) as error:
-                hint = "mend `registry` in the service file"
+                hint = "fix `registry` in the service file"
                 raise Refused(
                     "registry-settings", f"the registry's client takes no such settings: {error}", hint
                 ) from None

@@ -6,7 +6,7 @@
 #   deploy/spark-submit.sh --master yarn restore service.yml --engine spark --staging /shared/staging
 #
 # Native wheels (RocksDB, the Kafka client, our kernel) cannot travel as a zip on the PYTHONPATH: the environment is
-# packed once as an archive, which Spark unpacks beside every executor. It must have been made on a machine like theirs.
+# packed once as an archive, which Spark unpacks next to every executor. It must have been made on a machine like theirs.
 # `--packed` names an archive that is there already; otherwise one is made of the environment that `samovar` is in.
 set -euo pipefail
 

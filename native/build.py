@@ -114,7 +114,7 @@ def build_library(
     sources = [path for path in files if path.suffix == ".cpp"]
     print(f"kernel: compiling {len(sources)} file(s) with {compiler.version} ...", flush=True)
     begun = time.monotonic()
-    # Built beside its place, so that the rename is atomic: a running process never sees half a library.
+    # Built next to its place, so that the rename is atomic: a running process never sees half a library.
     with tempfile.TemporaryDirectory(prefix=".kernel-", dir=library.parent) as scratch:
         named = Path(scratch, "abi.cpp")
         named.write_text(ABI_SOURCE % abi)

@@ -89,7 +89,7 @@ class Rules:
         """Run the rules over events, as `samovar match` does.
 
         `time` and `type` name the fields that hold an event's time and type; with `type=None` all are of `fixed_type`.
-        `slack` ("5s", or ms) mends that much disorder and counts the rest as late; without it events may stand in any
+        `slack` ("5s", or ms) repairs that much disorder and counts the rest as late; without it events may stand in any
         order. `missing` says what a data frame without a column that the rules read is: "error", or "null". With
         `suppressed`, the matches that `suppress` holds back are kept in the result's `all_matches`.
         """
@@ -253,7 +253,7 @@ def _message(event: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(event, ensure_ascii=False, allow_nan=False, default=_plain)
     except ValueError:
-        # Not a number is no value.
+        # Not a number is not a value.
         text = json.dumps(_without_nan(event), ensure_ascii=False, default=_plain)
     return text.encode("utf-8", "surrogatepass")
 

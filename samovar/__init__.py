@@ -3,7 +3,7 @@
     rules = samovar.load_rules("rules/")
     result = rules.run("events.jsonl")
 
-    class Count(samovar.Task):                      # a task of one's own: docs/tasks.md
+    class Count(samovar.Task):                      # a user-defined task: docs/tasks.md
         def process(self, event, ctx): ...
 
     samovar.register_spark(spark)                   # then: spark.read.format("samovar"), docs/spark.md

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from samovar.state.store import Change, Store
 
-_ENTRY_BYTES = 160  # what Python needs for an entry beside its bytes: two objects, a link, a slot of the table
+_ENTRY_BYTES = 160  # what Python needs for an entry next to its bytes: two objects, a link, a slot of the table
 
 
 class CachedStore:

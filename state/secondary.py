@@ -41,7 +41,7 @@ class SecondaryStore(RocksReader):
             before.close()
 
     def follow(self) -> bool:
-        """The same without opening anew, which takes as long as there is log to read; False where it cannot be done.
+        """The same without opening again, which takes as long as there is log to read; False where it cannot be done.
 
         That is after a flush: RocksDB's own catching up keeps old values of rows that came to a table in the meantime.
         Others may read while it goes on.
@@ -94,4 +94,4 @@ def _shape(path: Path) -> _Shape:
         if any(path.glob("*.sst")) or any(path.glob("MANIFEST-*")):
             raise explained(error, path, "open to read") from error
         hint = "Name the folder of one partition's store; `samovar run` makes it, `samovar restore` brings it back."
-        raise StoreMissing("there is no store here", path, hint) from error
+        raise StoreMissing("there is not a store here", path, hint) from error

@@ -15,7 +15,7 @@
 A key in the base:   "u"   length of the name (1 byte)   name   the row's key
     of the index:    "x"   length of the name (1 byte)   name   the index row's key
 
-Rows are logged with these very keys, so that a restore copies bytes; the index is local, and made anew from the rows
+Rows are logged with these very keys, so that a restore copies bytes; the index is local, and made again from the rows
 after a restore (`reindexed`). No name of length 0 is a user's: its keys are the task's own, as its timers.
 
 A batch's way: `keep()` after each event; the commit takes `changes()`, rows to the changelog, and after it rows and

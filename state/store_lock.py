@@ -12,7 +12,7 @@ from samovar.common.folders import make_private
 from samovar.state.errors import StoreError, StoreLocked
 from samovar.state.rocks import RocksStore
 
-_LOCK = "LOCK"  # RocksDB's own file: whoever has a record lock on it has the store
+_LOCK = "LOCK"  # RocksDB's own file: anyone who has a record lock on it has the store
 
 
 @contextmanager

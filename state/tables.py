@@ -23,7 +23,7 @@ Done = TypeVar("Done")
 
 
 class TableStore:
-    """Files in a folder, one per batch. Nothing can be read of it: it is empty to whoever asks."""
+    """Files in a folder, one per batch. Nothing can be read of it: it is empty to anyone who asks."""
 
     def __init__(self, folder: Path, file_rows: int = DEFAULTS.file_rows) -> None:
         self.folder = folder

@@ -110,7 +110,7 @@ class TtlStore:
         return gone
 
     def reindex(self, rows_at_once: int) -> None:
-        """Make the index anew from the rows: after a restore, which brings back rows only."""
+        """Make the index again from the rows: after a restore, which brings back rows only."""
         self._write_index(rows_at_once, ((key, None) for key, _ in self._index.range()))
         expiries = ((_expiry(row), key) for key, row in self._rows.range())
         entries = ((expiry + key, b"") for expiry, key in expiries if expiry != _NEVER)

@@ -87,7 +87,7 @@ class Processor(Protocol):
         ...
 
     def close(self) -> str | None:
-        """Let go of what is held beside the store; what a person should know about it, if anything."""
+        """Let go of what is held next to the store; what a person should know about it, if anything."""
         ...
 
 

@@ -80,7 +80,7 @@ def prepare(folder: Path) -> None:
     with failing(path):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_private(folder / "locks")
-        make_private_file(path)  # SQLite makes the files beside it with the same rights
+        make_private_file(path)  # SQLite makes the files next to it with the same rights
         with _alone(folder / "locks" / "open.lock"):
             connection = connect(path)
             try:
@@ -288,4 +288,4 @@ def existing_partition(topics: Mapping[str, StoredTopic], topic: str, partition:
 
 
 def missing(topic: str) -> Refused:
-    return Refused("topic-missing", f"there is no topic {topic}", "Make it, or check its name.")
+    return Refused("topic-missing", f"there is not a topic {topic}", "Make it, or check its name.")

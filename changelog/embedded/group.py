@@ -32,7 +32,7 @@ from samovar.common.tunables import DEFAULTS, Tunables
 
 LOOK_S = 0.5
 LOOK_WHILE_WAITING_S = 0.02
-# Whoever looks whether a member lives holds its lock for a moment: a slot is taken only if it stays so.
+# Anyone who looks whether a member lives holds its lock for a moment: a slot is taken only if it stays so.
 SLOT_WAIT_S = 0.25
 
 

@@ -120,7 +120,7 @@ class EmbeddedLog:
             return int(records.offsets[(records.times >= time_ms).argmax()])
 
     def compact(self, topic: str) -> None:
-        """Do now what the topic's cleanup.policy says; whoever writes does it in small pieces otherwise."""
+        """Do now what the topic's cleanup.policy says; anyone who writes does it in small pieces otherwise."""
         with self._one_at_a_time:
             with failing(self._path):
                 stored = existing_topics(self._connection, [topic])[topic]

@@ -1,4 +1,6 @@
-"""Upkeep of the embedded log, by whoever writes: small segments are joined, old records go, a piece after a write."""
+"""Upkeep of the embedded log, by anyone who writes: small segments are joined, old records go, a piece after a
+write.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,7 @@ def groups(
     group: list[tuple[SegmentRow, RecordBlock]] = []
     size = oldest_ms = newest_ms = 0
     for row, still in rows:
-        # The columns of a record take up to 28 bytes beside its own.
+        # The columns of a record take up to 28 bytes next to its own.
         here = _bytes(still) + 28 * len(still)
         first_ms = int(still.times.min()) if len(still) else row.standing.time
         oldest_ms, newest_ms = min(oldest_ms, first_ms), max(newest_ms, row.standing.time)
@@ -231,7 +233,7 @@ def whole_pass(
 
 
 class LogMaintenance:
-    """What one writer does beside writing. Keeps unfinished passes in memory: one that is lost is begun anew."""
+    """What one writer does besides writing. Keeps unfinished passes in memory: one that is lost is begun again."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
         self._connection = connection

@@ -199,7 +199,7 @@ def _refuse_position(at: TopicPartition, position: int, bounds: Bounds) -> None:
         raise Refused(
             "offset-beyond-end",
             f"{at} is to be read from offset {position}, and ends at {bounds.end}",
-            "The log is not the one that this offset was kept for. Put the right log back, or set the offset anew.",
+            "The log is not the one that this offset was kept for. Put the right log back, or set the offset again.",
         )
 
 

@@ -48,7 +48,7 @@ class DamagedSegmentError(ValueError):
 
 
 class SegmentInfo(NamedTuple):
-    """Where a segment stands: what its row says beside the bytes."""
+    """Where a segment stands: what its row says next to the bytes."""
 
     topic: str
     partition: int

@@ -98,7 +98,7 @@ def place_of(staging: Path, stage: str, partition: int) -> Path:
 
 
 def attempt(place: Path) -> Path:
-    """A new folder to fill, beside where it will be."""
+    """A new folder to fill, next to where it will be."""
     folder = place.with_name(f"{place.name}.{uuid4().hex[:12]}{PART}")
     make_private(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Whether the log was there all the while that a partition stood at its end: asked again and again, beside the reader.
+"""Whether the log was there all the while that a partition stood at its end: asked again and again, next to the reader.
 
 The client tells an end once, and then nothing: neither that no record came, nor that the broker is away. What stands
 at its end because the log cannot be reached is not idle, for nobody could write either. So the end is asked for; looks

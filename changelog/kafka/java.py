@@ -154,6 +154,6 @@ def _pem(given: Mapping[str, str], name: str) -> str | None:
     try:
         return path.read_text("ascii")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         hint = f"Let `{name}.location` name a file in PEM form that can be read here."
         raise _unfit(f"`{name}.location` is {path}: {reason}", hint) from None

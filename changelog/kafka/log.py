@@ -494,7 +494,7 @@ def known(answer: Any) -> Any:
 
 
 def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:
-    """An answer may hold an error for one partition: that is no offset, and never "none was committed"."""
+    """An answer may hold an error for one partition: that is not an offset, and never "none was committed"."""
     for place in places:
         if place.error is not None:
             if DENIED.get(place.error.code()) == "topic":

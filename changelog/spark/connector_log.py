@@ -5,7 +5,7 @@
         Restore(store, fed, changelog, start, to=end)
 
 Records of the ranges come from Spark. All else is asked of the log itself: topics and bounds, a journal, a few records
-before a range or after its end. Whoever reads two ranges by turns finds the one that came first in files of the
+before a range or after its end. Anyone who reads two ranges by turns finds the one that came first in files of the
 executor: a stretch of a partition is handed over as a whole, one after the other.
 """
 

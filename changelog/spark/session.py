@@ -273,7 +273,7 @@ class _Launched:
         from pyspark.logger import PySparkLogger  # noqa: PLC0415 - as above
         from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
-        global _ours  # noqa: PLW0603 - a process has one Spark, whoever asks for it
+        global _ours  # noqa: PLW0603 - a process has one Spark, anyone who asks for it
         log = self._folder / "spark.log"
         launch: Any = launch_gateway  # it has no types
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints what is raised as well

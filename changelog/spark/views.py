@@ -211,7 +211,7 @@ def write(
 
     Of few rows the exchange between tasks is what takes long: then all of it is one task.
     """
-    # With the key beside it a large partition is several files, and a small one is one.
+    # With the key next to it a large partition is several files, and a small one is one.
     spread = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
     placed = frame.coalesce(1) if total <= FEW else spread
     ordered = placed.sortWithinPartitions(*partitioning, *key) if partitioning or key else placed

@@ -11,7 +11,7 @@ NEW = {"purchases": 0, "mean": 0.0, "countries": {}, "dormant": False}
 
 
 class CardProfiles(Task):
-    """`purchase` in, `enriched` out: the purchase, and beside it what was usual for its card until then."""
+    """`purchase` in, `enriched` out: the purchase, and next to it what was usual for its card until then."""
 
     def process(self, event: Event, ctx: Context) -> None:
         profiles = ctx.store("profile")
@@ -21,7 +21,7 @@ class CardProfiles(Task):
         ctx.timer(event.key, event.time + ctx.params["dormant_days"] * DAY_MS)
 
     def on_timer(self, name: str, ctx: Context) -> None:
-        """No purchase for long: the timer is named as the card, and every purchase set it anew."""
+        """No purchase for long: the timer is named as the card, and every purchase set it again."""
         profiles = ctx.store("profile")
         profiles.put(name, {**profiles.get(name, NEW), "dormant": True})
 

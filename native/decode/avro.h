@@ -38,7 +38,7 @@ enum Form : int64_t {
 #define AVRO_FORM(name, word) name,
 #include "match/opcodes.def"
 };
-// Why bytes are no Avro; the order is that of REASONS in patterns/engine/avro/codec.py.
+// Why bytes are not Avro; the order is that of REASONS in patterns/engine/avro/codec.py.
 enum class Reason : uint32_t {
   NONE,
   ENDS_EARLY,

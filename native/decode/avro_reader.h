@@ -317,7 +317,7 @@ class AvroReader : public Gathered {
     return true;
   }
 
-  // What is no number (infinite, or none at all) is null, as elsewhere.
+  // What is not a number (infinite, or none at all) is null, as elsewhere.
   template <class Float>
   bool floating(Value& out) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);

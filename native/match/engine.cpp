@@ -558,7 +558,7 @@ Runner* Engine::runner_of(const Store& store) const {
   return nullptr;
 }
 
-// Takes the entries before `now` off the heap. Where they are many, the rest is made a heap anew.
+// Takes the entries before `now` off the heap. Where they are many, the rest is made a heap again.
 void Engine::take_due(Store& store, int64_t now) {
   auto& heap = store.heap;
   due_.clear();

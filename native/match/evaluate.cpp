@@ -107,7 +107,7 @@ void Evaluator::arrange(const std::vector<uint64_t>& order, const std::vector<in
 const Value* Evaluator::column(int node, int type) {
   if (ready_[(size_t)node]) return ready_[(size_t)node];
   const Node& n = program.nodes[node];
-  // A history is state: it moves on once a slice, over its own rows, whoever asks.
+  // A history is state: it moves on once a slice, over its own rows, anyone who asks.
   if (n.op == HISTORY) type = program.histories[n.x].type;
   auto& done = done_[node];
   auto& mark = done[type < 0 ? done.size() - 1 : (size_t)type];

@@ -51,7 +51,7 @@ class HistoryKeeper final : public Keeper {
   }
   void add(State& state, Value v, const Place& place) {
     Keyed& s = (Keyed&)state;
-    if (v.tag == OTHER) v = Value::nil();  // a list or an object is no value
+    if (v.tag == OTHER) v = Value::nil();  // a list or an object is not a value
     // `prev` reads one event, nulls included, so that prev(lat), prev(lon) and prev(@time) are of the same one.
     if (def_.function == A_PREV) s.log_.drop_before(s.log_.end());
     else if (def_.function != A_COUNT && v.is_null()) return;  // nulls are left out of everything but a plain count

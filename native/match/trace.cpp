@@ -40,7 +40,7 @@ void Runner::note_reads(int node, Reader& reader, int64_t row) {
   out += "]";
 }
 
-// An event of the traced key; where the form is no sequence, also which condition kept it out of a bracket.
+// An event of the traced key; where the form is not a sequence, also which condition kept it out of a bracket.
 void Runner::note_event(const Event& e) {
   trace->plain("event", e.place.offset);
   if (rule.form == SEQUENCE) return;

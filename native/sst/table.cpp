@@ -18,7 +18,7 @@ constexpr int RESTARTS_EVERY = 16, BITS_A_KEY = 10, PROBES = 6;
 constexpr uint64_t MAGIC = 0x88e241b785f4cff7;
 constexpr uint32_t FORMAT = 5, EXTERNAL = 2;
 constexpr char UNCOMPRESSED = 0, CRC32C = 1;
-constexpr char DELETION = 0, VALUE = 1;  // of a row, beside its sequence number, which is 0 in such a file
+constexpr char DELETION = 0, VALUE = 1;  // of a row, next to its sequence number, which is 0 in such a file
 
 size_t varint(char* to, uint64_t number) {
   size_t size = 0;

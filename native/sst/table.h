@@ -1,6 +1,6 @@
 // Sorted table files as RocksDB reads them ("block-based table", version 5 of its format): for rows that come in order
 // of keys and are taken into a store whole. Blocks are not compressed (RocksDB does that when it merges them), each has
-// a CRC-32C, and a Bloom filter over whole keys (10 bits a key, in lines of 64 bytes) stands beside them.
+// a CRC-32C, and a Bloom filter over whole keys (10 bits a key, in lines of 64 bytes) stands next to them.
 #pragma once
 #include <cstdint>
 #include <string>

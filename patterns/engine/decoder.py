@@ -78,7 +78,7 @@ class Decoder:
         return True
 
     def hide(self, schemas: Collection[int]) -> None:
-        """From here on these are unknown, whoever may know them, and no others are hidden."""
+        """From here on these are unknown, anyone who may know them, and no others are hidden."""
 
     def whole(self, message: bytes) -> dict[str, Any]:
         """All that a good message holds."""

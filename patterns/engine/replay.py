@@ -44,7 +44,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no event. `number` counts from 1, as editors do; `column` too, in characters."""
+    """A line that is not an event. `number` counts from 1, as editors do; `column` too, in characters."""
 
     number: int
     reason: str

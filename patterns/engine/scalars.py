@@ -60,7 +60,7 @@ def number(value: Scalar, base: Scalar = None) -> Scalar:
         return _whole(text, 16)
     if not NUMBER.fullmatch(text):
         return None
-    # Python reads no whole numbers of thousands of digits; those are no numbers of 64 bits either.
+    # Python reads no whole numbers of thousands of digits; those are not numbers of 64 bits either.
     return _finite(float(text) if len(text) > WHOLE_DIGITS or any(sign in text for sign in ".eE") else int(text))
 
 

@@ -158,7 +158,7 @@ def _comparison(op: str, left: Expr, right: Expr) -> str:
 
 
 def _compared_with(left: Expr, right: Expr) -> str:
-    """What stands on the right; beside a difference of times a number is a time."""
+    """What stands on the right; next to a difference of times a number is a time."""
     if is_difference(left) and isinstance(right, Literal) and type(right.value) is int and right.value >= 0:
         return duration_words(right.value)
     return value_words(right)

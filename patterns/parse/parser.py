@@ -82,7 +82,7 @@ def parse_expression(
 
 def read_expression(text: str, locate: Locate, report: Report, constants: Constants) -> Expr | None:
     if not text.strip():
-        report.error("missing-expression", "there is no expression here", locate(0, len(text)), expected="a value")
+        report.error("missing-expression", "there is not an expression here", locate(0, len(text)), expected="a value")
         return None
     if not sound_expression(text, locate, report):
         return None
@@ -230,7 +230,7 @@ def _cache_file() -> str | None:
     """Where lark keeps its tables between runs: building them takes longer than all the rest of start-up.
 
     Lark checks that the file was made from this grammar by this version. It is a pickle, so it lies in the user's own
-    folder and not in a shared one. Where none can be made, the tables are built anew.
+    folder and not in a shared one. Where none can be made, the tables are built again.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samovar"

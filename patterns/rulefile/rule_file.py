@@ -107,7 +107,7 @@ def load_path(path: str | Path, **options: Any) -> LoadedRuleFile:
 def load_paths(paths: Iterable[str | Path], **options: Any) -> list[LoadedRuleFile]:
     """The rules of files and of folders. Two rules of one id are an error.
 
-    Of a folder: *.yml and *.yaml, all levels, sorted; a `schema.yml` beside the rules is none of them.
+    Of a folder: *.yml and *.yaml, all levels, sorted; a `schema.yml` next to the rules is none of them.
     """
     loaded: list[LoadedRuleFile] = []
     seen: dict[str, str] = {}

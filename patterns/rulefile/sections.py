@@ -107,7 +107,7 @@ class RuleReader:
             better = re.sub(r"[^a-z0-9]+", "-", identity.lower()[:100]).strip("-")
             self.report.error(
                 "bad-id",
-                f"`{identity[:100]}` is no rule id",
+                f"`{identity[:100]}` is not a rule id",
                 node.span,
                 expected="lower case, digits and dashes",
                 hint=f"write `{better}`" if better else None,
@@ -122,7 +122,7 @@ class RuleReader:
             tip = {"warning": "medium", "error": "high", "informational": "info"}.get(severity.lower())
             self.report.error(
                 "unknown-severity",
-                f"there is no severity `{severity[:100]}`",
+                f"there is not a severity `{severity[:100]}`",
                 node.span,
                 expected=", ".join(SEVERITIES),
                 hint=f"write `{tip}`" if tip else did_you_mean(severity, SEVERITIES),

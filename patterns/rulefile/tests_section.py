@@ -104,7 +104,7 @@ class _Reader:
         if not found:
             self.report.error(
                 "bad-event",
-                "this is no event",
+                "this is not an event",
                 node.span,
                 expected=_EXAMPLE,
                 hint=None if node.text.lstrip().startswith("+") else "an event begins with its time: +5s",

@@ -61,7 +61,7 @@ def resolve_call(node: Call, place: ExpressionContext, bench: CheckerContext) ->
         tip = _ELSEWHERE.get(name) or did_you_mean(name, ALL_NAMES)
     bench.report.error(
         "unknown-function",
-        f"there is no function `{name}`",
+        f"there is not a function `{name}`",
         span,
         hint=tip,
         expected=None if tip else "a function: " + ", ".join(sorted(ALL_NAMES)),
@@ -129,7 +129,7 @@ def _check_constants(name: str, args: list[Expr], bench: CheckerContext) -> None
             )
         elif name in ("hour", "day_of_week") and not _is_zone(text):
             bench.report.error(
-                "unknown-zone", f"`{text}` is no time zone", span, expected='a zone such as "Europe/Berlin"'
+                "unknown-zone", f"`{text}` is not a time zone", span, expected='a zone such as "Europe/Berlin"'
             )
 
 

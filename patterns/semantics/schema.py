@@ -101,5 +101,5 @@ def _type_name(value: Any, where: str) -> str:
     name = str(value if value is not None else "any").lower()
     name = _SYNONYMS.get(name, name)
     if name not in TYPES:
-        raise ValueError(f"{where}: `{value}` is no type; expected one of {', '.join(TYPES)}")
+        raise ValueError(f"{where}: `{value}` is not a type; expected one of {', '.join(TYPES)}")
     return name

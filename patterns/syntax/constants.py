@@ -28,7 +28,7 @@ NO_CONSTANTS = Constants()
 
 
 def duration_ms(text: str) -> int | None:
-    """The milliseconds of `500ms 30s 10m 8h 7d`; None where the text is no duration or over MAX_DURATION_MS.
+    """The milliseconds of `500ms 30s 10m 8h 7d`; None where the text is not a duration or over MAX_DURATION_MS.
 
     >>> duration_ms("10m"), duration_ms("10 min")
     (600000, None)

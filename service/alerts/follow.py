@@ -48,7 +48,7 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.position: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self.skipped = 0  # records that are no alerts and no labels
+        self.skipped = 0  # records that are not alerts and no labels
         self.trouble: str | None = None
         self.is_caught_up = False
         self._changed = threading.Condition()

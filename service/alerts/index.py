@@ -1,4 +1,4 @@
-"""Alerts to search: a SQLite file of this process, folded from the alerts and labels topics, and made anew when lost.
+"""Alerts to search: a SQLite file of this process, folded from the alerts and labels topics, and made again when lost.
 
 The topics are the source of truth; this holds the newest MOST_ALERTS of them, and how far it has read:
 

@@ -4,7 +4,7 @@ A record's key is the alert's id; its value JSON:
 
     {"v": 1, "alert", "rule", "key": text, "label": confirmed | false_alarm | open, "by", "at": epoch ms, "note"}
 
-The newest record of an alert counts; an alert without one is open. Whoever reads them finds how precise a rule is:
+The newest record of an alert counts; an alert without one is open. Anyone who reads them finds how precise a rule is:
 confirmed of those that somebody has judged.
 """
 

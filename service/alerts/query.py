@@ -99,7 +99,7 @@ def _place(text: str) -> tuple[int, str]:
     except ValueError:
         number = 1 << 80
     if not id or abs(number) >= 1 << 62:
-        raise Refused("bad-position", "`after` is no place in a search", "Give the `next` of the page before it.")
+        raise Refused("bad-position", "`after` is not a place in a search", "Give the `next` of the page before it.")
     return number, id
 
 

@@ -26,7 +26,7 @@ class Current:
     finds: Finds
     versions: dict[str, dict[str, int]] = field(default_factory=dict)
     labelled: bool = False  # whether anybody labelled anything
-    unreadable: int = 0  # records that are no alerts
+    unreadable: int = 0  # records that are not alerts
 
 
 def read_current(
@@ -103,7 +103,7 @@ def read_labels(log: Log, settings: ServiceFile) -> dict[str, int]:
                 label = json.loads(value)
                 labels[label["alert"]] = LABELS[label["label"]]
             except (ValueError, KeyError, TypeError):
-                continue  # whoever wrote it wrote no label
+                continue  # anyone who wrote it wrote no label
     return labels
 
 

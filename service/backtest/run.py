@@ -57,7 +57,7 @@ class TimeBucket:
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What one rule found, beside what the service found by the rule of that name."""
+    """What one rule found, next to what the service found by the rule of that name."""
 
     rule: Rule
     version: str
@@ -68,7 +68,7 @@ class RuleResult:
     days: tuple[TimeBucket, ...]  # in UTC
     hours: tuple[TimeBucket, ...]  # only where there are few days
     marks: Marks | None
-    any_more: int | None  # None: it is no sequence, or has `overlap=any` already
+    any_more: int | None  # None: it is not a sequence, or has `overlap=any` already
     any_dropped: int
     dropped: int
     suppressed: int
@@ -337,7 +337,7 @@ class _Running:
 
     def _note(self, current: Current) -> None:
         if current.unreadable:
-            self.notes.append(f"{current.unreadable:,} records of {self.settings.alerts.topic} are no alerts")
+            self.notes.append(f"{current.unreadable:,} records of {self.settings.alerts.topic} are not alerts")
 
 
 def run_here(

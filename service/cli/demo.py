@@ -23,7 +23,7 @@ Exit codes: 0 stopped, 2 wrong usage or refused."""
 
 DEMO_HELP = """Run the two services of examples/ with generated traffic, and show their first alerts. Ctrl-C ends it.
 
-All state is kept beside the service files: the next demo goes on from there. Needs a checkout of the sources.
+All state is kept next to the service files: the next demo goes on from there. Needs a checkout of the sources.
 
 Exit codes: 0 stopped, 1 a process ended by itself, 2 wrong usage or refused."""
 

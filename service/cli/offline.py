@@ -119,7 +119,7 @@ def milliseconds(option: str, text: str) -> int:
 
     ms = duration_ms(text)
     if ms is None:
-        raise typer.BadParameter(f"`{text}` is no time: write 500ms, 30s, 10m, 8h or 7d", param_hint=option)
+        raise typer.BadParameter(f"`{text}` is not a time: write 500ms, 30s, 10m, 8h or 7d", param_hint=option)
     return ms
 
 
@@ -129,7 +129,7 @@ def instant(option: str, text: str) -> int:
     try:
         return time_of(text)
     except RefusedError:
-        raise typer.BadParameter(f"`{text}` is no ISO 8601 time, such as 2026-01-05", param_hint=option) from None
+        raise typer.BadParameter(f"`{text}` is not an ISO 8601 time, such as 2026-01-05", param_hint=option) from None
 
 
 def read_schema(path: str) -> Any:

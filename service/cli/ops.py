@@ -1,4 +1,4 @@
-"""The commands of whoever keeps a service running: status, doctor, dlq, rewind."""
+"""The commands of anyone who keeps a service running: status, doctor, dlq, rewind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A letter is named by its place in the topic of dead letters, PARTITION/OFFSET. F
 
 Exit codes: 0 fine, 2 wrong usage or refused."""
 
-REDRIVE_HELP = """Put dead letters back where they came from, with their key and bytes, after their cause was mended.
+REDRIVE_HELP = """Put dead letters back where they came from, with their key and bytes, after their cause was repaired.
 
 Says first what it will do. A letter goes out once, also when this is killed in the middle and run again; one that dies
 again is a new letter, and tells how often it was redriven. Event time has gone on since: what is behind it by now
@@ -206,7 +206,7 @@ def _place(text: str) -> LetterPlace:
 
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):
-        raise typer.BadParameter(f"`{text}` is no letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset")
+        raise typer.BadParameter(f"`{text}` is not a letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset")
     return LetterPlace(int(partition), int(offset))
 
 

@@ -215,10 +215,10 @@ def _compared(site: StateLocation, plans: list[RestorePlan], screen: Any) -> dic
             continue
         here = site.at(planned.stage)
         seen = compared(here, planned, lambda _: None)
-        rows, states = len(seen.mended), seen.states_differ
-        found.append({**here.placed(planned.partition), "rows_to_mend": rows, "states_differ": states})
+        rows, states = len(seen.repaired), seen.states_differ
+        found.append({**here.placed(planned.partition), "rows_to_repair": rows, "states_differ": states})
         print(
-            f"{planned.name}: {states:,} states differ from the changelog, of which {rows:,} rows would be mended",
+            f"{planned.name}: {states:,} states differ from the changelog, of which {rows:,} rows would be repaired",
             file=screen,
         )
     return {"dry_run": True} | ({"differences": found} if found else {})

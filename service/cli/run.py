@@ -55,7 +55,7 @@ def run(
         str | None, typer.Option("--log", metavar="text|json", help="How it tells what it does; by default text.")
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, beside it.")
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, next to it.")
     ] = None,
     advertise: Annotated[
         str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")

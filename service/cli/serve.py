@@ -13,7 +13,7 @@ from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json, SetFlags
 from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent
 
-SERVE_HELP = """Serve a service's HTTP API and its pages, in a process of its own beside the containers.
+SERVE_HELP = """Serve a service's HTTP API and its pages, in a process of its own next to the containers.
 
 Binds 127.0.0.1. Any other address needs API tokens: `samovar tokens add`. What it serves is described at
 /api/v1/openapi.json, and in docs/http.md.

@@ -119,7 +119,7 @@ def topics_plan(
         from samovar.service.topology import acls
         from samovar.service.topology.topics import plan
 
-        settings = load_service(config, lenient=True)  # whoever grants rights need not know the secrets
+        settings = load_service(config, lenient=True)  # anyone who grants rights need not know the secrets
         show = acls.as_json if json else acls.as_commands if commands else acls.as_text
         print(show(settings, plan(settings)))
 

@@ -28,7 +28,7 @@ SHOW_HELP = """Show a view: its columns, its versions, and the offsets and rule 
 
 Exit codes: 0 fine, 2 wrong usage or refused."""
 
-REBUILD_HELP = """Make views anew from all that their sources hold, and publish them. Without NAME, all.
+REBUILD_HELP = """Make views again from all that their sources hold, and publish them. Without NAME, all.
 
 Readers see the old version until the new one is whole. It can be stopped at any moment and run again.
 
@@ -36,7 +36,7 @@ Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2
 
 REFRESH_HELP = """Bring views up to date, as their files say: `full`, or `incremental` by offsets. Without NAME, all.
 
-An incremental view makes only the partitions anew that have new rows; late ones rewrite theirs. Where nothing is new,
+An incremental view makes only the partitions again that have new rows; late ones rewrite theirs. Where nothing is new,
 nothing is made.
 
 Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused."""

@@ -50,5 +50,5 @@ def place_from(text: str, advertised: str | None = None, scheme: str = "http") -
     """
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise Refused("bad-address", f"`{text}` is no address for HTTP", "Write a port, or HOST:PORT: 8080.")
+        raise Refused("bad-address", f"`{text}` is not an address for HTTP", "Write a port, or HOST:PORT: 8080.")
     return place_of(host.strip("[]") or "127.0.0.1", int(port), advertised, scheme)

@@ -46,7 +46,7 @@ def read_avro(value: Any, info: ValidationInfo) -> AvroSchema | None:
 
 def read_schemas(value: Any, info: ValidationInfo) -> Mapping[int, AvroSchema]:
     if not isinstance(value, Mapping) or not value:
-        wrong(f"{shown(value)} is no map", expected="schemas: {1: purchase-1.avsc, 2: purchase-2.avsc}")
+        wrong(f"{shown(value)} is not a map", expected="schemas: {1: purchase-1.avsc, 2: purchase-2.avsc}")
     found = {}
     for name, file in value.items():
         if not name.isdecimal() or int(name) > MAX_ID:
@@ -95,7 +95,7 @@ class RegistrySettings(Model):
         if isinstance(data, str | SecretStr):
             return {"url": data}
         if not isinstance(data, Mapping):
-            return wrong(f"{shown(data)} is no registry", expected='registry: {url: "http://registry:8081"}')
+            return wrong(f"{shown(data)} is not a registry", expected='registry: {url: "http://registry:8081"}')
         others = {name: value for name, value in data.items() if name != "url" and value is not None}
         return {"client": others} | ({"url": data["url"]} if data.get("url") is not None else {})
 

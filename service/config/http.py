@@ -27,7 +27,9 @@ def _network(value: Any) -> str:
 
 
 def _no_network(value: Any) -> str:
-    return wrong(f"{shown(value)} is no address or network", expected='"10.1.2.3", or a network such as "10.0.0.0/8"')
+    return wrong(
+        f"{shown(value)} is not an address or network", expected='"10.1.2.3", or a network such as "10.0.0.0/8"'
+    )
 
 
 def networks_of(texts: tuple[str, ...]) -> tuple[Network, ...]:

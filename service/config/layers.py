@@ -1,13 +1,13 @@
-"""Settings from beside the service file: environment variables, and above them flags.
+"""Settings from next to the service file: environment variables, and above them flags.
 
     SAMOVAR_CACHE=64MB                                  cache: 64MB
     SAMOVAR_STREAMS__PURCHASE__PARTITIONS=8             streams: {purchase: {partitions: 8}}
     SAMOVAR_LOG__KAFKA__SASL_PASSWORD=...               log: {kafka: {sasl.password: ...}}
     --set streams.purchase.partitions=8
 
-A variable is a setting's place in upper case, `__` between its parts; what is no letter and no digit is `_`. Names that
-the user chose, such as a stream's, are found in the file whatever their case. Values are YAML, so that a number is one;
-under `log`, and where they are secrets, they are text as it stands, since a password may look like a number.
+A variable is a setting's place in upper case, `__` between its parts; what is not a letter and no digit is `_`. Names
+that the user chose, such as a stream's, are found in the file whatever their case. Values are YAML, so that a number is
+one; under `log`, and where they are secrets, they are text as it stands, since a password may look like a number.
 
 Variables that name no setting are other people's business here; `samovar config check` shows them.
 """
@@ -100,7 +100,7 @@ def _model_in(kind: Any) -> type[BaseModel] | None:
 
 @dataclass(frozen=True)
 class LayerValue:
-    """A value from beside the file, and what gave it: `SAMOVAR_CACHE`, or `--set cache`."""
+    """A value from next to the file, and what gave it: `SAMOVAR_CACHE`, or `--set cache`."""
 
     place: Place
     value: Any
@@ -165,7 +165,7 @@ def names_of_settings() -> list[str]:
 
 
 def layered(data: Mapping[str, Any], given: Iterable[LayerValue]) -> dict[str, Any]:
-    """The file's data with what was given beside it; later ones win."""
+    """The file's data with what was given next to it; later ones win."""
     whole_of: dict[str, Any] = dict(data)
     for each in given:
         inside = whole_of

@@ -94,7 +94,7 @@ class KafkaSettings(Model):
     @classmethod
     def _gathered(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
-            return wrong(f"{shown(data)} is no map", expected='kafka: {bootstrap: "host:9092"}')
+            return wrong(f"{shown(data)} is not a map", expected='kafka: {bootstrap: "host:9092"}')
         address = data.get("bootstrap")
         others = {name: value for name, value in data.items() if name != "bootstrap" and value is not None}
         return {"bootstrap": address, "client": others} if address is not None else {"client": others}
@@ -105,7 +105,7 @@ class KafkaSettings(Model):
         parts = [revealed(part) for part in (value if isinstance(value, list) else [value])]
         if parts and all(isinstance(part, str) and part.strip() for part in parts):
             return ",".join(parts)
-        return wrong(f"{shown(value)} is no address", expected="host:9092, or several with commas between them")
+        return wrong(f"{shown(value)} is not an address", expected="host:9092, or several with commas between them")
 
     @field_validator("client", mode="after")
     @classmethod
@@ -133,7 +133,7 @@ class LogSettings(Model):
 def read_map(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
-    return wrong(f"{shown(value)} is no map", expected="names to values: {card: string, amount: double}")
+    return wrong(f"{shown(value)} is not a map", expected="names to values: {card: string, amount: double}")
 
 
 def read_lists(value: Any) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ def read_address(value: Any) -> str:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and text.rpartition(":")[2].isdecimal():
         return text
-    return wrong(f"{shown(value)} is no address", expected="a port, or HOST:PORT: 9400")
+    return wrong(f"{shown(value)} is not an address", expected="a port, or HOST:PORT: 9400")
 
 
 def read_url(value: Any) -> str:

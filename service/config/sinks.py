@@ -1,4 +1,4 @@
-"""Where alerts go beside their topic: `sinks` of a service file. An address is given here only, never by the API."""
+"""Where alerts go next to their topic: `sinks` of a service file. An address is given here only, never by the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_url(value: Any) -> SecretStr:
         fits = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         fits = False
-    return SecretStr(text) if fits else wrong("this is no address", expected="https://host/path")
+    return SecretStr(text) if fits else wrong("this is not an address", expected="https://host/path")
 
 
 def read_secret(value: Any) -> SecretStr:

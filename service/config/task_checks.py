@@ -1,4 +1,4 @@
-"""What is wrong with the tasks of a service file, seen beside its streams and on the disk."""
+"""What is wrong with the tasks of a service file, seen next to its streams and on the disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _stream_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iter
         place = ("tasks", name, "streams", number)
         if stream not in settings.streams:
             tip = did_you_mean(stream, settings.streams)
-            yield place, f"there is no stream `{stream}`", ", ".join(settings.streams) or None, tip
+            yield place, f"there is not a stream `{stream}`", ", ".join(settings.streams) or None, tip
 
 
 def _emit_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iterator[Found]:
@@ -65,7 +65,7 @@ def _class_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Itera
     module = task.source.partition(":")[0]
     near = did_you_mean(f"{module}.py", [path.name for path in settings.folder.glob("*.py")])
     if near and "." not in module and not file_of(module, settings.folder).is_file():
-        yield ("tasks", name, "class"), f"there is no {module}.py beside the service file", None, near
+        yield ("tasks", name, "class"), f"there is no {module}.py next to the service file", None, near
 
 
 def _circles(tasks: Mapping[str, TaskSettings]) -> Iterator[Found]:

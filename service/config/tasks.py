@@ -1,4 +1,4 @@
-"""Tasks of one's own in the service file, as frozen data: names, kinds and defaults. For readers: docs/tasks.md."""
+"""Tasks of your own in the service file, as frozen data: names, kinds and defaults. For readers: docs/tasks.md."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def read_duration(value: Any) -> int:
         wrong(f"`{value}` has no unit", hint=f"write {value}s, {value}m or {value}h")
     text = str(value)
     tip = unit_hint(text) if isinstance(value, str) and text[:1].isdigit() else None
-    wrong(f"{shown(value)} is no time", expected="500ms, 30s, 10m, 8h or 7d", hint=tip)
+    wrong(f"{shown(value)} is not a time", expected="500ms, 30s, 10m, 8h or 7d", hint=tip)
 
 
 def read_retention(value: Any) -> int:
@@ -79,7 +79,7 @@ def read_size(value: Any) -> int:
         return int(found[1]) * _UNITS[found[2]]
     if isinstance(value, int) and not isinstance(value, bool):
         wrong(f"`{value}` has no unit", hint=f"write {value}MB, or {value}B for bytes")
-    wrong(f"{shown(value)} is no size", expected="64MB, 256MB or 1GB")
+    wrong(f"{shown(value)} is not a size", expected="64MB, 256MB or 1GB")
 
 
 def read_count(value: Any) -> int:
@@ -112,7 +112,7 @@ def read_field(value: Any) -> str:
         return value
     if isinstance(value, list):
         wrong("a record has one key: a list of fields cannot be one", hint="name the one field that all rules share")
-    wrong(f"{shown(value)} is no field's name", expected="the name of a field, such as card or user.id")
+    wrong(f"{shown(value)} is not a field's name", expected="the name of a field, such as card or user.id")
 
 
 def read_fields(value: Any) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def read_fields(value: Any) -> tuple[str, ...]:
 def read_path(value: Any, info: ValidationInfo) -> Path:
     """Relative paths begin at the service file's folder."""
     if not isinstance(value, str) or not value or "\0" in value:
-        wrong(f"{shown(value)} is no path")
+        wrong(f"{shown(value)} is not a path")
     return Path((info.context or {}).get("folder", ".")) / Path(value).expanduser()
 
 

@@ -1,5 +1,5 @@
-"""Questions about state go to the node whose container owns it: this process answers for the stores beside it, and asks
-the HTTP process beside another container for the rest.
+"""Questions about state go to the node whose container owns it: this process answers for the stores next to it, and
+asks the HTTP process next to another container for the rest.
 
 Addresses come from the containers' own topic and from nowhere else; a forwarded question is never forwarded again, and
 goes with the token or the session of the caller, so that nobody learns more by asking another node.
@@ -116,10 +116,10 @@ def _with_container(context: RequestContext, found: list[dict[str, Any]]) -> lis
 def _ask(
     context: RequestContext, address: str, path: str, tasks: Sequence[Task], query: dict[str, str | None]
 ) -> list[dict[str, Any]]:
-    """Another node's answer: what it holds, hidden for whoever asks as all else is."""
+    """Another node's answer: what it holds, hidden for anyone who asks as all else is."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Refused("owner-silent", f"{address} is no address", "The container's record in the log is wrong.")
+        raise Refused("owner-silent", f"{address} is not an address", "The container's record in the log is wrong.")
     headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)} | _shown(context)
     url = f"{address}/api/v1/held/{path}"
     given = {

@@ -26,7 +26,7 @@ SHOWN_BAD = 20
 
 @dataclass
 class BadEvents(Refused):
-    """Lines that are no events of their stream. Nothing was written."""
+    """Lines that are not events of their stream. Nothing was written."""
 
     more: dict[str, Any] = field(default_factory=dict)
 

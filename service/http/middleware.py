@@ -5,7 +5,7 @@
 - Hosts: where there is no access control, only names of this machine are answered. A page of another site can make its
   own name point here; the name still shows. What came through a proxy is not from this machine, whatever it names.
 - Origins: a change that a browser sends must come from our own pages. A browser always says where a POST comes from;
-  whoever says nothing is no browser, and a browser's cookie alone, without an origin, changes nothing.
+  anyone who says nothing is no browser, and a browser's cookie alone, without an origin, changes nothing.
 - Rates: so many requests per second of one client, with a burst; Sizes: so many bytes of a body.
 """
 

@@ -1,4 +1,4 @@
-"""The pages: files of service/http/web/static, served as they are. What is no file is a page's own route:
+"""The pages: files of service/http/web/static, served as they are. What is not a file is a page's own route:
 index.html.
 """
 

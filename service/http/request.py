@@ -86,7 +86,7 @@ class RequestContext:
 
 
 def need(right: str) -> Callable[[Request], RequestContext]:
-    """A dependency: whoever asks has this right."""
+    """A dependency: anyone who asks has this right."""
 
     def check(request: Request) -> RequestContext:
         who = who_asks(request)

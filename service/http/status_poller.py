@@ -53,7 +53,7 @@ class StatusSnapshot:
 
 
 def rates_of(before: StatusSnapshot | None, after: StatusSnapshot) -> dict[str, float]:
-    """What was counted a second, container by container: one that began anew counts from nothing."""
+    """What was counted a second, container by container: one that began again counts from nothing."""
     names = {"events": "events", "matches": "alerts", "late": "late", "dead": "dead"}
     if before is None or after.at_s <= before.at_s:
         return {f"{name}_per_s": 0.0 for name in names.values()}

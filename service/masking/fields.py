@@ -2,7 +2,7 @@
 
 A marked value becomes a pseudonym, `pii:` and 16 digits: the same value has the same one everywhere, so that events of
 one card can still be seen to be of one card, and nobody can compute the value from it (it is keyed by a secret). What
-was computed from a marked value, and what cannot be told apart (a dead letter that is no JSON, an alert of a rule that
+was computed from a marked value, and what cannot be told apart (a dead letter that is not JSON, an alert of a rule that
 is not known), is hidden whole: samovar.service.masking.lineage says which is which.
 """
 
@@ -151,7 +151,9 @@ class Masks:
         return {name: self.alias(value) if self.hides(name) else value for name, value in fields.items()}
 
     def raw(self, stream: str, told: Mapping[str, Any]) -> dict[str, Any]:
-        """A record as `key` and `value`: a value that is no object, or of no stream that is known, is hidden whole."""
+        """A record as `key` and `value`: a value that is not an object, or of no stream that is known, is hidden
+        whole.
+        """
         if not self.is_on or not self.lineage.paths_of(stream):
             return dict(told)
         found = dict(told)

@@ -4,7 +4,7 @@
          ---- samovar run sessions   ---- samovar traffic sessions   ---- samovar serve sessions
 
 Each is a process of its own, as in earnest. This one starts them, follows their topics of alerts, and ends them. What
-they say goes to `.samovar/demo.log` beside the service file. All state stays there, so that the next demo goes on.
+they say goes to `.samovar/demo.log` next to the service file. All state stays there, so that the next demo goes on.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def free_port_from(port: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", number))
             return number
-    return port  # whoever serves there will say that it is taken
+    return port  # anyone who serves there will say that it is taken
 
 
 @contextmanager

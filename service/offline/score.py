@@ -101,7 +101,7 @@ class Score:
 
 
 def read_labels(lines: Iterable[str | bytes]) -> dict[int, tuple[str, str]]:
-    """0-based line number -> (kind, id) of the planted events. Lines that are no JSON are passed over."""
+    """0-based line number -> (kind, id) of the planted events. Lines that are not JSON are passed over."""
     labels: dict[int, tuple[str, str]] = {}
     for number, line in enumerate(lines):
         marked = KIND_FIELD.encode() in line if isinstance(line, bytes) else KIND_FIELD in line

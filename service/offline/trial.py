@@ -127,7 +127,7 @@ def _stream(name: str, settings: Mapping[str, Any]) -> Stream:
 def ms_of(time: Time) -> int:
     found = duration_ms(time) if isinstance(time, str) else time
     if found is None:
-        raise BadTestError(f"`{time}` is no time: write 500ms, 30s, 10m, 8h or 7d, or a number of ms")
+        raise BadTestError(f"`{time}` is not a time: write 500ms, 30s, 10m, 8h or 7d, or a number of ms")
     return found
 
 

@@ -49,7 +49,7 @@ def examine(config: Path) -> Iterator[Diagnosis]:
     try:
         settings = load_service(config)
     except Refused as error:
-        yield Diagnosis("service file", FAIL, str(error), "mend the file; nothing else can be looked at before")
+        yield Diagnosis("service file", FAIL, str(error), "fix the file; nothing else can be looked at before")
         return
     yield fine("service file", f"{settings.service}, {counted(len(settings.streams), 'stream')}, {config}")
     yield from machine.state(settings)

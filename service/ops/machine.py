@@ -26,7 +26,7 @@ from samovar.state.store_lock import is_open
 FREE_LEAST = 1 << 30
 READ_BYTES = 1 << 30  # of a store's tables, up to which all of its rows are read
 FILES_LEAST = 4_096
-FILES_A_STORE = 32  # beside its table files
+FILES_A_STORE = 32  # next to its table files
 FAR = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
 FLEETING = {"tmpfs", "ramfs"}
 LIBRARIES = ("confluent-kafka", "rocksdict", "numpy", "pyarrow", "pyspark")
@@ -42,7 +42,7 @@ def versions() -> Iterator[Diagnosis]:
         kernel()
     except OSError as error:
         yield Diagnosis(
-            "kernel", FAIL, f"the compiled kernel does not load: {error}", "install Samovar anew, or `make kernel`"
+            "kernel", FAIL, f"the compiled kernel does not load: {error}", "install Samovar again, or `make kernel`"
         )
     else:
         yield fine("kernel", "loads")
@@ -165,7 +165,7 @@ def size_of(folder: Path) -> int:
 
 
 def _space(folder: Path, used: int) -> Diagnosis:
-    """A restore builds a store beside the old one, so that as much again must fit."""
+    """A restore builds a store next to the old one, so that as much again must fit."""
     free = shutil.disk_usage(nearest(folder)).free
     text = f"{_size(free)} free, state has {_size(used)}"
     fix = "free some space, or move `state` to a larger disk"

@@ -398,7 +398,7 @@ def first_times(
 
 
 def committed_position(log: Log, changelog: TopicPartition) -> Position | None:
-    """What the last commit says. It is the last record but for what others wrote beside it."""
+    """What the last commit says. It is the last record but for what others wrote next to it."""
     if changelog.topic not in log.topics([changelog.topic]):
         return None
     begin, end = log.bounds([changelog])[changelog]

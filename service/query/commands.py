@@ -52,7 +52,7 @@ def refuse_unknown_rule(site: StateLocation, rule: str | None) -> None:
     known = [each.rule.id for plan in site.plans for each in plan.program.rules]
     if rule is not None and rule not in known:
         hint = did_you_mean(rule, known) or f"The rules are: {', '.join(known)}."
-        raise Refused("unknown-rule", f"there is no rule `{rule}`", hint)
+        raise Refused("unknown-rule", f"there is not a rule `{rule}`", hint)
 
 
 def refuse_no_key(

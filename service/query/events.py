@@ -40,7 +40,7 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """A record of a stream. `time` is None, and `event` no object, where it is no event."""
+    """A record of a stream. `time` is None, and `event` no object, where it is not an event."""
 
     stream: str
     partition: int
@@ -147,14 +147,14 @@ class Events:
         return {at: offsets for at, offsets in kept.items() if offsets}
 
     def bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
-        """Of all partitions of a topic, as they were a moment ago; asked anew where one is known to be longer."""
+        """Of all partitions of a topic, as they were a moment ago; asked again where one is known to be longer."""
         at_s, found = self._seen.get(topic, (0.0, {}))
         is_fresh = time.monotonic() - at_s <= FRESH_S
         if not is_fresh or any(at not in found or offset >= found[at].end for at, offset in known.items()):
             at_s = time.monotonic()
             try:
                 found = self.log.bounds(found) if found else self.places_of(topic)
-            except Refused:  # the topic was made anew, with other partitions
+            except Refused:  # the topic was made again, with other partitions
                 found = self.places_of(topic)
             self._seen[topic] = at_s, found
         return found

@@ -43,7 +43,7 @@ class ScanProgress:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A key as its text, and the fields beside a stream's own in which it may stand."""
+    """A key as its text, and the fields next to a stream's own in which it may stand."""
 
     text: str
     fields: Sequence[str]
@@ -165,7 +165,7 @@ def marks_of(text: str) -> dict[tuple[str, int], int]:
         stream, _, partition = place.rpartition("/")
         if not (stream and _is_number(partition) and _is_number(offset)):
             hint = "Give `scanned.older` of the answer before, as it is; leave it out for the newest events."
-            raise Refused("bad-mark", f"`{part[:80]}` is no place to go on from", hint)
+            raise Refused("bad-mark", f"`{part[:80]}` is not a place to go on from", hint)
         found[stream, int(partition)] = int(offset)
     return found
 

@@ -103,7 +103,7 @@ def clear_versions(context: QueryContext, loaded: LoadedRules) -> tuple[str, ...
 
 
 def real_key(context: QueryContext, masks: Masks, alias: str) -> str:
-    """The key that a pseudonym stands for; where none is known, the pseudonym itself, which is no key."""
+    """The key that a pseudonym stands for; where none is known, the pseudonym itself, which is not a key."""
     known = context.aliases.get(alias)
     if known is not None:
         return known

@@ -7,7 +7,7 @@ A line is `partition/offset  time  key  value  {headers}`. With `--json` it is a
 Values of streams in Avro are shown as the JSON objects that rules see, also among late events and dead letters. What is
 no Avro is shown as bytes are.
 
-A key or value that is no text stands under `key_base64` or `value_base64` instead. Of a header that is there several
+A key or value that is not text stands under `key_base64` or `value_base64` instead. Of a header that is there several
 times, `headers` holds a list.
 """
 
@@ -90,7 +90,7 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
         return topic
     known = [*settings.streams, *words, *topics_by_place(settings).values()]
     hint = did_you_mean(name, known) or f"choose a topic, or one of {', '.join([*settings.streams, *words])}"
-    raise Refused("unknown-topic", f"there is no topic `{name}`", hint)
+    raise Refused("unknown-topic", f"there is not a topic `{name}`", hint)
 
 
 # ---------------------------------------------------------------- which offsets
@@ -121,7 +121,7 @@ def offset_of(log: Log, at: TopicPartition, bounds: Bounds, text: str) -> int:
         return log.offset_at(at, time_of(text))
     except RefusedError:
         hint = "write begin, end, an offset, -N for the last N, or a time such as 2026-01-05T10:00:00Z"
-        raise Refused("bad-place", f"`{text}` is no place in a topic", hint) from None
+        raise Refused("bad-place", f"`{text}` is not a place in a topic", hint) from None
 
 
 # ---------------------------------------------------------------- records

@@ -62,7 +62,7 @@ class StorePool:
             return self._followed(folder) or self._made(folder)
 
     def _followed(self, folder: Path) -> _Open | None:
-        """The one that is open already, with what was written since; None where it must be opened anew."""
+        """The one that is open already, with what was written since; None where it must be opened again."""
         with self._lock:
             found = self._open.get(folder)
             if found is None:

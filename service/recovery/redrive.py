@@ -1,6 +1,6 @@
 """`samovar dlq redrive`: dead letters put back to where they came from, each at most once, whatever happens on the way.
 
-A letter's bytes and the mark that it was put back (changelog/formats/redrives.py) go out in one transaction. Whoever
+A letter's bytes and the mark that it was put back (changelog/formats/redrives.py) go out in one transaction. Anyone who
 redrives joins a group of its own first: another one that still runs can commit nothing from then on, so that the marks
 that are read next are all there are.
 """
@@ -73,7 +73,7 @@ def plan_redrive(settings: ServiceFile, log: Log, wanted: LetterFilter, to: str 
     """Nothing is changed."""
     if to is not None and to not in settings.streams:
         known = ", ".join(settings.streams)
-        raise Refused("unknown-stream", f"there is no stream `{to}`", did_you_mean(to, settings.streams) or known)
+        raise Refused("unknown-stream", f"there is not a stream `{to}`", did_you_mean(to, settings.streams) or known)
     topics = log.topics(counted_topics(settings))
     found = RedriveBatch()
     for letter in letters_of(settings, log, wanted):
@@ -99,7 +99,7 @@ def why_not(letter: DeadLetter, settings: ServiceFile, topics: Mapping[str, Topi
         return "only a task failed on it, and others would have it twice; `--to STREAM` puts it there all the same"
     wanted = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
     if wanted not in topics:
-        return f"the topic {wanted} is no stream's; `--to STREAM` names another"
+        return f"the topic {wanted} is not a stream's; `--to STREAM` names another"
     if to is None and letter.stage:
         return (
             "only a later stage put it aside, and others would have it twice; `--to STREAM` puts it there all the same"

@@ -35,7 +35,7 @@ from samovar.state.store import Change
 from samovar.state.store_lock import holding
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.replay.rebuild import journal_of
-from samovar.tasks.replay.repair import ChangelogRepair, changes_between, mended_offsets
+from samovar.tasks.replay.repair import ChangelogRepair, changes_between, repaired_offsets
 from samovar.tasks.replay.rewind import RewoundState, fold_back, write_back
 from samovar.tasks.rules.replay_dedup import SKIP, SKIP_END, ReplayDedupFilter, rows_between, skip_rows
 from samovar.tasks.runtime.stream_task import name_of
@@ -91,8 +91,8 @@ def rewind_all(
         for planned in todo:
             stack.enter_context(holding(site.at(planned.stage).store(planned.partition)))
         wanted = [planned.partition for planned in todo]
-        mender = ChangelogRepair(site.log, site.plans, settings.service, settings.delivery, wanted)
-        stack.callback(mender.close)
+        repair = ChangelogRepair(site.log, site.plans, settings.service, settings.delivery, wanted)
+        stack.callback(repair.close)
         published = published_after(site, moment_ms) if alerts == SKIP_ALERTS else []
         folded = [
             (planned, _fold(site.at(planned.stage), planned, moment_ms, alerts, partial(on_progress, planned)))
@@ -100,7 +100,7 @@ def rewind_all(
         ]
         for planned, rewound in folded:
             ids = {each.id for each in published if each.may_come_from(planned)}
-            yield _set_back(site.at(planned.stage), planned, mender, rewound, ids)
+            yield _set_back(site.at(planned.stage), planned, repair, rewound, ids)
 
 
 def _part(site: StateLocation, planned: TaskRewind) -> Path:
@@ -110,7 +110,7 @@ def _part(site: StateLocation, planned: TaskRewind) -> Path:
 def _fold(
     site: StateLocation, planned: TaskRewind, moment_ms: int, alerts: str, on_progress: OnProgress
 ) -> RewoundState:
-    """The state of the moment, in a store beside the live one. Nothing else is touched."""
+    """The state of the moment, in a store next to the live one. Nothing else is touched."""
     part = _part(site, planned)
     shutil.rmtree(part, ignore_errors=True)
     make_private(part.parent)
@@ -126,12 +126,12 @@ def _fold(
 
 
 def _set_back(
-    site: StateLocation, planned: TaskRewind, mender: ChangelogRepair, rewound: RewoundState, ids: set[bytes]
+    site: StateLocation, planned: TaskRewind, repair: ChangelogRepair, rewound: RewoundState, ids: set[bytes]
 ) -> RewoundTask:
     part = _part(site, planned)
     store = RocksStore(part)
     try:
-        rows = _write_back(site, planned, store, mender, rewound, ids)
+        rows = _write_back(site, planned, store, repair, rewound, ids)
         digest = digest_of(plan_for(site, planned.partition, rewound.position), store)
         store.flush()
     finally:
@@ -145,7 +145,7 @@ def _write_back(
     site: StateLocation,
     planned: TaskRewind,
     store: RocksStore,
-    mender: ChangelogRepair,
+    repair: ChangelogRepair,
     rewound: RewoundState,
     ids: set[bytes],
 ) -> int:
@@ -163,8 +163,8 @@ def _write_back(
     inputs = [TopicPartition(each.topic, planned.partition) for each in rewound.position.inputs.values()]
     committed = site.log.committed(site.settings.service, inputs)
     before = {at: offset for at, offset in committed.items() if offset is not None}
-    after = mended_offsets(site.log, site.settings.service, rewound.position, planned.partition, site.shared_topics())
-    end = write_back(mender, site.plan.topics, planned.partition, changes, position_of(image), rewound, (before, after))
+    after = repaired_offsets(site.log, site.settings.service, rewound.position, planned.partition, site.shared_topics())
+    end = write_back(repair, site.plan.topics, planned.partition, changes, position_of(image), rewound, (before, after))
     topic, at = changelog.topic, changelog.at
     following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
     stale: list[Change] = [(row, None) for row, _ in store.range(SKIP, SKIP_END)]

@@ -65,7 +65,9 @@ def read_schema(path: str) -> Schema:
     except OSError as fault:
         raise SchemaUnreadable(f"cannot read the schema {path}: {fault.strerror or fault}") from fault
     except ValueError as fault:
-        raise SchemaUnreadable(f"{path} is no schema: {fault}\n  A schema maps event types to their fields.") from fault
+        raise SchemaUnreadable(
+            f"{path} is not a schema: {fault}\n  A schema maps event types to their fields."
+        ) from fault
 
 
 def exit_code(checked: Sequence[CheckedFile], strict: bool) -> int:

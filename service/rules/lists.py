@@ -1,4 +1,4 @@
-"""Shared lists (`in $risky`): changed without publishing rules anew. A change is one of the rules topic, and comes in
+"""Shared lists (`in $risky`): changed without publishing rules again. A change is one of the rules topic, and comes in
 as one of rules does: between two batches, at a place that the journal tells.
 
 A list begins as the service file has it, or else as the rules that name it declare it.

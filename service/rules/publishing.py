@@ -269,7 +269,7 @@ def _known(book: RuleRegistry, name: str) -> RuleEntry:
     if entry is None:
         names = [each.name for each in book.entries]
         hint = did_you_mean(name, names) or f"Rules are {', '.join(names)}."
-        raise Refused("unknown-rule", f"there is no rule `{name}`", hint)
+        raise Refused("unknown-rule", f"there is not a rule `{name}`", hint)
     return entry
 
 
@@ -294,7 +294,7 @@ def planned(
     plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
     _refuse_large(plans)
     standing: list[Plan] = []
-    with suppress(Refused):  # what was published before does not load: this change may be what mends it
+    with suppress(Refused):  # what was published before does not load: this change may be what repairs it
         standing = rule_plans(with_book(settings, before), partitions)
     look = _Looking(standing, plans, before)
     look.count(settings, partitions, [each.name for each in numbered] or look.relisted())
@@ -363,7 +363,7 @@ class _Looking:
         return RuleChange(record, diff, self._state(record), self._count(record.name), cold, stage, whole)
 
     def relisted(self) -> list[str]:
-        """Rules whose version changes with a list; they are not published anew."""
+        """Rules whose version changes with a list; they are not published again."""
         return [
             name for name, (_, new) in self.new.items() if name in self.old and self.old[name][1].version != new.version
         ]

@@ -48,7 +48,7 @@ def address_of(text: str) -> Address:
     """
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise Refused("bad-address", f"`{text}` is no address for metrics", "Write a port, or HOST:PORT: 9400.")
+        raise Refused("bad-address", f"`{text}` is not an address for metrics", "Write a port, or HOST:PORT: 9400.")
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 

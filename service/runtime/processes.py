@@ -2,8 +2,8 @@
 
 A child that was killed (by the system that ran out of memory, say) is started again in its slot at once: there its
 partitions and its store still wait for it, and nobody else has to take them over. A child that ends with a refusal
-ends the others too, so that whoever watches them sees it. Children end with their parent, also when that is killed: one
-that went on alone would hold its slot against the next start.
+ends the others too, so that anyone who watches them sees it. Children end with their parent, also when that is killed:
+one that went on alone would hold its slot against the next start.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 from samovar.service.ops.log_output import stamped
 
-LEAVE = signal.SIGUSR1  # "end, and do not come back": whoever is left takes over at once
+LEAVE = signal.SIGUSR1  # "end, and do not come back": anyone who is left takes over at once
 LOOK_S = 0.05
 RESTARTS_MOST = 5  # of children that were killed, in RESTARTS_S: more than that is no accident
 RESTARTS_S = 60.0
 
 
-SERVE = -1  # the slot of the process that serves HTTP, which is no container
+SERVE = -1  # the slot of the process that serves HTTP, which is not a container
 ENDS_WITH_PARENT = "--ends-with-parent"  # of `run` and `serve`: the parent holds the other end of standard input
 
 
@@ -75,7 +75,7 @@ class Children:
         self._restarts: list[float] = []
 
     def run(self, slots: Iterable[int], beside: Iterable[int] = ()) -> int:
-        """Start them all, and wait for the containers; what runs beside them is ended then."""
+        """Start them all, and wait for the containers; what runs next to them is ended then."""
         others = set(beside)
         for slot in [*slots, *others]:
             if not self._stopping:

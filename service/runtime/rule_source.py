@@ -1,4 +1,4 @@
-"""Looks at the rules topic beside a container's loop, and makes plans of what was published.
+"""Looks at the rules topic next to a container's loop, and makes plans of what was published.
 
 A change that cannot be taken (a rule with errors under this service file, topics that may not be made) is told, and the
 rules before it go on; with the next change it is tried again.

@@ -37,7 +37,7 @@ from samovar.tasks.replay.repair import stands_alike
 def stage_all(
     session: OpenSession, site: StateLocation, plans: Sequence[RestorePlan], staging: Path, on_job: OnJob
 ) -> list[StagedTables]:
-    """Make the table files of all partitions. Those that are there already are made anew."""
+    """Make the table files of all partitions. Those that are there already are made again."""
     service, total = shipped(site), sum(planned.todo for planned in plans)
     parts = [PartRanges(JobPart(service, planned, staging), ranges_of(site, planned)) for planned in plans]
     says = stuck if all(planned.until is None for planned in plans) else stalled

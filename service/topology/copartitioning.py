@@ -84,7 +84,7 @@ def _fix(spec: InputSpec) -> str:
 
 
 def _look(sample: KeySample, records: Records, partitions: int, hidden: bool) -> None:
-    """Count the records that are not where they should be. What is no event is none of our business."""
+    """Count the records that are not where they should be. What is not an event is none of our business."""
     spec = sample.spec
     for row, text in _texts(StreamSource([spec], (spec.key,), records.partition), records):
         sample.events += 1

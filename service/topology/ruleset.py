@@ -44,7 +44,7 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
             settings.rules, params=settings.params, lists=settings.lists, schema=schema_of(settings.streams)
         )
     except SettingError as error:
-        raise Refused("rule-settings", str(error), f"mend it in {settings.path}") from error
+        raise Refused("rule-settings", str(error), f"fix it in {settings.path}") from error
     if rules.errors:
         count = "an error" if len(rules.errors) == 1 else f"{len(rules.errors)} errors"
         shown = rendered(rules.errors)

@@ -247,7 +247,7 @@ def _most_bytes(topic: Topic | None) -> int:
 
 
 def check(log: Log, specs: Sequence[PlannedTopic], bootstrap: str | None = None) -> list[Mismatch]:
-    """What is missing or otherwise. `bootstrap` is where Kafka is, for the commands that mend it."""
+    """What is missing or otherwise. `bootstrap` is where Kafka is, for the commands that repair it."""
     existing = log.topics([spec.name for spec in specs])
     found: list[Mismatch] = []
     for spec in specs:
@@ -364,7 +364,7 @@ def _partitions_fix(spec: PlannedTopic, topic: Topic) -> str:
     if spec.role is TopicRole.INPUT:
         return (
             f"write `partitions: {topic.partitions}` for the stream; all inputs of a service need equally many, so "
-            "others must be made anew with as many"
+            "others must be made again with as many"
         )
     return (
         "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "

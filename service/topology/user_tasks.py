@@ -21,7 +21,7 @@ HOLDS_MS = 60_000  # for which an idle partition holds event time back, by a sec
 
 
 def task_plans(settings: ServiceFile, main: Plan, partitions: int) -> list[Plan]:
-    """A plan for each task of the service file, beside the main stage, which reads all streams."""
+    """A plan for each task of the service file, next to the main stage, which reads all streams."""
     return [_plan(settings, name, main, partitions) for name in settings.tasks]
 
 

@@ -1,7 +1,7 @@
 """Making a version of a view: all of it, or only the partitions that have new rows.
 
 An incremental refresh looks at what came since the last version, asks which partitions of the view those rows belong
-to (`partition_of`), makes these anew from all of their rows, and keeps the others as they are. So late rows rewrite
+to (`partition_of`), makes these again from all of their rows, and keeps the others as they are. So late rows rewrite
 their partition, and no other. It is full where that cannot be right: the view's file changed, or a source did whose
 rows no partition is known of.
 """
@@ -161,7 +161,7 @@ class _Making:
                 raise Refused(
                     "view-partition",
                     f"rows of {min(there - dirs)} came of rows whose `partition_of` is {min(dirs)}, and others",
-                    "Each partition must come of its own rows alone: mend `partition_of`, or write `refresh: full`.",
+                    "Each partition must come of its own rows alone: repair `partition_of`, or write `refresh: full`.",
                     str(self.view.path),
                 )
             self.store.keep_partitions(base.version, part, dirs)
@@ -260,7 +260,9 @@ class _Making:
             for column in wanted:
                 if column not in columns:
                     hint = did_you_mean(column, columns) or f"Columns are {', '.join(columns)}."
-                    raise bad_sql(self.view, "view-sql", f"`{name}` names `{column}`, which is no column", 0, 0, hint)
+                    raise bad_sql(
+                        self.view, "view-sql", f"`{name}` names `{column}`, which is not a column", 0, 0, hint
+                    )
         if self.view.partitioning and set(columns) == set(self.view.partitioning):
             hint = "Partitions are folders: at least one column must be left for the files in them."
             raise bad_sql(self.view, "view-sql", "all columns are in `partitioning`", 0, 0, hint)

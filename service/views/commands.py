@@ -126,7 +126,7 @@ def rebuild(
     names: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Iterator[ViewBuild | Refused]:
-    """Make views anew, all of them or some; of one that cannot be made, the refusal."""
+    """Make views again, all of them or some; of one that cannot be made, the refusal."""
     return _made(settings, log, session, names, on_progress, anew=True)
 
 
@@ -167,7 +167,9 @@ def chosen(settings: ServiceFile, names: Sequence[str]) -> list[View]:
     views = load_views(settings)
     if not views:
         folders = ", ".join(map(str, settings.views.files))
-        raise Refused("unknown-view", f"there is no view in {folders}", "Put a view file *.yml there: docs/views.md.")
+        raise Refused(
+            "unknown-view", f"there is not a view in {folders}", "Put a view file *.yml there: docs/views.md."
+        )
     return [view_named(views, name, settings) for name in names] if names else views
 
 
@@ -241,7 +243,7 @@ def _queried(settings: ServiceFile, text: str, limit: int, session: OpenSession)
 @contextmanager
 def _told(settings: ServiceFile) -> Iterator[None]:
     from samovar.changelog.spark.views import SqlFault  # noqa: PLC0415 - with Spark only
-    from samovar.common.suggest import did_you_mean  # noqa: PLC0415 - beside it
+    from samovar.common.suggest import did_you_mean  # noqa: PLC0415 - next to it
 
     try:
         yield

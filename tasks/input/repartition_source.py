@@ -440,7 +440,7 @@ class SourcePartitions:
 
 
 class ReceivedBatch(NamedTuple):
-    """Records of one stretch: their events, the rows they come from, what is no event, and what came too late."""
+    """Records of one stretch: their events, the rows they come from, what is not an event, and what came too late."""
 
     batch: Batch
     rows: Int64s

@@ -32,7 +32,7 @@ from samovar.tasks.model.results import NOTHING_SETTLED, SettledRecords
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take
-ROW_BYTES = 24  # of an event, and about as much for each of its values beside its text
+ROW_BYTES = 24  # of an event, and about as much for each of its values next to its text
 KIND_WORDS = {
     NIL: "null",
     BOOL: "true or false",
@@ -299,7 +299,7 @@ class StreamSource:
                 source.unknown = turned(source.unknown, schema, source.next, known=known)
 
     def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
-        """Records in pieces to be fed one after the other; before some of them all states begin anew."""
+        """Records in pieces to be fed one after the other; before some of them all states begin again."""
         yield records, False
 
     def origins(self, records: Records) -> tuple[list[int], list[int]]:

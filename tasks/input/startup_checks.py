@@ -48,7 +48,7 @@ def check_against_changelog(position: Position | None, topic: Topic, partition: 
             "rewind-unfinished",
             f"a rewind was ended while it wrote the changelog {topic.name}: the state of partition {partition} is half"
             " what it was and half what it is to be",
-            "Run `samovar rewind` again; it begins anew. `samovar restore --from source` brings back what was before.",
+            "Run `samovar rewind` again; it begins again. `samovar restore --from source` brings back what was before.",
         )
     if position is None or not position.changelog or position.changelog == topic.id:
         return

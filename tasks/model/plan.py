@@ -112,7 +112,7 @@ class PublishedRule:
 
     @property
     def name(self) -> str:
-        """By which a position knows it; a version that drains stands beside the one that took its place."""
+        """By which a position knows it; a version that drains stands next to the one that took its place."""
         return f"{self.id}@{self.version}" if self.drains else self.id
 
 

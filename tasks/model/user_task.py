@@ -1,4 +1,4 @@
-"""Tasks of one's own: what a programmer writes, and what it is given. Docs: docs/tasks.md.
+"""Tasks of your own: what a programmer writes, and what it is given. Docs: docs/tasks.md.
 
     class Count(Task):
         def process(self, event: Event, ctx: Context) -> None:

@@ -28,7 +28,7 @@ PARTITION = 0
 
 
 class Crash(Enum):
-    """What a crash leaves beside the log: the store as it was, no store, or one without the last commit."""
+    """What a crash leaves next to the log: the store as it was, no store, or one without the last commit."""
 
     KEPT = "kept"
     LOST = "lost"

@@ -1,4 +1,4 @@
-"""What a restore does to one partition: a store built beside the live one, and a changelog that agrees with it."""
+"""What a restore does to one partition: a store built next to the live one, and a changelog that agrees with it."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def _refuse_replaced(log: Log, stream: str, at: TopicPartition, topic_id: str | 
         )
 
 
-def mended_offsets(
+def repaired_offsets(
     log: Log, group: str, position: Position, partition: int, shared: Collection[str]
 ) -> dict[TopicPartition, int]:
-    """The group's offsets as they go with a mended changelog. Of an input that other stages read too, the group's is
+    """The group's offsets as they go with a repaired changelog. Of an input that other stages read too, the group's is
     that of the one furthest behind: it is never raised here, and stays unknown where it is.
     """
     found = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
@@ -122,15 +122,15 @@ def shared_out(
     """Which changes the changelog gets, and which rows the store takes from it instead: those of states that are equal
     and only packed otherwise, as the commits of a live run leave them. `differing` are states by key and store name.
     """
-    mended: list[Change] = []
+    repaired: list[Change] = []
     adopted: list[Change] = []
     for row, value in changes:
         is_equal = same_place if row == POSITION else row[:1] == ROW and row_parts(row)[:2] not in differing
         if is_equal:
             adopted.append((row, image.get(row)))
         else:
-            mended.append((row, value))
-    return mended, adopted
+            repaired.append((row, value))
+    return repaired, adopted
 
 
 def stands_alike(one: Position | None, other: Position | None) -> bool:
@@ -194,13 +194,13 @@ class ChangelogRepair:
             if time.monotonic() > deadline:
                 raise _active(group, "its partitions did not come free")
 
-    def mend(self, mending: RepairPlan) -> int:
+    def repair(self, repairing: RepairPlan) -> int:
         """Append what is missing; the offset after the last record."""
-        at, offsets = mending.changelog, mending.offsets
+        at, offsets = repairing.changelog, repairing.offsets
         # The position row goes last even where it is the same, so that a commit ends here.
-        rows = [change for change in mending.changes if change[0] != POSITION]
+        rows = [change for change in repairing.changes if change[0] != POSITION]
         parts = self.parts_of(rows)
-        parts[-1] = [*parts[-1], (POSITION, mending.packed_position)]
+        parts[-1] = [*parts[-1], (POSITION, repairing.packed_position)]
         if len(parts) > 1:
             parts[0] = [(POSITION, None), *parts[0]]
         last: Mapping[TopicPartition, int] = {}
@@ -223,9 +223,9 @@ class ChangelogRepair:
             return self._member.transact(appends, offsets)
         except (Fenced, CommitUnknown, LogUnavailable) as error:
             raise Refused(
-                "mend-failed",
+                "repair-failed",
                 "the changelog could not be written: another container joined, or the log did not answer",
-                "Stop all containers of the service and run this again: it begins anew, and nothing is lost.",
+                "Stop all containers of the service and run this again: it begins again, and nothing is lost.",
                 f"{type(error).__name__}: {error}",
             ) from error
 

@@ -1,7 +1,7 @@
 """A task set back to a moment of event time: its state, its place in the inputs and its journal, as one.
 
-The state of the moment is folded from the source (tasks/replay/point_in_time.py) into a store beside the live one. What
-the changelog has otherwise goes out in transactions of the service's own group, with the journal's entries and the
+The state of the moment is folded from the source (tasks/replay/point_in_time.py) into a store next to the live one.
+What the changelog has otherwise goes out in transactions of the service's own group, with the journal's entries and the
 offsets in the last one. A store that follows the changelog is then where the rewind is, wherever it lies.
 """
 
@@ -71,7 +71,7 @@ def _entries(last: int, replay: PointInTimeRebuild, facts: Mapping[str, Any]) ->
 
 
 def write_back(
-    mender: ChangelogRepair,
+    repair: ChangelogRepair,
     topics: OutputTopics,
     partition: int,
     changes: Sequence[Change],
@@ -88,13 +88,13 @@ def write_back(
     before, after = offsets
     at = TopicPartition(topics.changelog, partition)
     rows = [change for change in changes if change[0] != POSITION]
-    parts = mender.parts_of(rows)
+    parts = repair.parts_of(rows)
     if len(parts) > 1:
         half = None if was is None else pack_position(replace(was, rewinding=True))
         parts[0] = [(POSITION, half), *parts[0]]
     for part in parts[:-1]:
-        mender.write([Append(at.topic, part, partition)], before)
+        repair.write([Append(at.topic, part, partition)], before)
     ended = [*parts[-1], (POSITION, pack_position(rewound.position))]
     told = [(str(partition).encode(), pack_entry(entry)) for entry in rewound.entries]
-    last = mender.write([Append(at.topic, ended, partition), Append(topics.journal, told, partition)], after)
+    last = repair.write([Append(at.topic, ended, partition), Append(topics.journal, told, partition)], after)
     return last[at] + 1

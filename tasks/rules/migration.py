@@ -175,7 +175,7 @@ def _rule(plan: Plan, text: PublishedRule) -> Rule:
 
 
 def with_rules(plan: Plan, texts: Sequence[PublishedRule]) -> Plan:
-    """The plan with these rules, compiled anew where they are others."""
+    """The plan with these rules, compiled again where they are others."""
     if tuple(texts) == plan.rules:
         return plan
     known = {(each.rule.id, each.version): each.rule for each in plan.program.rules}

@@ -1,4 +1,4 @@
-"""A container's thread that tells how it is doing: to the topic of containers, and to whoever asks for metrics.
+"""A container's thread that tells how it is doing: to the topic of containers, and to anyone who asks for metrics.
 
 It alone asks the log for ends, and writes outside of any transaction: a log that does not answer holds up nobody. What
 it cannot tell is told a moment later.

@@ -204,7 +204,7 @@ class RuleTotals:
         self._take_kept([task.processor for task in running if isinstance(task.processor, RuleProcessor)])
 
     def _take_kept(self, cores: Iterable[RuleProcessor]) -> None:
-        """Matches that raised no alert; rules that begin anew in a task count from 0 there."""
+        """Matches that raised no alert; rules that begin again in a task count from 0 there."""
         seen: dict[tuple[int, str], tuple[int, int]] = {}
         for processor in cores:
             for rule in {*processor.shadow_filter.muted, *processor.rate_limiter.throttled}:

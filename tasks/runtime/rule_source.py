@@ -10,7 +10,7 @@ from samovar.tasks.model.plan import Plan
 
 
 class RuleSource(Protocol):
-    """Makes plans beside the container's loop, which only asks whether there are newer ones."""
+    """Makes plans next to the container's loop, which only asks whether there are newer ones."""
 
     @property
     def trouble(self) -> str | None:

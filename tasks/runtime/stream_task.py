@@ -591,7 +591,7 @@ class StreamTask:
     # ------------------------------------------------------------ snapshots
 
     def snapshot_if_due(self) -> None:
-        """Take a snapshot between two batches; its checksums are made beside the loop."""
+        """Take a snapshot between two batches; its checksums are made next to the loop."""
         now_ms = self.clock.steady_ms()
         if now_ms - self._snapshot_at_ms < self.plan.tunables.snapshot_every_ms or self.processor.dirty:
             return

@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass
 class UserOutput:
-    """What the user's code did since the last commit, beside its stores."""
+    """What the user's code did since the last commit, next to its stores."""
 
     emitted: dict[str, list[Pair]] = field(default_factory=dict)  # by topic
     skipped: int = 0  # records that were emitted before a rewind

@@ -91,7 +91,7 @@ class TaskContext:
         if not isinstance(at, int) or isinstance(at, bool) or abs(at) > LAST_TIME_MS:
             raise BadValueError(f"a timer's time is event time in whole ms, not {at!r}")
         key_bytes(name)
-        # A timer that sets itself anew would otherwise be called for ever at one moment.
+        # A timer that sets itself again would otherwise be called for ever at one moment.
         earliest = self._now + (self._phase is Phase.TIMER)
         self._timers.put(name, max(at, earliest))
 

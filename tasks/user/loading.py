@@ -1,8 +1,8 @@
-"""Finds a user's class: `profiles:CardProfiles` is the class of that name in profiles.py beside the service file, or,
+"""Finds a user's class: `profiles:CardProfiles` is the class of that name in profiles.py next to the service file, or,
 where there is no such file, in an installed module.
 
 A file is loaded under a name of its own, so that two services of one process, or a user's `json.py`, cannot meet; what
-lies beside it can be imported by it.
+lies next to it can be imported by it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _module(source: str, name: str, folder: Path) -> ModuleType:
         if path.is_file() or error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _broken(source, error) from error
         near = (
-            did_you_mean(path.name, [each.name for each in folder.glob("*.py")]) or "write it beside the service file"
+            did_you_mean(path.name, [each.name for each in folder.glob("*.py")]) or "write it next to the service file"
         )
         raise _refused(source, f"there is no {path}, nor a module `{name}`", near) from None
     except Exception as error:
@@ -99,7 +99,7 @@ def _shown(module: ModuleType) -> str:
 
 def _broken(source: str, error: Exception) -> Refused:
     fault = fault_of(error)
-    return _refused(source, f"it cannot be imported: {fault.message}", "mend it, then start again", fault.trace)
+    return _refused(source, f"it cannot be imported: {fault.message}", "fix it, then start again", fault.trace)
 
 
 def _refused(source: str, what: str, hint: str, detail: str = "") -> Refused:

@@ -242,7 +242,7 @@ def _fit(packed_position: bytes) -> bytes:
 
 
 def _fit_indexes(store: TaskStore, spec: TaskSpec, rows_at_once: int) -> None:
-    """After a restore, or a crash before the last write, rows and indexes are not of one commit: make these anew."""
+    """After a restore, or a crash before the last write, rows and indexes are not of one commit: make these again."""
     position = store.get(POSITION)
     if position is None or store.get(FITS) == _fit(position):
         return

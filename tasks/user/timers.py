@@ -3,7 +3,7 @@
     b"t" + name    when the timer is due: 8 bytes that sort as times do (deadline_index.time_bytes)
     b"w"           the end of the window at hand, as the same 8 bytes; none where nothing happened since the last one
 
-An index row: b"t" + time + name, no value. It is local, and made anew from the rows after a restore.
+An index row: b"t" + time + name, no value. It is local, and made again from the rows after a restore.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def alert(site: Site) -> str:
-    """The id of an alert, with the events of a session and a dead letter beside it."""
+    """The id of an alert, with the events of a session and a dead letter next to it."""
     at = site.later(60)
     small = [{"card": "c100", "amount": 1.5, "merchant": f"m{n}", "ts": at + n * 1000} for n in range(3)]
     site.send("purchase", [*small, {"card": "c100", "amount": 640, "merchant": "m9", "ts": site.later(20)}])

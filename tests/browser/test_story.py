@@ -1,4 +1,4 @@
-"""A rule author's story: write a rule with an error, see it marked, mend it, test it, and see an alert come live."""
+"""A rule author's story: write a rule with an error, see it marked, repair it, test it, and see an alert come live."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write(page: Page, text: str) -> None:
 
 @pytest.mark.usefixtures("bundled")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_rule_is_written_mended_and_tested(browser: Browser, site: Site, theme: str) -> None:
+def test_a_rule_is_written_repaired_and_tested(browser: Browser, site: Site, theme: str) -> None:
     with opened(browser, site, theme) as (page, watch):
         page.goto("/rules")
         page.get_by_role("link", name="New rule").click()

@@ -87,7 +87,7 @@ def test_all_of_a_partition_is_read() -> None:
 
 
 def test_a_gap_up_to_the_offset_gives_nothing() -> None:
-    """Not records of which there are none: whoever looks at the first of them would fail."""
+    """Not records of which there are none: anyone who looks at the first of them would fail."""
     cluster = Cluster()
     seat = cluster.seat()
     seat.member.transact(out(b"1", b"2"), {IN: 1})  # 0 1, marker 2

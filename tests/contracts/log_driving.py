@@ -170,7 +170,7 @@ Seating: TypeAlias = Callable[..., Seat]
 
 
 class LogParts:
-    """What the tests are given, beside the `log` and `new_log` of the subclass."""
+    """What the tests are given, next to the `log` and `new_log` of the subclass."""
 
     @pytest.fixture
     def loosen(self) -> Callable[[str], None]:

@@ -53,7 +53,7 @@ class MembersContract(LogParts):
         assert not member.member.at_end(at)
         drive(lambda: member.member.at_end(at), member)
         assert len(member.found) == 5
-        # A transaction's marker is no record, and still the end is reached.
+        # A transaction's marker is not a record, and still the end is reached.
         member.member.transact([Append(name, [(b"k", b"own")], 0), Append(out, [(b"k", b"v")], 0)], {at: 5})
         drive(lambda: len(member.found) == 6 and member.member.at_end(at), member)
         assert member.member.position(at) == log.bounds([at])[at].end

@@ -48,7 +48,9 @@ ROWS_END = bytes([ROW[0] + 1])
 
 
 def wait_until(holds: Callable[[], bool], what: str, each: Callable[[], object] = lambda: time.sleep(LOOK_S)) -> None:
-    """Until it is so; a minute without it fails the test. Between two looks whoever is waited for has the processor."""
+    """Until it is so; a minute without it fails the test. Between two looks anyone who is waited for has the
+    processor.
+    """
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:.0f} s: {what}"

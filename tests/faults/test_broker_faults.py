@@ -210,7 +210,7 @@ def test_a_restore_passes_an_open_transaction_of_a_dead_writer(
     stolen = [(row.key, row.value) for row in service.changelog() if row.at.partition == 0]
     running = service.start(poll=BATCH)
     wait_until(lambda: "running partitions 0, 1" in running.text, "it is at work again")
-    # Rows of long ago and tombstones: whoever took them would have another state.
+    # Rows of long ago and tombstones: anyone who took them would have another state.
     DeadWriter(kafka, 8_000).write(topic, 0, [*stolen[: len(stolen) // 2], *[(key, None) for key, _ in stolen[-3:]]])
     service.append_pairs(world.STREAM, world.take(source, 150))
     wait_until(lambda: processed(service), "it commits above the open transaction")

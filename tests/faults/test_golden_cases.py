@@ -81,7 +81,7 @@ class Staged:
 
     @property
     def shares(self) -> bool:
-        """Whether it may stand beside others. `next` looks at all events of the key, whatever their stream."""
+        """Whether it may stand next to others. `next` looks at all events of the key, whatever their stream."""
         if re.search(r"\bnext\b", self.text.partition("match:")[2]):
             return False
         return self.flush and self.key != KEY and all(bracket.type != "any" for bracket in brackets_of(self.rule))

@@ -1,4 +1,4 @@
-"""Partitions that change hands: whoever gets one reuses or restores its state, while its own tasks go on."""
+"""Partitions that change hands: anyone who gets one reuses or restores its state, while its own tasks go on."""
 
 from __future__ import annotations
 

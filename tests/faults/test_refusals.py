@@ -68,7 +68,7 @@ def follow(service: Service, change: Callable[[ChangelogCheckpoint], ChangelogCh
 
 
 def made_again(service: Service, topic: str, partitions: int | None = None) -> None:
-    """Delete a topic and make it anew, empty."""
+    """Delete a topic and make it again, empty."""
     old = service.log.topics([topic])[topic]
     service.log.delete([topic])
     service.log.create([TopicSpec(topic, partitions or old.partitions, old.settings)])
@@ -261,7 +261,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root; a limit on the size of files is tested beside this")
+        pytest.skip("mounting a small disk needs root; a limit on the size of files is tested next to this")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 

@@ -109,7 +109,7 @@ def ends_of(log: KafkaLog, service: Service) -> dict[TopicPartition, int]:
 
 
 def assert_ends_are_told(log: KafkaLog, service: Service, before: Mapping[TopicPartition, int]) -> None:
-    """As they are, or not at all: whoever took an offset that stands for none would restore nothing."""
+    """As they are, or not at all: anyone who took an offset that stands for none would restore nothing."""
     found: dict[TopicPartition, int] = {}
 
     def is_told() -> bool:

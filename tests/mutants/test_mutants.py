@@ -1,4 +1,4 @@
-"""Mutation testing itself: which mutants there are, that faults are noticed, and that what is no fault is not."""
+"""Mutation testing itself: which mutants there are, that faults are noticed, and that what is not a fault is not."""
 
 from __future__ import annotations
 

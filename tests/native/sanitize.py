@@ -1,6 +1,6 @@
 """The tests of the kernel with clang's address and undefined behaviour sanitizers: `python -m tests.native.sanitize`.
 
-Builds `build/sanitize/_kernel.so`, beside the usual library and not in its place, and runs pytest with it. Arguments
+Builds `build/sanitize/_kernel.so`, next to the usual library and not in its place, and runs pytest with it. Arguments
 go to pytest, in place of the tests that are run by default. The first finding ends its process, with a report.
 """
 

@@ -56,8 +56,8 @@ def read_time(value: object) -> int | None:
 def in_order(arrived: Sequence[Event], slack_ms: int | None) -> tuple[list[Event], list[int]]:
     """The events in the order of their places, and the lines that came too late.
 
-    Without slack any disorder is mended. With it, an event is late when it is behind the largest time that came before
-    it, less the slack.
+    Without slack any disorder is repaired. With it, an event is late when it is behind the largest time that came
+    before it, less the slack.
     """
     kept, late = [], []
     largest: int | None = None

@@ -74,7 +74,9 @@ def evaluate(expr: Expr, scope: Scope) -> Value:
 
 
 def read_field(path: str, event: Event) -> Value:
-    """A dotted name is the nested field first, then a flat field of that very name. Objects and lists are no values."""
+    """A dotted name is the nested field first, then a flat field of that very name. Objects and lists are not
+    values.
+    """
     if path == "@time":
         return event.time
     if path == "@type":
@@ -136,7 +138,7 @@ def is_in(expr: In, scope: Scope) -> bool:
 
 
 def fits_text(expr: TextMatch, value: Value) -> bool:
-    """`like` takes the whole text, `regex` searches in it. What is no text fits no pattern."""
+    """`like` takes the whole text, `regex` searches in it. What is not text fits no pattern."""
     if not is_text(value):
         return False
     if expr.kind == "like":

@@ -46,7 +46,7 @@ class LatestOfKey(SequenceOfKey):
         self.partials = [partial for partial in kept if partial is not None]
 
     def use(self, event: Event) -> list[Partial]:
-        # A partial that advances is copied, not consumed: `stay` goes on beside what has arrived.
+        # A partial that advances is copied, not consumed: `stay` goes on next to what has arrived.
         stay = [self.taking_in(partial, event) for partial in self.partials]
         arrived = [new for partial in self.partials for new in self.advanced(partial, event)]
         bags, starts = self.started(event)
@@ -137,7 +137,7 @@ class LatestOfKey(SequenceOfKey):
         return Position(partial.step, min(len(own), step.runs_min), partial.blocked, partial.missed)
 
     def placed(self, stay: list[Partial], arrived: list[Partial], event: Event) -> list[Partial]:
-        """One partial a position, and beside them the one that waits."""
+        """One partial a position, and next to them the one that waits."""
         waiting = [partial for partial in stay if partial.waits]
         held: dict[Position, Partial] = {}
         for partial in sorted((partial for partial in stay if not partial.waits), key=age):

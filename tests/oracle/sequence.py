@@ -188,7 +188,7 @@ class SequenceOfKey(ABC):
             yield from self.with_event(partial.step, partial, event)
 
     def with_event(self, target: int, partial: Partial, event: Event) -> Iterator[Partial]:
-        """An event that is taken makes negations count anew, from it on."""
+        """An event that is taken makes negations count again, from it on."""
         for name in self.names_that_fit(target, partial, event):
             taken = (*partial.taken, Taken(target, name, event))
             held = self.bounded(target, taken)

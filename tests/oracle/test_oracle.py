@@ -334,9 +334,9 @@ def outcome(text: str, events: list[dict[str, Any]], **options: Any) -> Result:
 def test_arrival_order_within_the_slack_changes_nothing() -> None:
     for seed in range(150):
         text, events = random_case(seed)
-        mended = outcome(text, events, slack_ms=SLACK_MS)
-        assert mended == outcome(text, events), f"random_case({seed})"
-        assert not mended.late, f"random_case({seed})"
+        repaired = outcome(text, events, slack_ms=SLACK_MS)
+        assert repaired == outcome(text, events), f"random_case({seed})"
+        assert not repaired.late, f"random_case({seed})"
 
 
 def test_any_finds_what_all_finds() -> None:

@@ -4,7 +4,7 @@ Clients see it through `tests.simulation.memory_log`. Requests are methods; a cl
 
     offsets       a transaction's marker takes one, aborted records keep theirs, compaction leaves gaps
     stable end    the first offset of an open transaction, or the end: nobody reads beyond it
-    producer      a transactional id with an epoch; to begin anew raises the epoch and aborts what is open
+    producer      a transactional id with an epoch; to begin again raises the epoch and aborts what is open
     group         members by name (static membership). While it rebalances every member has to join again; with the last
                   of them comes a new generation. One that is not heard of for its session time-out is removed
 """
@@ -308,7 +308,7 @@ class Broker:
             found = producer.transaction
             if found is not None and now_ms - found.since_ms > producer.timeout_ms:
                 if found.outcome is Outcome.OPEN:
-                    producer.epoch += 1  # whoever began it must not go on with it
+                    producer.epoch += 1  # anyone who began it must not go on with it
                     found.outcome = Outcome.ABORTED
                 self._mark(producer)
         return now_ms
@@ -396,7 +396,7 @@ class Broker:
                     del sent[at]
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic grow to so many. Groups that read it share them out anew."""
+        """Let a topic grow to so many. Groups that read it share them out again."""
         stored = self.topics[name]
         stored.logs += [PartitionLog() for _ in range(partitions - len(stored.logs))]
         stored.topic = replace(stored.topic, partitions=len(stored.logs))
@@ -511,7 +511,7 @@ class Broker:
 
     def join(self, group: Group, name: str, subscription: tuple[str, ...]) -> int:
         """Enter a group under a fixed name. Where that name is in it already, the newcomer takes its place: it gets its
-        partitions, and nothing is shared out anew. The newcomer's number.
+        partitions, and nothing is shared out again. The newcomer's number.
         """
         before = group.members.get(name)
         if before is None or before.subscription != subscription:

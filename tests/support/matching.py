@@ -147,7 +147,7 @@ def replayed(
     slack_ms: int | None,
     options: Options = Options(),  # noqa: B008 - frozen
 ) -> tuple[list[Match], list[LateLine]]:
-    """Events in the order of their arrival, mended within the slack."""
+    """Events in the order of their arrival, repaired within the slack."""
     late: list[LateLine] = []
     replay = EventReplay(
         program,

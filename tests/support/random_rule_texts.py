@@ -46,7 +46,7 @@ def has_overlap_any(text: str) -> bool:
 
 @dataclass
 class Draft:
-    """The lines of `match`, and what stands beside it."""
+    """The lines of `match`, and what stands next to it."""
 
     lines: list[str]
     emit: dict[str, str] = field(default_factory=dict)

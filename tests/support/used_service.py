@@ -62,7 +62,7 @@ ROWS = {"card": ["c1", "c2", "c3"], "purchases": [3, 1, 2], "paid": [10.5, 900.0
 
 @contextmanager
 def lived(folder: Path) -> Iterator[tuple[Served, dict[str, str]]]:
-    """Served, with a container beside it, and asked by an operator; the tokens by role."""
+    """Served, with a container next to it, and asked by an operator; the tokens by role."""
     service = make(folder)
     service.config.write_text(CONFIG)
     for name, text in {"visits": VISITS, "abroad": ABROAD}.items():

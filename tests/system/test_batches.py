@@ -1,4 +1,4 @@
-"""However the input is cut into batches, and whatever else runs beside a rule: the same matches, in the same order."""
+"""However the input is cut into batches, and whatever else runs next to a rule: the same matches, in the same order."""
 
 from __future__ import annotations
 

@@ -470,7 +470,7 @@ HEARTBEAT = "sequence by host with maxspan=1h [heartbeat where true] ![heartbeat
 
 
 def test_a_heartbeat_that_stops() -> None:
-    """An event that kills a waiting absence may start anew."""
+    """An event that kills a waiting absence may start again."""
     minutes = (0, 10, 25, 50, 60)
     lines = "\n".join(f"{at * MINUTE} heartbeat {{host: h}}" for at in minutes)
     # Ten and fifteen minutes are in time; after the third beat a quarter of an hour goes by, and after the last.

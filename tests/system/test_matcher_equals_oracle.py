@@ -242,7 +242,7 @@ class Reloaded(Straight):
 
 
 def disorder_changes_nothing(case: Case) -> None:
-    """Events in the order of their arrival, mended within the slack: the same lines in the same order."""
+    """Events in the order of their arrival, repaired within the slack: the same lines in the same order."""
     rng, batch = case.chance(), arrived(case.program, case.events)
     whole = list(step(case.options.states(case.program), case.batch(), case.options.end_of(batch)))
     size = rng.choice((1, 2, 5, 100))

@@ -1,4 +1,4 @@
-"""The rule packs of examples/: they load without a complaint, and their own tests hold, whoever runs them."""
+"""The rule packs of examples/: they load without a complaint, and their own tests hold, anyone who runs them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_matcher(rule: Rule, events: list[dict[str, Any]]) -> Matches:
 
 
 def refuse(line: BadLine) -> None:
-    raise AssertionError(f"a line that is no event: {line}")
+    raise AssertionError(f"a line that is not an event: {line}")
 
 
 # An engine takes a rule and events as dictionaries with `type` and `ts`, and gives what `samovar match` prints.

@@ -18,7 +18,7 @@ LINTS: dict[str, tuple[Level, str]] = {
     # conditions
     "never-true": ("warning", "a condition, or a part of it, can never be true"),
     "always-true": ("warning", "a condition, or a part of it, is always true"),
-    "covered-condition": ("info", "a part of a condition changes nothing beside another part"),
+    "covered-condition": ("info", "a part of a condition changes nothing next to another part"),
     "across-steps": ("warning", "a condition reads an earlier step, and overlap=latest keeps only the newest start"),
     "last-of-repeated": ("warning", "a repeated step is read as if it were one event"),
     "not-of-missing": ("warning", "`not` is true also where the field is missing"),

@@ -88,7 +88,7 @@ def _check_alternatives(part: Expr, others: list[Expr], scope: Scope, notes: Lin
         return
     for alternative in alternatives:
         if not satisfiable([*others, alternative], scope):
-            beside = " beside the rest of the condition" if satisfiable([alternative], scope) else ""
+            beside = " next to the rest of the condition" if satisfiable([alternative], scope) else ""
             notes.add("never-true", f"`{unparse(alternative)}` is never true{beside}", alternative.span)
     _report_covered([(wide, narrow) for narrow, wide in _implied(alternatives, scope)], "or", notes)
 
@@ -113,6 +113,6 @@ def _report_covered(pairs: list[tuple[Expr, Expr]], op: str, notes: LintFindings
         if any(weak is known for known in seen):
             continue
         seen.append(weak)
-        text = f"`{unparse(weak)}` changes nothing beside `{unparse(strong)}`"
+        text = f"`{unparse(weak)}` changes nothing next to `{unparse(strong)}`"
         hint = "leave it out" if op == "and" else "leave it out, or did you mean `and`?"
         notes.add("covered-condition", text, weak.span, hint)

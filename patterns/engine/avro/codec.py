@@ -3,7 +3,7 @@ schema in four bytes, the datum).
 
 To rules a value is what the same JSON object would give: records and maps are objects, enums and uuids text, decimals
 numbers, of a union the value itself. Instants, dates and times of day are numbers of milliseconds. Bytes are text, each
-byte the character of its number, as in Avro's own JSON; a float that is no number is null.
+byte the character of its number, as in Avro's own JSON; a float that is not a number is null.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from samovar.patterns.explain.draw.canvas import MONO, SANS, Canvas
 from samovar.patterns.explain.draw.diagram import ABSENT, BEFORE, GROUP, TAKE, WAIT, Box, Diagram, TimeLine, diagram
 from samovar.patterns.syntax.tree import Rule
 
-LEFT = 84  # of the boxes: beside them run the span of the whole and the ways round
+LEFT = 84  # of the boxes: next to them run the span of the whole and the ways round
 TOP = 24
 CHARACTERS = 76  # of a line in a box, at most
 LINE = 18
@@ -124,7 +124,7 @@ def _steps(canvas: Canvas, shown: Diagram, top: float) -> None:
 
 
 def _down(canvas: Canvas, box: Box, middle: float, y: float) -> float:
-    """The arrow from the box above, with what it asks for written beside it."""
+    """The arrow from the box above, with what it asks for written next to it."""
     free = 26 if box.optional else 0
     reach = 34 + max(0, len(box.arrow) - 1) * 18 + free
     tip = box.kind in (TAKE, GROUP)

@@ -83,7 +83,7 @@ def plan_list(context: Authoring, name: ListName, body: ListChange) -> Response:
 
 
 def real_items(app_state: AppState, masks: Masks, name: str, items: Sequence[Any], given: Sequence[Item]) -> list[Item]:
-    """What pseudonyms stand for, of a list's own items: whoever sees nothing else can still take one from it. They
+    """What pseudonyms stand for, of a list's own items: anyone who sees nothing else can still take one from it. They
     cannot name an item itself, since the answer would tell whether it is there.
     """
     if not hides_list(app_state, masks, name):

@@ -1,7 +1,7 @@
 """Live alerts for many listeners: server-sent events that go on where a listener stopped.
 
 An event's id is the position after it: the next offset of each partition of the alerts topic, as `12.0.7.3`. It means
-the same on every node and after every restart; whoever comes back with it gets what it missed from the index first.
+the same on every node and after every restart; anyone who comes back with it gets what it missed from the index first.
 A listener that does not keep up is cut off, and comes back the same way.
 """
 
@@ -143,7 +143,7 @@ class Broadcaster:
             raise Refused(
                 "too-much-at-once",
                 f"{LISTENERS_MOST} listeners are on live alerts already",
-                "Close some, or run another `samovar serve` beside this one.",
+                "Close some, or run another `samovar serve` next to this one.",
             )
         listener = Listener(is_allowed)
         self._listeners.add(listener)

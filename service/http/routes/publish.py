@@ -1,6 +1,6 @@
 """/rules: planned, published, disabled, enabled, rolled back, backtested; shared lists; jobs.
 
-A plan has a digest: whoever publishes with it publishes what was shown, or is told that it changed on the way.
+A plan has a digest: anyone who publishes with it publishes what was shown, or is told that it changed on the way.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def show_lists(context: Reading) -> Response:
 
 @router.post("/lists/{name}/add", responses=answers_with(ListChanged))
 def add_items(context: Authoring, name: ListName, body: Items) -> Response:
-    """Put items on a list, without publishing rules anew."""
+    """Put items on a list, without publishing rules again."""
     app_state = context.app_state
     refuse_adding(app_state, context.masks, name)
     found = lists.add(app_state.settings, app_state.log, name, body.items, context.name, body.note)
@@ -255,7 +255,7 @@ def job(context: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
     """How far a job is, and its result."""
     found = context.app_state.jobs.get(job)
     if found.by != context.name and not context.who.may("operate"):
-        raise Refused("unknown-job", "there is no such job", "A job is seen by whoever began it, and by operators.")
+        raise Refused("unknown-job", "there is no such job", "A job is seen by anyone who began it, and by operators.")
     return answered(found.data())
 
 
@@ -264,6 +264,8 @@ def cancel(context: Authoring, job: Annotated[str, Path(max_length=64)]) -> Resp
     """Cancel a job: one's own, or as an operator anybody's."""
     found = context.app_state.jobs.get(job)
     if found.by != context.name and not context.who.may("operate"):
-        raise Refused("unknown-job", "there is no such job", "It is cancelled by whoever began it, and by operators.")
+        raise Refused(
+            "unknown-job", "there is no such job", "It is cancelled by anyone who began it, and by operators."
+        )
     found.cancelled.set()
     return answered(found.data())

@@ -34,7 +34,7 @@ def stream_of(app_state: AppState, name: str) -> Stream:
     streams = app_state.settings.streams
     if name not in streams:
         hint = did_you_mean(name, streams) or f"Streams are {', '.join(streams)}."
-        raise Refused("unknown-stream", f"there is no stream `{name[:80]}`", hint)
+        raise Refused("unknown-stream", f"there is not a stream `{name[:80]}`", hint)
     return streams[name]
 
 
@@ -103,7 +103,7 @@ def dead_letters(
     reason: Annotated[list[str] | None, Query(max_length=50)] = None,
     limit: Limit = 50,
 ) -> Response:
-    """Records that were no events, newest first, and how many there are of each kind."""
+    """Records that were not events, newest first, and how many there are of each kind."""
     app_state, masks = context.app_state, context.masks
     summary, found = Summary.empty(), []
     for letter in letters_of(
@@ -151,7 +151,7 @@ def redrive_letters(context: Operating, body: RedriveBody) -> Response:
 def _letter(text: str) -> LetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 40):
-        raise Refused("bad-place", f"`{text[:80]}` is no letter", "Write PARTITION/OFFSET, as 3/17.")
+        raise Refused("bad-place", f"`{text[:80]}` is not a letter", "Write PARTITION/OFFSET, as 3/17.")
     return LetterPlace(int(partition), int(offset))
 
 

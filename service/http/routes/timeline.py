@@ -21,7 +21,7 @@ AROUND_MS = 60_000  # shown before and after it, or as long as the alert itself 
 
 
 def timeline(app_state: AppState, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
-    """What `GET /alerts/{id}` says beside the alert itself. An alert's places name topics, what is shown streams."""
+    """What `GET /alerts/{id}` says next to the alert itself. An alert's places name topics, what is shown streams."""
     match = alert.match
     steps: dict[Place, str] = {tuple(place): name for name, places in match["steps"].items() for place in places}
     wanted = list(steps)[:READ_MOST]

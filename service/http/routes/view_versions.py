@@ -1,6 +1,6 @@
 """/views/NAME: the versions of a view, one of them shown again, and a new one made: a job on Spark in this process.
 
-Names are those of the service's own views, and nothing else is taken from whoever asks: no SQL, no path, no master.
+Names are those of the service's own views, and nothing else is taken from anyone who asks: no SQL, no path, no master.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response
 def _made(app_state: AppState, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
     from samovar.changelog.spark.progress import JobProgress  # noqa: PLC0415 - with Spark only
     from samovar.service.spark.session import starting_for  # noqa: PLC0415 - as above
-    from samovar.service.views.commands import rebuild  # noqa: PLC0415 - beside it
+    from samovar.service.views.commands import rebuild  # noqa: PLC0415 - next to it
     from samovar.service.views.commands import refresh as refreshed  # noqa: PLC0415 - its name is taken here
 
     def progress(found: JobProgress) -> None:

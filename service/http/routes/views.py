@@ -1,7 +1,7 @@
 """/views: what is published of the materialized views, and their rows, picked and ordered.
 
-No SQL is taken here: Spark's reads any file that it is asked for. `samovar views query` takes it, from whoever may run
-commands.
+No SQL is taken here: Spark's reads any file that it is asked for. `samovar views query` takes it, from anyone who may
+run commands.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks
     for name in [*body.columns, *compared]:
         if name not in known:
             hint = did_you_mean(name, known) or f"Columns are {', '.join(known)}."
-            raise Refused("unknown-column", f"there is no column `{name[:80]}`", hint)
+            raise Refused("unknown-column", f"there is not a column `{name[:80]}`", hint)
     refused = sorted({name for name in compared if name in hidden})
     if refused:
         raise not_compared(refused, "picking or ordering rows by it")

@@ -102,7 +102,7 @@ class CheckShown(BaseModel):
 
 
 class DifferenceShown(BaseModel):
-    """An expected match beside the nearest that was found; null where there is none."""
+    """An expected match next to the nearest that was found; null where there is none."""
 
     expected: Any
     found: Any

@@ -190,7 +190,7 @@ class OriginShown(BaseModel):
 
 
 class LetterShown(BaseModel):
-    """A dead letter. Bytes that are no text are in `key_base64` and `value_base64`; `cut_bytes` is how large it was,
+    """A dead letter. Bytes that are not text are in `key_base64` and `value_base64`; `cut_bytes` is how large it was,
     where not all of it is here.
     """
 

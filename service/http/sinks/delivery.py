@@ -1,4 +1,4 @@
-"""Alerts beside their topic: to webhooks and files, at least once, in the order of each partition.
+"""Alerts next to their topic: to webhooks and files, at least once, in the order of each partition.
 
 Every sink is a group of its own on the log, with committed positions, run by a thread of the HTTP process. Where
 several such processes run, the log gives the partitions out, or one of them stands by. An alert is committed after it

@@ -108,7 +108,7 @@ class Webhook:
 
 
 class FileTarget:
-    """Appends alerts, a JSON line each. Opened anew for every batch, so that it may be rotated."""
+    """Appends alerts, a JSON line each. Opened again for every batch, so that it may be rotated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,6 +1,6 @@
 """Generated events without an end, for a stream that runs in real time.
 
-The whole of it is fixed by seed, keys, rate and the moment at which it began, a block of a minute at a time: whoever
+The whole of it is fixed by seed, keys, rate and the moment at which it began, a block of a minute at a time: anyone who
 stopped goes on at any later moment without repeating an event, from nothing but how far he had come. Events come out by
 the time at which they arrive, which is up to DISORDER_MS after they happened.
 

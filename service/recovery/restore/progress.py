@@ -79,8 +79,7 @@ def restored_line(restored: RestoreResult) -> str:
         f"{name}: restored from {restored.source}, {restored.records:,} records in {restored.seconds:.1f} s,"
         f" {moment}{offset}"
     )
-    if restored.rows_to_mend:
-        text += (
-            f"; {restored.rows_to_mend:,} rows of the changelog were mended, {restored.states_differ:,} states differed"
-        )
+    if restored.rows_to_repair:
+        text += f"; {restored.rows_to_repair:,} rows of the changelog were repaired,"
+        text += f" {restored.states_differ:,} states differed"
     return f"{text}\n  digest {restored.digest}"

@@ -1,4 +1,4 @@
-"""`samovar restore` at work: each partition's store is built in a folder beside it and takes its place at the end.
+"""`samovar restore` at work: each partition's store is built in a folder next to it and takes its place at the end.
 
     STATE/restore.lock                     held while a restore runs: there is never a second one
     STATE/<partition>/restore-<from>.part  being built; of a changelog or snapshot, a later run goes on with it
@@ -6,7 +6,7 @@
 
 A further stage's stores lie in the same way under STATE/<stage>.
 
-A kill at any moment leaves the old store, or none and a finished one beside it; the next run ends what was begun.
+A kill at any moment leaves the old store, or none and a finished one next to it; the next run ends what was begun.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from samovar.tasks.replay.repair import (
     ChangelogRepair,
     RepairPlan,
     changes_between,
-    mended_offsets,
+    repaired_offsets,
     shared_out,
     stands_alike,
 )
@@ -77,7 +77,7 @@ class RestoreResult:
     offset: int | None  # of the changelog; None where the store follows none
     records: int
     seconds: float
-    rows_to_mend: int | None = None  # of the changelog, where it was made to agree
+    rows_to_repair: int | None = None  # of the changelog, where it was made to agree
     states_differ: int | None = None  # states that the changelog has otherwise, as a digest sees them
     stage: str = MAIN
 
@@ -94,8 +94,8 @@ class RestoreResult:
             "records": self.records,
             "seconds": round(self.seconds, 3),
         }
-        mended = {"rows_to_mend": self.rows_to_mend, "states_differ": self.states_differ}
-        return found | (mended if self.rows_to_mend is not None else {})
+        repaired = {"rows_to_repair": self.rows_to_repair, "states_differ": self.states_differ}
+        return found | (repaired if self.rows_to_repair is not None else {})
 
 
 # ---------------------------------------------------------------- alone
@@ -173,7 +173,7 @@ def restore_all(
     engine = engine or LocalRestoreEngine()
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
-        mender = None
+        repair = None
         if asked.out is None:
             refuse_running(site)
             for planned in plans:
@@ -181,12 +181,12 @@ def restore_all(
         if asked.source == "source" and asked.out is None:
             settings = site.settings
             wanted = [planned.partition for planned in plans]
-            mender = ChangelogRepair(site.log, site.plans, settings.service, settings.delivery, wanted)
-            stack.callback(mender.close)
+            repair = ChangelogRepair(site.log, site.plans, settings.service, settings.delivery, wanted)
+            stack.callback(repair.close)
         engine.prepare(site, plans)
         for planned in plans:
             here = site.at(planned.stage)
-            restored = _restore(here, asked, planned, mender, engine, partial(on_progress, planned))
+            restored = _restore(here, asked, planned, repair, engine, partial(on_progress, planned))
             yield replace(restored, stage=planned.stage)
 
 
@@ -194,7 +194,7 @@ def _restore(
     site: StateLocation,
     asked: RestoreRequest,
     planned: RestorePlan,
-    mender: ChangelogRepair | None,
+    repair: ChangelogRepair | None,
     engine: Engine,
     on_progress: OnProgress,
 ) -> RestoreResult:
@@ -210,7 +210,7 @@ def _restore(
     built = engine.build(site, planned, part, on_progress)
     store = RocksStore(part)
     try:
-        restored = _finish(site, asked, planned, store, mender, built, begun)
+        restored = _finish(site, asked, planned, store, repair, built, begun)
         store.flush()
     finally:
         store.close()
@@ -219,7 +219,7 @@ def _restore(
 
 
 def _begun(site: StateLocation, planned: RestorePlan) -> Path:
-    """The folder to build in. What another way of restoring left is removed; a fold of the source begins anew."""
+    """The folder to build in. What another way of restoring left is removed; a fold of the source begins again."""
     folder = site.folder(planned.partition)
     for source in (*SOURCES, STAGING):
         part = folder / f"restore-{source}{PART}"
@@ -252,7 +252,7 @@ def put_in_place(part: Path, target: Path) -> None:
     try:
         reveal(part, target)
     except OSError as error:
-        hint = "Stop the service, and run this again: what was restored stands beside it."
+        hint = "Stop the service, and run this again: what was restored stands next to it."
         raise StoreLocked("a container made a store here meanwhile", target, hint, str(error)) from error
 
 
@@ -297,16 +297,16 @@ def _finish(
     asked: RestoreRequest,
     planned: RestorePlan,
     store: RocksStore,
-    mender: ChangelogRepair | None,
+    repair: ChangelogRepair | None,
     built: BuildResult,
     begun: float,
 ) -> RestoreResult:
     """Check what was built, and let the changelog follow where the source was taken for right."""
     position = position_of(store)
-    to_mend = states_differ = None
-    if mender is not None:
-        mended = _mend(site, planned, store, mender)
-        to_mend, states_differ = len(mended.mended), mended.states_differ
+    to_repair = states_differ = None
+    if repair is not None:
+        repaired = _repair(site, planned, store, repair)
+        to_repair, states_differ = len(repaired.repaired), repaired.states_differ
     elif asked.out is None:
         _check(site, planned, position)
     following = following_of(store)
@@ -314,7 +314,7 @@ def _finish(
     offset = None if following is None else following.next
     seconds = time.monotonic() - begun
     return RestoreResult(
-        planned.partition, planned.source, digest, position, offset, built.records, seconds, to_mend, states_differ
+        planned.partition, planned.source, digest, position, offset, built.records, seconds, to_repair, states_differ
     )
 
 
@@ -338,7 +338,7 @@ def _check(site: StateLocation, planned: RestorePlan, position: Position | None)
 class ChangelogComparison:
     """A rebuilt store against a changelog: rows to append to it, rows that the store takes over, states that differ."""
 
-    mended: Sequence[Change]
+    repaired: Sequence[Change]
     adopted: Sequence[Change]
     states_differ: int
 
@@ -352,11 +352,13 @@ def compare(site: StateLocation, partition: int, store: RocksStore, image: Memor
     # A row whose deadline has passed may be equal as a digest sees it; no commit leaves one, and so no restore may.
     overdue = {row_parts(row)[:2] for row, _ in overdue_rows(image.range(ROW, ROWS_END), watermark)}
     same_place = stands_alike(position, position_of(image))
-    mended, adopted = shared_out(changes_between(store, image), image, differing | overdue, same_place)
-    return ChangelogComparison(mended, adopted, len(differing))
+    repaired, adopted = shared_out(changes_between(store, image), image, differing | overdue, same_place)
+    return ChangelogComparison(repaired, adopted, len(differing))
 
 
-def _mend(site: StateLocation, planned: RestorePlan, store: RocksStore, mender: ChangelogRepair) -> ChangelogComparison:
+def _repair(
+    site: StateLocation, planned: RestorePlan, store: RocksStore, repair: ChangelogRepair
+) -> ChangelogComparison:
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
     image = image_at(site.log, changelog, end)
@@ -365,10 +367,10 @@ def _mend(site: StateLocation, planned: RestorePlan, store: RocksStore, mender: 
     store.write([*found.adopted, *skips_of(image)])
     position = position_of(store)
     assert position is not None, "a rebuild ends with its position"
-    if found.mended:
+    if found.repaired:
         service, shared = site.settings.service, site.shared_topics()
-        offsets = mended_offsets(site.log, service, position, planned.partition, shared)
-        end = mender.mend(RepairPlan(changelog.at, found.mended, pack_position(position), offsets))
+        offsets = repaired_offsets(site.log, service, position, planned.partition, shared)
+        end = repair.repair(RepairPlan(changelog.at, found.repaired, pack_position(position), offsets))
     topic, at = changelog.topic, changelog.at
     following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
     store.put(FOLLOWING, pack_following(following))

@@ -56,7 +56,7 @@ Columns: TypeAlias = Callable[[Records], list[pa.Array]]
 
 @dataclass(frozen=True)
 class RecordFrame:
-    """A frame with a row per record. `columns` is made anew on every executor, by a function that can travel there."""
+    """A frame with a row per record. `columns` is made again on every executor, by a function that can travel there."""
 
     settings: ServiceFile
     schema: pa.Schema
@@ -120,7 +120,7 @@ def _frame(
 
 
 def inputs(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
-    """Events as rules see them, a column a field of the stream's schema. What is no event has an `_error` alone."""
+    """Events as rules see them, a column a field of the stream's schema. What is not an event has an `_error` alone."""
     assert wanted.stream is not None
     stream = site.settings.streams[wanted.stream]
     kinds = _kinds(wanted.stream, stream)

@@ -111,7 +111,7 @@ def wanted_of(options: Mapping[str, str]) -> FrameOptions:
 
 
 def register_spark(spark: SparkSession) -> None:
-    """Make `spark.read.format("samovar")` known to a session, in a notebook or a program of one's own."""
+    """Make `spark.read.format("samovar")` known to a session, in a notebook or a program of your own."""
     register(spark, NAME, partial(frame_of, folder=str(Path.cwd())))
 
 

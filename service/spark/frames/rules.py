@@ -115,12 +115,12 @@ def times(values: Sequence[int | None]) -> pa.Array:
 
 
 def time_us(value: int | None) -> int | None:
-    """Microseconds of a time in ms; None where it is no time that a calendar has."""
+    """Microseconds of a time in ms; None where it is not a time that a calendar has."""
     return None if value is None or abs(value) > LAST_MS else value * 1000
 
 
 def text_of(data: bytes | None) -> str | None:
-    """As people read it. What is no text is shown with its bytes replaced."""
+    """As people read it. What is not text is shown with its bytes replaced."""
     return None if data is None else data.decode("utf-8", "replace")
 
 

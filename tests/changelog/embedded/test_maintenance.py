@@ -116,7 +116,7 @@ def test_a_gap_at_the_end_is_passed(log: EmbeddedLog, clock: Clock) -> None:
 
 
 def test_a_tombstone_stays_for_its_time_after_the_value_has_gone(log: EmbeddedLog, clock: Clock) -> None:
-    """P10: whoever has read the value has delete.retention.ms to read that it is gone."""
+    """P10: anyone who has read the value has delete.retention.ms to read that it is gone."""
     compacted(log, delete_retention_ms="5000")
     append(log, (b"a", b"1"), (b"b", b"2"))
     append(log, (b"a", None))
@@ -174,7 +174,9 @@ def test_whoever_writes_compacts_in_bounded_steps(log: EmbeddedLog, clock: Clock
 
 
 def test_two_that_compact_at_once_lose_nothing(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P2, P10: the state is that of all records ever written, whoever compacted when, and no deleted key comes back."""
+    """P2, P10: the state is that of all records ever written, anyone who compacted when, and no deleted key comes
+    back.
+    """
     monkeypatch.setattr(maintenance, "EVERY_MS", 5)
     for seed in range(4):
         chosen = random.Random(seed)
@@ -200,7 +202,7 @@ def test_two_that_compact_at_once_lose_nothing(tmp_path: Path, clock: Clock, mon
 
 
 def test_a_pass_meets_what_another_has_joined_across_its_limit(log: EmbeddedLog, clock: Clock) -> None:
-    """What is too young stays too young beside old records; what was not cleaned is cleaned by the next pass."""
+    """What is too young stays too young next to old records; what was not cleaned is cleaned by the next pass."""
     compacted(log, min_compaction_lag_ms="16000")
     for number in range(3):
         append(log, (b"k%d" % number, bytes(DEFAULTS.join_bytes)))

@@ -253,7 +253,7 @@ def test_a_message_that_is_too_long_is_not_even_read() -> None:
 def test_a_sentence_for_every_code() -> None:
     message = b'{"when": "soon", "kind": 7}'
     bad = Decoder([], "when", "kind").bad({"code": CODES.index("BAD_TIME"), "at": 9}, message)
-    assert bad.reason.startswith('the time field `when` is "soon", which is no ISO 8601 time')
+    assert bad.reason.startswith('the time field `when` is "soon", which is not an ISO 8601 time')
     assert bad.column == 10
     reasons = {Decoder([]).bad({"code": code, "at": 0}, b"x").reason for code in range(1, len(CODES))}
     assert len(reasons) == len(CODES) - 1

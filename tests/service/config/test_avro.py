@@ -113,7 +113,7 @@ def test_the_settings_go_to_another_process(folder: Path) -> None:
         ("format: avro, schema: other.avsc", 25, "`Other` has no field `ts`"),
         ("format: avro, schema: purchase.avsc, time: at", 68, "`Purchase` has no field `at`"),
         ("format: avro, schema: purchase.avsc, type: sort", 68, "`Purchase` has no field `sort`"),
-        ("format: avro, schemas: [a.avsc]", 48, "a list is no map"),
+        ("format: avro, schemas: [a.avsc]", 48, "a list is not a map"),
         ("format: avro, schemas: {one: purchase.avsc}", 48, "`one` cannot be a schema's id"),
         ("format: avro, schemas: {1: none.avsc}", 48, "cannot read"),
         ("format: avro, schema: purchase.avsc, schemas: {1: other.avsc}", 75, "cannot be read as `schema`"),

@@ -105,10 +105,10 @@ def test_a_pods_name_is_a_slot(config: Path, text: str, slot: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("SAMOVAR_CACHE", "much", "SAMOVAR_CACHE: error: `much` is no size"),
+        ("SAMOVAR_CACHE", "much", "SAMOVAR_CACHE: error: `much` is not a size"),
         ("SAMOVAR_RUN__SLOT", "fraud", "SAMOVAR_RUN__SLOT: error: `fraud` is no slot"),
-        ("SAMOVAR_RUN__HTTP", "here", "SAMOVAR_RUN__HTTP: error: `here` is no address"),
-        ("SAMOVAR_STREAMS__PURCHASE__SLAKC", "1s", "there is no setting `slakc` in `streams.purchase`"),
+        ("SAMOVAR_RUN__HTTP", "here", "SAMOVAR_RUN__HTTP: error: `here` is not an address"),
+        ("SAMOVAR_STREAMS__PURCHASE__SLAKC", "1s", "there is not a setting `slakc` in `streams.purchase`"),
         ("SAMOVAR_REPLICATION", "3", "SAMOVAR_REPLICATION: error: the embedded log has no replicas"),
     ],
 )
@@ -169,7 +169,7 @@ def test_secrets_are_in_no_output(config: Path) -> None:
     broken = SERVICE.replace("{embedded: there}", kafka) + sinks.replace("secret", "timeout: soon, secret")
     (config.parent / "broken.yml").write_text(broken, "utf-8")
     refused = command("config", "check", config.parent / "broken.yml", env=good)
-    assert "`soon` is no time" in refused.stdout  # with its line, in which both stand
+    assert "`soon` is not a time" in refused.stdout  # with its line, in which both stand
     assert CANARY not in refused.stdout
     for arguments in (["show"], ["show", "--json"], ["check"], ["check", "--json"]):
         for env in (variables, good):

@@ -54,6 +54,6 @@ def test_the_complete_file_has_every_key() -> None:
 
 def test_every_key_is_explained() -> None:
     prose = re.sub(r"^```.*?^```$", "", PAGE.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    spans = [span for span in re.findall(r"`[^`\n]+`", prose) if not span.startswith("`--")]  # a flag is no key
+    spans = [span for span in re.findall(r"`[^`\n]+`", prose) if not span.startswith("`--")]  # a flag is not a key
     named = set(re.findall(r"[a-z_]+", " ".join(spans)))
     assert set(keys_of(ServiceFile)) - named == {"client"}  # which gathers Kafka's own settings, by their own names

@@ -1,4 +1,4 @@
-"""The bundle of the rule editor: of what is pinned by hash, made anew only when something changed, and not needed."""
+"""The bundle of the rule editor: of what is pinned by hash, made again only when something changed, and not needed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.support.used_service import MARKED
 
 @contextmanager
 def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
-    """Two HTTP processes over one log. The stores are beside the second; the first has an empty disk."""
+    """Two HTTP processes over one log. The stores are next to the second; the first has an empty disk."""
     settings = service.settings
     bare = settings.model_copy(update={"state": service.config.parent / "elsewhere" / "state"})
     with served(service, bare) as asked, served(service) as owner, service.container():  # which is in the group

@@ -160,7 +160,7 @@ def test_a_process_that_ended_goes_on_where_it_was(service: Service) -> None:
         assert len(hook.ids) == len(set(hook.ids))
 
 
-def test_a_file_gets_a_line_an_alert_and_mends_a_half_line(service: Service) -> None:
+def test_a_file_gets_a_line_an_alert_and_repairs_a_half_line(service: Service) -> None:
     path = service.config.parent / "out" / "alerts.jsonl"
     path.parent.mkdir()
     path.write_text('{"id": "half of a l')

@@ -1,4 +1,6 @@
-"""The newest records in memory: whoever asks gets what the log has, whether that is in memory, too old or too new."""
+"""The newest records in memory: anyone who asks gets what the log has, whether that is in memory, too old or too
+new.
+"""
 
 from __future__ import annotations
 

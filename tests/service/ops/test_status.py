@@ -201,7 +201,7 @@ def test_what_a_newer_version_tells_is_refused_not_guessed() -> None:
 
 
 def test_a_log_that_does_not_answer_holds_up_nobody(service: Service) -> None:
-    """What cannot be told is told a moment later; what was seen is there for whoever asks."""
+    """What cannot be told is told a moment later; what was seen is there for anyone who asks."""
     service.produce(many(20))
     with service.container() as container, service.log() as log:
         observer = MetricsSampler(container, SystemClock())

@@ -148,7 +148,7 @@ def test_only_what_is_asked_for_goes_back(service: Service) -> None:
     assert run("dlq", "redrive", service.config, "--offset", "3").exit_code == 2
 
 
-def test_mended_letters_are_processed(service: Service) -> None:
+def test_repaired_letters_are_processed(service: Service) -> None:
     """The reason to redrive: what was wrong with the service file was put right."""
     service.config.write_text(service.config.read_text().replace("country: string", "country: double"))
     service.process([purchase("c1", 0, 1), purchase("c1", 1, 1), purchase("c1", 2, 900)])
@@ -190,7 +190,7 @@ def test_what_cannot_go_back_stays_and_is_said(service: Service) -> None:
     done = run("dlq", "redrive", service.config, "--dry-run").stdout
     assert "1 left out: cut, so that the whole message is no longer there" in done
     assert "2 left out: only a later stage put it aside, and others would have it twice" in done
-    assert "1 left out: the topic old is no stream's; `--to STREAM` names another" in done
+    assert "1 left out: the topic old is not a stream's; `--to STREAM` names another" in done
 
 
 def test_to_another_stream_it_goes_by_its_key(service: Service) -> None:

@@ -156,7 +156,7 @@ def test_p3_a_killed_restore_is_run_again(service: Service, source: str, point: 
 def test_p3_killed_between_the_old_store_and_the_new(
     service: Service, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P3: the moment at which there is no store but a finished one beside."""
+    """P3: the moment at which there is no store but a finished one next to."""
     service.process(many(60))
     before = service.digests()
 

@@ -34,7 +34,7 @@ def service(tmp_path: Path) -> Service:
 
 
 def test_p2_from_source_after_the_changelog_was_deleted(service: Service) -> None:
-    """P2: input and journal are enough; the changelog is written anew and agrees."""
+    """P2: input and journal are enough; the changelog is written again and agrees."""
     service.process(many(100))
     service.process(many(60, start_s=400))
     before = service.digests()
@@ -42,7 +42,7 @@ def test_p2_from_source_after_the_changelog_was_deleted(service: Service) -> Non
         log.delete(["s-changelog"])
     found = restored(service, "--from", "source", "--verify")
     assert {each["partition"]: each["digest"] for each in found["restored"]} == before
-    assert all(each["rows_to_mend"] > 1 for each in found["restored"])
+    assert all(each["rows_to_repair"] > 1 for each in found["restored"])
     assert all("the group's offsets say how far to go" in each["notes"][0] for each in found["plan"])
     wipe(service)
     restored(service, "--from", "changelog", "--verify")
@@ -51,7 +51,7 @@ def test_p2_from_source_after_the_changelog_was_deleted(service: Service) -> Non
     assert is_equal(service)
 
 
-def test_p2_from_source_mends_a_changelog_that_lost_its_end(service: Service) -> None:
+def test_p2_from_source_repairs_a_changelog_that_lost_its_end(service: Service) -> None:
     """P2: the group's offsets say how far the input was processed, where the changelog says less."""
     service.process(many(60))
     with service.log() as log:
@@ -73,13 +73,13 @@ def test_p2_from_source_mends_a_changelog_that_lost_its_end(service: Service) ->
     assert dry["differences"][0]["states_differ"] > 0
     (found,) = restored(service, "--from", "source", "--partition", 0, "--verify")["restored"]
     assert found["digest"] == before[0]
-    assert found["rows_to_mend"] == dry["differences"][0]["rows_to_mend"]
+    assert found["rows_to_repair"] == dry["differences"][0]["rows_to_repair"]
     again = restored(service, "--from", "source", "--dry-run")
-    assert [each["rows_to_mend"] for each in again["differences"]] == [0, 0]
+    assert [each["rows_to_repair"] for each in again["differences"]] == [0, 0]
 
 
 @pytest.mark.parametrize("point", ["produce.after:1", "commit.before:1", "commit.after:1", "commit.after:2"])
-def test_p3_killed_while_the_changelog_is_mended(service: Service, point: str) -> None:
+def test_p3_killed_while_the_changelog_is_repaired(service: Service, point: str) -> None:
     """P3: a changelog has all of a partition's repair or nothing of it; the next run ends it."""
     service.process(many(60))
     before = service.digests()
@@ -109,12 +109,12 @@ def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.
     def fails(self: ChangelogRepair, appends: Any, offsets: Any) -> Any:
         appended.append(1)
         if len(appended) == 2:
-            raise Refused("mend-failed", "the test says so", "Run it again.")
+            raise Refused("repair-failed", "the test says so", "Run it again.")
         return whole(self, appends, offsets)
 
     with monkeypatch.context() as patch:
         patch.setattr(ChangelogRepair, "_transact", fails)
-        assert refused(service, "--from", "source") == "mend-failed"
+        assert refused(service, "--from", "source") == "repair-failed"
     wipe(service)
     with pytest.raises(Refused, match="state-lost"):
         service.process([])
@@ -134,7 +134,7 @@ def test_from_source_takes_away_what_is_too_much(service: Service) -> None:
     with service.log() as log:
         log.append([Append("s-changelog", [(row.replace(b"c3", b"zz"), value)], partition)])
     (dry,) = restored(service, "--from", "source", "--partition", partition, "--dry-run")["differences"]
-    assert dry == {"partition": partition, "rows_to_mend": 1, "states_differ": 1}
+    assert dry == {"partition": partition, "rows_to_repair": 1, "states_differ": 1}
     restored(service, "--from", "source", "--partition", partition)
     assert is_equal(service)
     service.process(many(10, start_s=300))

@@ -243,15 +243,15 @@ def test_half_a_changelog_is_refused_until_it_was_run_again(service: Service, mo
     whole = ChangelogRepair.write
     calls = []
 
-    def broken(mender: ChangelogRepair, *arguments: Any) -> Any:
+    def broken(repair: ChangelogRepair, *arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
-            raise Refused("mend-failed", "the log is away", "Run it again.")
-        return whole(mender, *arguments)
+            raise Refused("repair-failed", "the log is away", "Run it again.")
+        return whole(repair, *arguments)
 
     monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "2")
     monkeypatch.setattr(ChangelogRepair, "write", broken)
-    assert refused(service, 171.5) == "mend-failed"
+    assert refused(service, 171.5) == "repair-failed"
     monkeypatch.setattr(ChangelogRepair, "write", whole)
     ran = run("run", service.config, "--until-caught-up")
     assert (ran.exit_code, "rewind-unfinished" in ran.stderr) == (2, True)

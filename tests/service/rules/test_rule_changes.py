@@ -439,7 +439,7 @@ def test_two_writers_at_once_and_only_one_counts(service: Service) -> None:
 
 
 def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(service: Service) -> None:
-    """As where its service file knows other fields than that of whoever published."""
+    """As where its service file knows other fields than that of anyone who published."""
     said: list[str] = []
     service.produce([*many(20), *tide(100)])
     with service.log() as log:

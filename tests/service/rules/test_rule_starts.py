@@ -1,5 +1,5 @@
 """How a rule begins that was not there before: in shadow while it has too little history, or with its history folded;
-and what keeps a rule from flooding whoever reads alerts.
+and what keeps a rule from flooding anyone who reads alerts.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def test_p7_an_open_transaction_is_waited_for(spark: OpenSession, ran: OnKafka, 
 
 
 def test_p2_after_the_broker_compacted(spark: OpenSession, ran: OnKafka, log: Log) -> None:
-    """Gaps are no data loss."""
+    """Gaps are not data loss."""
     before, records = ran.service.digests(), len(raw(log, ran.changelog))
     quick = {"segment.ms": "100", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
     tools: Any = admin  # not all of it has types

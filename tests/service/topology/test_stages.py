@@ -165,7 +165,7 @@ def test_the_topics_of_stages_are_planned_made_and_checked(write: Callable[..., 
 
 
 def test_produce_needs_no_rules(write: Callable[..., ServiceFile], tmp_path: Path) -> None:
-    settings = write(ONE, "this is no rule")
+    settings = write(ONE, "this is not a rule")
     (tmp_path / "events.jsonl").write_text('{"card": "c", "ts": 1700000000000}\n')
     done = CliRunner().invoke(app, ["produce", str(settings.path), "a", str(tmp_path / "events.jsonl")])
     assert done.exit_code == 0, done.output

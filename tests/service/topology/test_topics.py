@@ -257,7 +257,7 @@ def test_topics_check_never_makes_one(load: Callable[[str], ServiceFile], log: E
 def test_a_service_without_a_rules_topic_runs_the_rules_of_its_folder(
     load: Callable[[str], ServiceFile], log: EmbeddedLog
 ) -> None:
-    """As one did before there was such a topic; whoever publishes must have it made."""
+    """As one did before there was such a topic; anyone who publishes must have it made."""
     ensure(log, load("streams: {a: {key: k}}"))
     log.delete([RULES, *SIDE])
     settings = load("streams: {a: {key: k}}\ntopics: check")
@@ -266,7 +266,7 @@ def test_a_service_without_a_rules_topic_runs_the_rules_of_its_folder(
 
 
 def test_tokens_are_not_put_where_they_would_vanish(load: Callable[[str], ServiceFile], log: EmbeddedLog) -> None:
-    """A container runs beside a wrong topic that it has no use for; whoever needs it refuses."""
+    """A container runs next to a wrong topic that it has no use for; anyone who needs it refuses."""
     settings = load("streams: {a: {key: k}}")
     log.create([TopicSpec("f-access", 1, {"cleanup.policy": "delete"})])
     ensure(log, settings)

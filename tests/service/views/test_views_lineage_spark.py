@@ -86,7 +86,7 @@ def viewed(
     tmp_path_factory: pytest.TempPathFactory, spark: OpenSession
 ) -> Iterator[tuple[Served, dict[str, str], Planted]]:
     planted = Planted("views")
-    del spark  # it is open, and found by whoever makes views
+    del spark  # it is open, and found by anyone who makes views
     with planted_site(tmp_path_factory.mktemp("viewed") / "s", planted, int(time.time() * 1000)) as (site, tokens):
         folder: Path = site.service.config.parent / "views"
         for name, text in VIEWS.items():

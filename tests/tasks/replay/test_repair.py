@@ -27,7 +27,7 @@ from samovar.tasks.replay.repair import (
     ChangelogRepair,
     RepairPlan,
     changes_between,
-    mended_offsets,
+    repaired_offsets,
     shared_out,
     stands_alike,
 )
@@ -61,10 +61,10 @@ def test_rows_of_equal_states_are_taken_from_the_changelog(same_place: bool) -> 
     a, b, c = ROWS
     image = store_of((a, b"live"), (POSITION, b"live"))
     changes = [(a, b"1"), (b, b"2"), (c, None), (USER, b"3"), (POSITION, b"4")]
-    mended, adopted = shared_out(changes, image, {(b"b", "rule")}, same_place)
+    repaired, adopted = shared_out(changes, image, {(b"b", "rule")}, same_place)
     own = [(POSITION, b"live")] if same_place else []
     assert adopted == [(a, b"live"), (c, None), *own]
-    assert mended == [(b, b"2"), (USER, b"3"), *([] if same_place else [(POSITION, b"4")])]
+    assert repaired == [(b, b"2"), (USER, b"3"), *([] if same_place else [(POSITION, b"4")])]
 
 
 def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
@@ -95,7 +95,7 @@ def test_the_offset_of_a_shared_input_is_never_raised(committed: int | None, off
     if committed is not None:
         log.set_committed("g", {at: committed, own: 3})
     place = replace(PLACE, inputs={**PLACE.inputs, "own": Input("own", "id", 4, 4)})
-    found = mended_offsets(log, "g", place, 0, {"t"})
+    found = repaired_offsets(log, "g", place, 0, {"t"})
     assert found == ({own: 4} if offset is None else {own: 4, at: offset})
 
 
@@ -115,7 +115,7 @@ class Writes:
         return {TopicPartition("c", 0): 9}
 
 
-def mender() -> tuple[ChangelogRepair, Writes]:
+def repair() -> tuple[ChangelogRepair, Writes]:
     """One that writes two rows in a transaction."""
     found, member = ChangelogRepair.__new__(ChangelogRepair), Writes()
     found._member, found._at_once = member, 2  # type: ignore[assignment]
@@ -125,14 +125,14 @@ def mender() -> tuple[ChangelogRepair, Writes]:
 CHANGES: list[Change] = [(row, b"1") for row in ROWS]
 
 
-def test_half_a_changelog_has_no_position_while_it_is_mended() -> None:
-    found, member = mender()
+def test_half_a_changelog_has_no_position_while_it_is_repaired() -> None:
+    found, member = repair()
     offsets = {TopicPartition("t", 0): 3}
-    assert found.mend(RepairPlan(TopicPartition("c", 0), [*CHANGES, (POSITION, b"old")], b"new", offsets)) == 10
+    assert found.repair(RepairPlan(TopicPartition("c", 0), [*CHANGES, (POSITION, b"old")], b"new", offsets)) == 10
     a, b, c = CHANGES
     assert member.written == [([(POSITION, None), a, b], offsets), ([c, (POSITION, b"new")], offsets)]
-    found, member = mender()
-    found.mend(RepairPlan(TopicPartition("c", 0), CHANGES[:2], b"new", offsets))
+    found, member = repair()
+    found.repair(RepairPlan(TopicPartition("c", 0), CHANGES[:2], b"new", offsets))
     assert member.written == [([a, b, (POSITION, b"new")], offsets)]
 
 
@@ -144,9 +144,9 @@ def test_half_a_rewind_says_so_and_leaves_the_offsets_to_the_last_transaction() 
     last = (POSITION, pack_position(rewound.position))
     half = (POSITION, pack_position(replace(PLACE, rewinding=True)))
     for was, mark in ((PLACE, half), (None, (POSITION, None))):
-        found, member = mender()
+        found, member = repair()
         assert write_back(found, topics, 0, CHANGES, was, rewound, (before, after)) == 10
         assert member.written == [([mark, a, b], before), ([c, last], after)]
-    found, member = mender()
+    found, member = repair()
     write_back(found, topics, 0, CHANGES[:2], PLACE, rewound, (before, after))
     assert member.written == [([a, b, last], after)]

@@ -1,4 +1,4 @@
-"""A task of the user's in a service: beside rules, in one commit, restored, verified and shown as their state is."""
+"""A task of the user's in a service: next to rules, in one commit, restored, verified and shown as their state is."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_an_init_that_raises_stops_the_service(stage: Staging) -> None:
 @pytest.mark.parametrize(
     ("source", "code", "words"),
     [
-        ("total:Totals", CODE, ["there is no total.py beside the service file", "did you mean `totals.py`?"]),
+        ("total:Totals", CODE, ["there is no total.py next to the service file", "did you mean `totals.py`?"]),
         ("nowhere:Totals", CODE, ["there is no", "nowhere.py, nor a module `nowhere`"]),
         ("totals:Total", CODE, ["has no class `Total`", "did you mean `Totals`?"]),
         ("totals:Totals", "class Totals: pass", ["the class `Totals` has no method `process`"]),
@@ -416,13 +416,13 @@ tasks:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        ("[use]", "[uses]", 7, ["there is no stream `uses`", "did you mean `use`?"]),
+        ("[use]", "[uses]", 7, ["there is not a stream `uses`", "did you mean `use`?"]),
         ("[use]", "[]", 7, ["names no streams"]),
         ("totals:Totals", "totals.Totals", 6, ["names no class", "write totals:Totals"]),
         ("{told: }", "{told: {topic: x}}", 8, ["`told` is a stream, whose topic is given there"]),
         ("{told: }", "[use]", 8, ["the task totals reads what it writes to `use`", "for ever"]),
         ("{told: }", "{a b: }", 8, ["cannot be a name here"]),
-        ("    emits: {told: }", "    emit: {told: }", 8, ["there is no setting `emit`", "did you mean `emits`?"]),
+        ("    emits: {told: }", "    emit: {told: }", 8, ["there is not a setting `emit`", "did you mean `emits`?"]),
         ("    emits: {told: }", "    window: 0s", 8, ["a window needs some time"]),
         ("    emits: {told: }", "    window: 10", 8, ["`10` has no unit"]),
         ("    emits: {told: }", "    stores: {a: {ttl: 0s}}", 8, ["a time to live needs some time"]),

@@ -1,4 +1,4 @@
-"""Tasks of one's own: what is called when, what a call that raises leaves behind, and that a crash changes nothing."""
+"""Tasks of your own: what is called when, what a call that raises leaves behind, and that a crash changes nothing."""
 
 from __future__ import annotations
 

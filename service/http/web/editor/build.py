@@ -1,4 +1,4 @@
-"""Bundles the rule editor: CodeMirror and the scripts beside this file become `service/http/web/static/_editor.js`.
+"""Bundles the rule editor: CodeMirror and the scripts next to this file become `service/http/web/static/_editor.js`.
 
     python service/http/web/editor/build.py [--force]
 
@@ -6,7 +6,7 @@ Run by the Makefile and by setup.py. Node and npm come from the wheel `nodejs-wh
 from PATH where that is not installed. npm fetches what package-lock.json pins, by hash, and runs no script of any
 package: esbuild's own binary is a package like the others, and its Node wrapper finds it there.
 
-Pages work without the bundle: the rule editor is then a plain text field, with the same errors beside it.
+Pages work without the bundle: the rule editor is then a plain text field, with the same errors next to it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def fingerprint() -> str:
 
 
 def put(content: bytes, target: Path) -> None:
-    """Written beside its place and renamed: a running server never sends half a file."""
+    """Written next to its place and renamed: a running server never sends half a file."""
     beside = target.with_suffix(".new")
     beside.write_bytes(content)
     beside.replace(target)

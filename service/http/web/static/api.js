@@ -69,7 +69,7 @@ export const part = (text) => encodeURIComponent(text);
 export const refOf = async (key) => (await post("/keys/resolve", { key })).key_ref;
 
 // Server-sent events. The browser goes on after a gap by itself, with the place where it stopped; where it has given up,
-// as after an answer that is no stream, a new one begins at that place.
+// as after an answer that is not a stream, a new one begins at that place.
 export function listen(path, on, onState) {
   let source = null;
   let last = "";

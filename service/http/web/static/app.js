@@ -259,7 +259,7 @@ function logIn(after) {
       },
     },
     h("h1", {}, "Log in"),
-    h("p", {}, "This service asks for a token. Whoever runs it makes one."),
+    h("p", {}, "This service asks for a token. Ask the operator of the service for one."),
     field("Token", given),
     word,
     h("button", { class: "button main", type: "submit" }, "Log in"),

@@ -304,7 +304,7 @@ function historyTable(histories) {
 }
 
 const storeTable = (stores) =>
-  table([{ head: "Store", class: "tight", cell: (each) => each.store }, { head: "Value", class: "grow mono", cell: (each) => value(each.value) }], stores, { label: "State of tasks of one's own" });
+  table([{ head: "Store", class: "tight", cell: (each) => each.store }, { head: "Value", class: "grow mono", cell: (each) => value(each.value) }], stores, { label: "State of user-defined tasks" });
 
 function alertsPart(found) {
   const alerts = found.alerts || [];

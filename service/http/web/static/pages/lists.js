@@ -1,4 +1,4 @@
-// Lists: what rules compare with (`in $risky`), changed without publishing a rule anew; who changed what.
+// Lists: what rules compare with (`in $risky`), changed without publishing a rule again; who changed what.
 
 import { get, part, post } from "/api.js";
 import { debounced, h, put } from "/dom.js";

@@ -225,7 +225,7 @@ async function redrive(letters, after) {
       place,
       h("p", {}, plan.letters ? `${counted(plan.letters, "letter")} will go back: ` : "No letter would go back.", Object.entries(plan.to || {}).map(([stream, count]) => `${whole(count)} to ${stream}`).join(", ")),
       Object.entries(plan.left_out || {}).map(([reason, count]) => h("p", { class: "note" }, `${whole(count)} left out: ${reason}`)),
-      plan.died_again ? h("p", { class: "note warn" }, `${counted(plan.died_again, "letter")} died again before: is the cause mended?`) : null,
+      plan.died_again ? h("p", { class: "note warn" }, `${counted(plan.died_again, "letter")} died again before: is the cause repaired?`) : null,
     );
     doIt.disabled = !plan.letters;
   } catch (fault) {

@@ -1,4 +1,4 @@
-// One rule: the text on the left, checked as it is typed; beside it its picture, tests, trials and its life.
+// One rule: the text on the left, checked as it is typed; next to it its picture, tests, trials and its life.
 
 import { get, part, post } from "/api.js";
 import { debounced, drawing, h, put } from "/dom.js";

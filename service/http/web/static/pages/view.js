@@ -1,4 +1,4 @@
-// One view: its rows picked and ordered, its versions, what it is made of. An operator makes it anew or goes back.
+// One view: its rows picked and ordered, its versions, what it is made of. An operator makes it again or goes back.
 
 import { del, get, part, post } from "/api.js";
 import { h, put } from "/dom.js";
@@ -156,7 +156,7 @@ function versionsPart(place, view, state) {
             { head: "", class: "tight", cell: (each) => (each.version === view.version ? badge("readers see this", "good") : "") },
             { head: "Made", class: "tight num", cell: (each) => time(each.made) },
             { head: "Rows", class: "tight num", cell: (each) => whole(each.rows) },
-            { head: "How", class: "grow", cell: (each) => (each.kind === "full" ? "all rows anew" : `a part anew, the rest as in version ${each.base}`) },
+            { head: "How", class: "grow", cell: (each) => (each.kind === "full" ? "all rows anew" : `a part again, the rest as in version ${each.base}`) },
             { head: "", class: "tight", cell: (each) => (each.version === view.version || !may("operate") ? "" : button("Show this one", () => back(view, each, state), "low")) },
           ],
           view.kept,
@@ -208,18 +208,18 @@ function madePart(view) {
 // ---------------------------------------------------------------- a new version, as a job
 
 function refresh(view, state, place) {
-  const anew = h("input", { type: "checkbox" });
+  const again = h("input", { type: "checkbox" });
   const doIt = button("Refresh", begin, "main", { id: "do-refresh" });
   const box = dialog(
     `Refresh ${view.view}`,
-    [h("p", {}, "Spark starts in this process and makes a new version; readers see the old one until it is whole. It takes a core or two while it works."), h("label", { class: "check" }, anew, "All rows anew")],
+    [h("p", {}, "Spark starts in this process and makes a new version; readers see the old one until it is whole. It takes a core or two while it works."), h("label", { class: "check" }, again, "All rows anew")],
     [button("Cancel", () => box.close()), doIt],
   );
 
   async function begin() {
     doIt.disabled = true;
     try {
-      const { job } = await post(`/views/${part(view.view)}/refresh`, { anew: anew.checked });
+      const { job } = await post(`/views/${part(view.view)}/refresh`, { anew: again.checked });
       box.close();
       await follow(job);
     } catch (fault) {

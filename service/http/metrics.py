@@ -90,8 +90,8 @@ def _fill(families: dict[str, Any], presence: MemberMetadata, service: str) -> N
 
     put("container", 1, service, presence.host, presence.version)
     put("started_timestamp_seconds", presence.since_ms / 1000)
-    put("looked_timestamp_seconds", presence.time_ms / 1000)
-    put("told", 1)
+    put("metrics_snapshot_timestamp_seconds", presence.time_ms / 1000)
+    put("heartbeat_ok", 1)
     for life in LIVES:
         put("tasks", sum(task.life == life for task in presence.tasks), life)
     for task in presence.tasks:

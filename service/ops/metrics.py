@@ -48,8 +48,8 @@ class ContainerMetrics(Collector):
 
         put("container", 1, self._service, presence.slot, presence.host, presence.version)
         put("started_timestamp_seconds", presence.since_ms / 1000)
-        put("looked_timestamp_seconds", look.time_ms / 1000)
-        put("told", 0 if self._reporter.trouble else 1)
+        put("metrics_snapshot_timestamp_seconds", look.time_ms / 1000)
+        put("heartbeat_ok", 0 if self._reporter.trouble else 1)
         for life in LIVES:
             put("tasks", sum(task.life == life for task in look.tasks), life)
         for task in presence.tasks:
@@ -92,7 +92,7 @@ def fill_task(put: Any, task: TaskReport) -> None:
         put("watermark_timestamp_seconds", task.watermark / 1000, *place)
         put("watermark_age_seconds", time.time() - task.watermark / 1000, *place)
     if task.held_by is not None:
-        put("watermark_held_by", 1, *place, *task.held_by)
+        put("watermark_blocked_by", 1, *place, *task.held_by)
     if task.waiting is not None:
         put("waiting_events", task.waiting, *place)
     if task.state_bytes is not None:

@@ -53,14 +53,18 @@ COUNTS = {
 METRICS = {
     "container": gauge("Always 1; tells who this is.", "service", "slot", "host", "version"),
     "started_timestamp_seconds": gauge("When the container started."),
-    "looked_timestamp_seconds": gauge("When these numbers were taken; an old one means that the loop hangs."),
-    "told": gauge("1 where the container could last tell of itself to the log, 0 where the log did not answer."),
+    "metrics_snapshot_timestamp_seconds": gauge("When these numbers were taken; an old one means that the loop hangs."),
+    "heartbeat_ok": gauge(
+        "1 where the container could last tell of itself to the log, 0 where the log did not answer."
+    ),
     "tasks": gauge("Tasks by where they are in their life.", "life"),
     "lag_events": gauge("Offsets of the input between what is processed and its end.", *INPUT),
     "lag_seconds": gauge("How long ago the first record that is not processed yet was appended.", *INPUT),
     "watermark_timestamp_seconds": gauge("Event time of the task.", *TASK),
     "watermark_age_seconds": gauge("How far event time is behind the wall clock.", *TASK),
-    "watermark_held_by": gauge("1 for the stream and partition that event time waits for.", *TASK, "stream", "source"),
+    "watermark_blocked_by": gauge(
+        "1 for the stream and partition that event time waits for.", *TASK, "stream", "source"
+    ),
     "waiting_events": gauge("Events that were taken and wait for event time.", *TASK),
     "events": counter("Records taken from the inputs, by committed work."),
     "alerts": counter("Matches found, by committed work."),

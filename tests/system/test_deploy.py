@@ -257,7 +257,7 @@ def test_what_must_wake_someone_does() -> None:
     paging = {rule["alert"] for rule in alert_rules() if rule["labels"]["severity"] == "page"}
     assert paging >= {"SamovarLag", "SamovarWatermarkStuck", "SamovarRestoreStalled", "SamovarDeadLetters"}
     stuck = next(rule for rule in alert_rules() if rule["alert"] == "SamovarWatermarkStuck")
-    assert "samovar_watermark_held_by" in stuck["expr"]  # whose labels say which partition holds it
+    assert "samovar_watermark_blocked_by" in stuck["expr"]  # whose labels say which partition holds it
     assert {"{{ $labels.stream }}", "{{ $labels.source }}"} <= set(
         re.findall(r"\{\{[^}]*\}\}", stuck["annotations"]["summary"])
     )

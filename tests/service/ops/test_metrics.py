@@ -103,7 +103,7 @@ def test_counts_are_those_of_the_container(watched: Watched) -> None:
     assert of(found, "commit_seconds_count") == watched.container.commit_times.buckets()[-1][1] > 0
     assert of(found, "container", service="s", slot="0") == 1
     assert of(found, "tasks", life="running") == 2
-    assert of(found, "told") == 1
+    assert of(found, "heartbeat_ok") == 1
 
 
 def test_a_rules_matches_partials_and_time(watched: Watched) -> None:
@@ -121,7 +121,7 @@ def test_lag_and_who_holds_event_time(watched: Watched, service: Service) -> Non
     found = watched.scrape()
     place = str(service.partition("c1"))
     assert of(found, "lag_events", partition=place) == of(found, "lag_events", stream="purchase") == 7
-    held = {own for (name, own) in found if name == "samovar_watermark_held_by"}
+    held = {own for (name, own) in found if name == "samovar_watermark_blocked_by"}
     assert len(held) == 2
     assert of(found, "watermark_age_seconds", partition=place) > 0
     catch_up(watched.container)

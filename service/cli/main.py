@@ -1,7 +1,7 @@
 """The `samovar` command: what a person or a script types.
 
-This module is imported on every start, so it imports only typer and the standard library; a command imports what it
-needs inside its function. Exit codes: 0 fine, 2 wrong usage, 70 a fault of ours, 130 stopped by Ctrl-C, 141 the
+This module is imported on every start, so it imports little; commands are loaded by name (samovar.service.cli.lazy).
+Exit codes: 0 fine, 2 wrong usage, 70 a fault of ours, 130 stopped by Ctrl-C, 141 the
 reader of our output went away; a command may add its own and says so in its help.
 """
 
@@ -17,22 +17,7 @@ import typer
 
 from samovar import __version__
 from samovar.common.umask import keep_private
-from samovar.service.cli import (
-    backtest,
-    config,
-    demo,
-    kafka,
-    offline,
-    ops,
-    publish,
-    restore,
-    serve,
-    service,
-    state,
-    views,
-)
-from samovar.service.cli import rules as cli_rules
-from samovar.service.cli import run as cli_run
+from samovar.service.cli.lazy import Commands, RuleCommands
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 128 + 2  # as if ended by SIGINT
@@ -40,24 +25,25 @@ BROKEN_PIPE = 128 + 13  # as if ended by SIGPIPE
 
 # Plain help and no pretty tracebacks: rich takes longer to import than all the rest.
 app = typer.Typer(
-    name="samovar", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="samovar",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
-rules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, test, explain and publish rules.")
+rules = typer.Typer(
+    cls=RuleCommands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Check, test, explain, backtest and publish rules.",
+)
 app.add_typer(rules, name="rules")
-offline.register(app, rules)
-cli_rules.register(rules)
-publish.register(app, rules)
-backtest.register(rules)
-kafka.register(app)
-service.register(app)
-cli_run.register(app)
-serve.register(app)
-restore.register(app)
-state.register(app)
-ops.register(app)
-config.register(app)
-demo.register(app)
-views.register(app)
+
+
+@rules.callback()
+def rule_commands() -> None:
+    """Check, test, explain, backtest and publish rules."""
 
 
 def print_version(wanted: bool) -> None:

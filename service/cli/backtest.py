@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json as jsonlib
+import secrets
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from samovar.common.folders import write_file
+from samovar.common.progress import Progress
+from samovar.service.auth.audit import record_export
+from samovar.service.auth.tokens import load_tokens
+from samovar.service.backtest.masking import masked_backtest
+from samovar.service.backtest.report import html
+from samovar.service.backtest.run import BacktestOptions, backtest
+from samovar.service.backtest.spark import engine_on
+from samovar.service.backtest.text import text_of
+from samovar.service.cli.options import instant
 from samovar.service.cli.refusals import REFUSED, told
 from samovar.service.cli.service import Json
 from samovar.service.cli.spark import Engine, Master, refuse_engine
+from samovar.service.config.loading import load_service
+from samovar.service.masking.fields import Lineage, Masks
+from samovar.service.spark.progress import ProgressDisplay
+from samovar.service.spark.session import starting_for
+from samovar.service.topology.logs import opened
+from samovar.service.topology.ruleset import BadRules
 
 if TYPE_CHECKING:
-    from samovar.service.backtest.run import Backtest, BacktestOptions
+    from samovar.service.backtest.run import Backtest
 
 BACKTEST_HELP = """Run rules over the history of a service's inputs, and compare with what the service found.
 
@@ -49,9 +67,6 @@ def rules_backtest(
     pii: Annotated[bool, typer.Option("--pii", help="Also values of fields that are marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
-    from samovar.service.backtest.run import BacktestOptions
-    from samovar.service.topology.ruleset import BadRules
-
     refuse_engine(engine, master)
     from_ms, to_ms = _moment("--from", start), _moment("--to", stop)
     asked = BacktestOptions(overlap_any=overlap_any, examples=examples, engine=engine)
@@ -69,8 +84,6 @@ def rules_backtest(
 
 
 def _moment(option: str, text: str | None) -> int | None:
-    from samovar.service.cli.offline import instant
-
     if text is None:
         return None
     return int(text) if text.isdecimal() and len(text) > 4 else instant(option, text)
@@ -79,11 +92,6 @@ def _moment(option: str, text: str | None) -> int | None:
 def _run(
     rules: list[str], config: Path, from_ms: int | None, to_ms: int | None, asked: BacktestOptions, *, quiet: bool
 ) -> Backtest:
-    from samovar.common.progress import Progress
-    from samovar.service.backtest.run import backtest
-    from samovar.service.config.loading import load_service
-    from samovar.service.topology.logs import opened
-
     settings = load_service(config)
     progress = Progress(sys.stderr, quiet=quiet)
 
@@ -106,15 +114,6 @@ def _run_on_spark(
     *,
     quiet: bool,
 ) -> Backtest:
-    from dataclasses import replace
-
-    from samovar.service.backtest.run import backtest
-    from samovar.service.backtest.spark import engine_on
-    from samovar.service.config.loading import load_service
-    from samovar.service.spark.progress import ProgressDisplay
-    from samovar.service.spark.session import starting_for
-    from samovar.service.topology.logs import opened
-
     settings = load_service(config)
     with (
         ProgressDisplay(sys.stderr, as_json=quiet) as showing,
@@ -127,14 +126,6 @@ def _run_on_spark(
 
 def _masked(config: Path, found: Backtest) -> Backtest:
     """Reports are passed on: what is marked stands in them as it does on a viewer's pages."""
-    import secrets
-
-    from samovar.service.auth.tokens import load_tokens
-    from samovar.service.backtest.masking import masked_backtest
-    from samovar.service.config.loading import load_service
-    from samovar.service.masking.fields import Lineage, Masks
-    from samovar.service.topology.logs import opened
-
     settings = load_service(config)
     lineage = Lineage(settings)
     if not lineage.any:
@@ -145,12 +136,6 @@ def _masked(config: Path, found: Backtest) -> Backtest:
 
 
 def _write(config: Path, path: Path, found: Backtest) -> None:
-    from samovar.common.folders import write_file
-    from samovar.service.auth.audit import record_export
-    from samovar.service.backtest.report import html
-    from samovar.service.config.loading import load_service
-    from samovar.service.topology.logs import opened
-
     try:
         write_file(path, html(found).encode())
     except OSError as fault:
@@ -162,6 +147,4 @@ def _write(config: Path, path: Path, found: Backtest) -> None:
 
 
 def _text(found: Backtest) -> str:
-    from samovar.service.backtest.text import text_of
-
     return "\n".join(text_of(found))

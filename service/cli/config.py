@@ -8,6 +8,9 @@ import typer
 
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json, SetFlags
+from samovar.service.config.loading import load
+from samovar.service.config.show import as_json, as_text, rows_of
+from samovar.service.config.show import check as look
 
 CONFIG_HELP = "The settings of a service: from its file, the environment and flags."
 
@@ -33,9 +36,6 @@ def register(app: typer.Typer) -> None:
 
 def show(config: Config, *, set_: SetFlags = None, json: Json = False) -> None:
     with told():
-        from samovar.service.config.loading import load
-        from samovar.service.config.show import as_json, as_text, rows_of
-
         loaded = load(config, flags=set_ or (), lenient=True)
         rows = rows_of(loaded)
         print(as_json(loaded, rows) if json else as_text(rows))
@@ -49,8 +49,6 @@ def check(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.config.show import check as look
-
         found = look(config, set_ or [])
         print(found.json() if json else found.text())
     raise typer.Exit(FOUND if found.count or (strict and found.warnings) else 0)

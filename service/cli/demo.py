@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from samovar.service.cli.options import instant, milliseconds
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, SetFlags
+from samovar.service.config.loading import load_service
+from samovar.service.offline.demo import DemoOptions, on_broker
+from samovar.service.offline.demo import demo as run
+from samovar.service.offline.generate import START_MS, STREAMS, write
+from samovar.service.offline.traffic import TrafficRequest, TrafficRun
+from samovar.service.runtime.processes import nothing_begun, stopping
+from samovar.service.topology.logs import opened
 
 TRAFFIC_HELP = """Write generated events to the streams of a service, in real time: people and frauds, or visits.
 
@@ -33,6 +42,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def register(app: typer.Typer) -> None:
     app.command(help=TRAFFIC_HELP)(traffic)
     app.command(help=DEMO_HELP)(demo)
+    app.command()(generate)
 
 
 def demo(
@@ -49,15 +59,8 @@ def demo(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
     for_: Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")] = None,
 ) -> None:
-    from samovar.service.cli.offline import milliseconds
-
     seconds = None if for_ is None else milliseconds("--for", for_) / 1000
     with told():
-        from rich.console import Console
-
-        from samovar.service.offline.demo import DemoOptions, on_broker
-        from samovar.service.offline.demo import demo as run
-
         options = DemoOptions(folder, rate, seconds, http)
         console = Console()
         if not kafka:
@@ -77,17 +80,10 @@ def traffic(
     json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
     set_: SetFlags = None,
 ) -> None:
-    from samovar.service.cli.offline import milliseconds
-
     backfill_ms = milliseconds("--backfill", backfill)
     for_ms = None if for_ is None else milliseconds("--for", for_)
-    from samovar.service.runtime.processes import nothing_begun, stopping
 
     with nothing_begun(), told():
-        from samovar.service.config.loading import load_service
-        from samovar.service.offline.traffic import TrafficRequest, TrafficRun
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config, flags=set_ or ())
         with opened(settings) as log:
             run = TrafficRun(settings, log, TrafficRequest(rate, backfill_ms, seed, keys, for_ms), sys.stderr)
@@ -97,3 +93,25 @@ def traffic(
         print(jsonlib.dumps(asdict(written)))
     else:
         print(f"{written.events:,} events written", file=sys.stderr)
+
+
+def generate(
+    kind: Annotated[str, typer.Argument(metavar="fraud|sessions", show_default=False)],
+    *,
+    events: Annotated[int, typer.Option(min=0, help="How many events.")] = 100_000,
+    keys: Annotated[int, typer.Option(min=1, help="How many people or visitors.")] = 5_000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 1,
+    disorder: Annotated[str, typer.Option(metavar="D", help="Let lines come up to D late.")] = "0s",
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="Time of the first event, ISO 8601.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="A file (.gz: zipped) instead of stdout.")] = None,
+) -> None:
+    """Write test events with planted and labelled frauds, a JSON object per line."""
+    if kind not in STREAMS:
+        raise typer.BadParameter(f"`{kind}`: choose one of {', '.join(STREAMS)}", param_hint="fraud|sessions")
+    begin = START_MS if start is None else instant("--start", start)
+    try:
+        write(kind, events, keys, seed, milliseconds("--disorder", disorder), begin, None if out is None else Path(out))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None

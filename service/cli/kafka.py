@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samovar.changelog.broker import node as broker
 from samovar.service.cli.refusals import told
 
 if TYPE_CHECKING:
@@ -49,15 +50,11 @@ def kafka_start(
     folder: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    from samovar.changelog.broker import node as broker
-
     with told():
         show(broker.start(folder, port, lambda text: print(text, file=sys.stderr, flush=True)), json)
 
 
 def kafka_stop(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    from samovar.changelog.broker import node as broker
-
     with told():
         stopped = broker.stop(folder)
     if json:
@@ -67,8 +64,6 @@ def kafka_stop(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
 
 
 def kafka_status(folder: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    from samovar.changelog.broker import node as broker
-
     found = broker.status(folder)
     if found is None:
         print(jsontext.dumps({"running": False}) if json else f"no broker runs in {folder}")

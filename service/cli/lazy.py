@@ -36,7 +36,7 @@ COMMANDS = {
     "produce": ("service", "Write JSON lines to the topic of a stream."),
     "traffic": ("demo", "Write generated events to the streams of a service."),
     "match": ("offline", "Find what rules match in a file of events."),
-    "generate": ("offline", "Write test events with planted and labelled frauds."),
+    "generate": ("demo", "Write test events with planted and labelled frauds."),
     "kafka": ("kafka", "A Kafka broker for trials and tests."),
 }
 RULES = {

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from contextlib import nullcontext
+from typing import Annotated
 
 import typer
 
+from samovar.changelog.formats.redrives import LetterPlace
+from samovar.common.progress import Progress
+from samovar.service.auth.audit import record_reading
+from samovar.service.cli.options import instant
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
-
-if TYPE_CHECKING:
-    from samovar.changelog.formats.redrives import LetterPlace
+from samovar.service.cli.state import at_site
+from samovar.service.config.loading import load_service
+from samovar.service.ops.doctor import document, examine, worst
+from samovar.service.ops.findings import finding_lines
+from samovar.service.ops.status import status_of
+from samovar.service.ops.status_text import status_lines
+from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
+from samovar.service.recovery.redrive import alone, plan_redrive, redrive
+from samovar.service.recovery.rewind import done_line, rewind_all
+from samovar.service.recovery.rewind_plan import plan_lines, plan_rewind
+from samovar.service.topology.logs import opened
 
 STATUS_HELP = """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
 
@@ -79,11 +92,6 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until stopped.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document; with --watch one per line.")] = False,
 ) -> None:
-    from samovar.service.config.loading import load_service
-    from samovar.service.ops.status import status_of
-    from samovar.service.ops.status_text import status_lines
-    from samovar.service.topology.logs import opened
-
     with told():
         settings = load_service(config, lenient=False)
         with opened(settings) as log:
@@ -103,9 +111,6 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="A warning counts as a failure.")] = False,
     json: Json = False,
 ) -> None:
-    from samovar.service.ops.doctor import document, examine, worst
-    from samovar.service.ops.findings import finding_lines
-
     found = []
     for finding in examine(config):
         found.append(finding)
@@ -132,11 +137,6 @@ def dlq_show(
     pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
-    from samovar.service.auth.audit import record_reading
-    from samovar.service.config.loading import load_service
-    from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
-    from samovar.service.topology.logs import opened
-
     summary, shown = Summary.empty(), []
     with told():
         settings = load_service(config)
@@ -175,14 +175,6 @@ def dlq_redrive(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     json: Json = False,
 ) -> None:
-    from contextlib import nullcontext
-
-    from samovar.common.progress import Progress
-    from samovar.service.config.loading import load_service
-    from samovar.service.recovery.dead_letters import LetterFilter
-    from samovar.service.recovery.redrive import alone, plan_redrive, redrive
-    from samovar.service.topology.logs import opened
-
     screen = sys.stderr if json else sys.stdout
     wanted = LetterFilter(tuple(reason or ()), tuple(_place(each) for each in offset or ()))
     done = 0
@@ -202,8 +194,6 @@ def dlq_redrive(
 
 
 def _place(text: str) -> LetterPlace:
-    from samovar.changelog.formats.redrives import LetterPlace
-
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter(f"`{text}` is not a letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset")
@@ -221,12 +211,6 @@ def rewind(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     json: Json = False,
 ) -> None:
-    from samovar.common.progress import Progress
-    from samovar.service.cli.offline import instant
-    from samovar.service.cli.state import at_site
-    from samovar.service.recovery.rewind import done_line, rewind_all
-    from samovar.service.recovery.rewind_plan import plan_lines, plan_rewind
-
     if alerts not in ("skip", "again"):
         raise typer.BadParameter(f"`{alerts}`: choose skip or again", param_hint="--alerts")
     moment_ms = int(to_time) if to_time.isdecimal() else instant("--to-time", to_time)

@@ -8,8 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from samovar.service.cli.publishing import (
+    ChangeRequest,
+    backtested,
+    do,
+    history_json,
+    history_text,
+    lists_shown,
+    read_items,
+    read_texts,
+    time_ms,
+)
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
+from samovar.service.config.loading import load_service
+from samovar.service.rules.lists import plan_lists
+from samovar.service.rules.publishing import diff as find
+from samovar.service.rules.publishing import plan_disable, plan_enable, plan_publish, plan_rollback, text_of
+from samovar.service.rules.schema_plan import plan_schema
+from samovar.service.topology.logs import opened
 
 if TYPE_CHECKING:
     from samovar.service.rules.change_plan import ChangePlan
@@ -96,9 +113,6 @@ def publish(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.cli.publishing import backtested, read_texts, time_ms
-        from samovar.service.rules.publishing import plan_publish
-
         warm_ms = None if warm_from is None else time_ms("--warm-from", warm_from)
         texts = read_texts(files)
         done = _do(
@@ -130,8 +144,6 @@ def disable(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.rules.publishing import plan_disable
-
         done = _do(
             config,
             lambda settings, log: plan_disable(settings, log, name, drain=drain),
@@ -158,9 +170,6 @@ def enable(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.cli.publishing import time_ms
-        from samovar.service.rules.publishing import plan_enable
-
         warm_ms = None if warm_from is None else time_ms("--warm-from", warm_from)
         done = _do(
             config,
@@ -186,8 +195,6 @@ def rollback(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.rules.publishing import plan_rollback
-
         done = _do(
             config,
             lambda settings, log: plan_rollback(settings, log, name, to, drain=drain),
@@ -209,11 +216,6 @@ def history(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.cli.publishing import history_json, history_text
-        from samovar.service.config.loading import load_service
-        from samovar.service.rules.publishing import text_of
-        from samovar.service.topology.logs import opened
-
         if text is not None and (name is None or json):
             raise typer.BadParameter("it goes with a RULE, and without --json", param_hint="--text")
         settings = load_service(config)
@@ -231,10 +233,6 @@ def diff(
     b: Annotated[int, typer.Argument(metavar="B", min=1, show_default=False)],
 ) -> None:
     with told():
-        from samovar.service.config.loading import load_service
-        from samovar.service.rules.publishing import diff as find
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         with opened(settings) as log:
             found = find(settings, log, name, a, b)
@@ -245,10 +243,6 @@ def diff(
 
 def plan(config: Config, *, json: Json = False) -> None:
     with told():
-        from samovar.service.config.loading import load_service
-        from samovar.service.rules.schema_plan import plan_schema
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         with opened(settings) as log:
             found = plan_schema(settings, log)
@@ -293,10 +287,6 @@ def lists_show(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.cli.publishing import lists_shown
-        from samovar.service.config.loading import load_service
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         with opened(settings) as log:
             print(lists_shown(settings, log, name, json=json))
@@ -315,9 +305,6 @@ def _lists(
     json: bool,
 ) -> int:
     with told():
-        from samovar.service.cli.publishing import read_items
-        from samovar.service.rules.lists import plan_lists
-
         found = read_items(items or [], file)
         wanted = {"add": found} if act == "add" else {"remove": found}
         return _do(
@@ -332,8 +319,6 @@ def _lists(
 
 def _do(config: Path, look: object, by: tuple[str | None, str], *, dry_run: bool, yes: bool, json: bool) -> int:
     """Look, show, ask, write."""
-    from samovar.service.cli.publishing import ChangeRequest, do
-
     doing = ChangeRequest(by[0], by[1], dry_run=dry_run, yes=yes, json=json, ask=_asked)
     return do(config, look, doing, sys.stdout)  # type: ignore[arg-type] # its types are heavy to import
 

@@ -18,7 +18,7 @@ from samovar.patterns.rulefile.loading import load_given
 from samovar.patterns.syntax.findings import render
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.run import backtest
-from samovar.service.cli.offline import instant
+from samovar.service.cli.options import instant
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.change_plan import ChangePlan

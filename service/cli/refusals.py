@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 
 import typer
 
+from samovar.changelog.schema_registry import RegistryUnavailable
+from samovar.common.errors import LogUnavailable, Refused, UsageError
+from samovar.patterns.engine.matcher import RuleFailure
+from samovar.state.errors import StoreError
+
 REFUSED = 2
 
 
 @contextmanager
 def told(*, as_json: bool = False) -> Iterator[None]:
     """Everything that a command may refuse, written to standard error."""
-    from samovar.changelog.schema_registry import RegistryUnavailable
-    from samovar.common.errors import LogUnavailable, Refused, UsageError
-    from samovar.patterns.engine.matcher import RuleFailure
-    from samovar.state.errors import StoreError
-
     try:
         yield
     except (Refused, StoreError) as refused:

@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samovar.service.auth.audit import record_export
+from samovar.service.cli.options import instant
 from samovar.service.cli.service import Config, Json
 from samovar.service.cli.spark import Engine, Master, refuse_engine
 from samovar.service.cli.state import DIFFERENT, Partitions, Stage, at_site
+from samovar.service.query.verify import text_of_verdict
+from samovar.service.query.verify import verify as verified
+from samovar.service.recovery.restore.plan import SOURCES, RestoreRequest, measured_rate, plan_lines, plan_restore
+from samovar.service.recovery.restore.progress import Bars, restored_line
+from samovar.service.recovery.restore.run import compared, restore_all
+from samovar.service.spark.progress import ProgressDisplay
+from samovar.service.spark.restore import FromStaging, OnSpark, plan_ingest, refuse_unreachable, stage_to
+from samovar.service.spark.session import starting_for
+from samovar.service.topology.stores import at_state
+from samovar.service.topology.topics import ensure
 
 if TYPE_CHECKING:
-    from samovar.service.recovery.restore.plan import RestorePlan, RestoreRequest
+    from samovar.service.recovery.restore.plan import RestorePlan
     from samovar.service.recovery.restore.run import Engine as Builder
     from samovar.service.recovery.restore.run import RestoreResult
     from samovar.service.topology.stores import StateLocation
@@ -67,9 +79,6 @@ def restore(
     ] = None,
     json: Json = False,
 ) -> None:
-    from samovar.service.auth.audit import record_export
-    from samovar.service.recovery.restore.plan import SOURCES, RestoreRequest
-
     refuse_engine(engine, master)
     _refuse_staging(engine, staging, ingest, (source, to_offset, to_time, out))
     if source is not None and source not in SOURCES:
@@ -93,8 +102,6 @@ def restore(
 
 
 def _moment(text: str) -> int:
-    from samovar.service.cli.offline import instant
-
     return int(text) if text.isdecimal() else instant("--to-time", text)
 
 
@@ -108,8 +115,6 @@ def _refuse_staging(engine: str, staging: Path | None, ingest: Path | None, othe
 
 
 def _run(site: StateLocation, asked: RestoreRequest, *, verify: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
-    from samovar.service.recovery.restore.plan import plan_restore
-
     _make_topics(site, asked)
     plans = plan_restore(site, asked, _now_ms())
     report = _told_plan(site, asked, plans, quiet=quiet)
@@ -119,15 +124,11 @@ def _run(site: StateLocation, asked: RestoreRequest, *, verify: bool, quiet: boo
 
 
 def _make_topics(site: StateLocation, asked: RestoreRequest) -> None:
-    from samovar.service.topology.topics import ensure
-
     if asked.source == "source" and asked.out is None and not asked.dry_run:
         ensure(site.log, site.settings)  # a changelog that was deleted is made again
 
 
 def _told_plan(site: StateLocation, asked: RestoreRequest, plans: list[RestorePlan], *, quiet: bool) -> dict[str, Any]:
-    from samovar.service.recovery.restore.plan import measured_rate, plan_lines
-
     rate = measured_rate(site, plans) if asked.engine == "local" else None
     print("\n".join(plan_lines(plans, rate, asked)), file=_screen(quiet), flush=True)
     return {"plan": [each.data() for each in plans], "records_per_s": rate and round(rate)}
@@ -159,11 +160,6 @@ def _done(
 def _on_spark(
     site: StateLocation, asked: RestoreRequest, master: str | None, staging: Path | None, *, verify: bool, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
-    from samovar.service.recovery.restore.plan import plan_restore
-    from samovar.service.spark.progress import ProgressDisplay
-    from samovar.service.spark.restore import OnSpark, refuse_unreachable, stage_to
-    from samovar.service.spark.session import starting_for
-
     _make_topics(site, asked)
     plans = plan_restore(site, asked, _now_ms())
     with (
@@ -191,8 +187,6 @@ def _on_spark(
 def _ingested(
     site: StateLocation, asked: RestoreRequest, staging: Path, *, verify: bool, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
-    from samovar.service.spark.restore import FromStaging, plan_ingest
-
     plans = plan_ingest(site, asked, staging, _now_ms())
     if any(each.until is not None for each in plans):
         asked = replace(asked, source="source")  # the changelog then follows
@@ -207,8 +201,6 @@ def _screen(quiet: bool) -> Any:
 
 
 def _compared(site: StateLocation, plans: list[RestorePlan], screen: Any) -> dict[str, Any]:
-    from samovar.service.recovery.restore.run import compared
-
     found = []
     for planned in plans:
         if planned.until is None or planned.moment_ms is not None:
@@ -233,9 +225,6 @@ def _restored(
     *,
     quiet: bool,
 ) -> list[RestoreResult]:
-    from samovar.service.recovery.restore.progress import Bars, restored_line
-    from samovar.service.recovery.restore.run import restore_all
-
     done = []
     with Bars(plans, sys.stderr, quiet=quiet) as bars:
         for planned, restored in zip(plans, restore_all(site, asked, plans, bars.moved, engine), strict=True):
@@ -246,10 +235,6 @@ def _restored(
 
 
 def _verified(site: StateLocation, asked: RestoreRequest, restored: list[RestoreResult], screen: Any) -> list[Any]:
-    from samovar.service.query.verify import text_of_verdict
-    from samovar.service.query.verify import verify as verified
-    from samovar.service.topology.stores import at_state
-
     there = at_state(site, asked.out)
     verdicts = [verified(there.at(each.stage), each.partition, _now_ms()) for each in restored]
     for verdict in verdicts:

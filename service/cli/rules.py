@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from samovar.patterns.rulefile.rule_file import load_path
+from samovar.service.rules import check, explain
+
 CHECK_HELP = """Check rule files: every error, what is probably not meant, and what each rule costs.
 
 Exit codes: 0 no errors (with --strict: no warnings either), 1 otherwise, 2 wrong usage or an unreadable schema."""
@@ -36,8 +39,6 @@ def rules_check(
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
 ) -> None:
-    from samovar.service.rules import check
-
     try:
         known = check.read_schema(schema) if schema is not None else None
     except check.SchemaUnreadable as fault:
@@ -54,9 +55,6 @@ def rules_explain(
     format: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TEXT,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
-    from samovar.patterns.rulefile.rule_file import load_path
-    from samovar.service.rules import explain
-
     loaded = load_path(file)
     if loaded.rule is None:
         print(explain.refusal(loaded, explain.text_of(file)), file=sys.stderr)

@@ -10,9 +10,14 @@ from typing import Annotated
 
 import typer
 
+from samovar.common.arenas import few_arenas
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, SetFlags
+from samovar.service.config.addresses import place_from
+from samovar.service.config.loading import load_service
 from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent, nothing_begun, run_processes
+from samovar.service.runtime.running import run_here
+from samovar.service.topology.logs import opened
 
 RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
 
@@ -70,7 +75,6 @@ def run(
     with nothing_begun(), told(as_json=(log or os.environ.get("SAMOVAR_RUN__LOG")) == "json"):
         if ends_with_parent:
             end_with_parent()
-        from samovar.service.config.loading import load_service
 
         flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
         flags += given_flags(None, http=http, advertise=advertise)
@@ -79,8 +83,6 @@ def run(
         if containers > 1 or http is not None:
             options, beside = [part for flag in flags for part in ("--set", flag)], None
             if http is not None:
-                from samovar.service.config.addresses import place_from
-
                 place = place_from(http, settings.run.advertise, settings.http.scheme)
                 options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
                 beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
@@ -96,9 +98,6 @@ def run(
                     metrics=settings.run.metrics,
                 )
             )
-        from samovar.common.arenas import few_arenas
-        from samovar.service.runtime.running import run_here
-        from samovar.service.topology.logs import opened
 
         few_arenas()
         with opened(settings) as source:

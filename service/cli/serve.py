@@ -9,9 +9,16 @@ from typing import Annotated
 
 import typer
 
+from samovar.common.arenas import few_arenas
+from samovar.service.auth.audit import record
+from samovar.service.auth.tokens import add_token, load_tokens, remove_token, role_of
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json, SetFlags
+from samovar.service.config.loading import load_service
+from samovar.service.http.app import serve as run
+from samovar.service.query.read import instant_text
 from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent
+from samovar.service.topology.logs import opened
 
 SERVE_HELP = """Serve a service's HTTP API and its pages, in a process of its own next to the containers.
 
@@ -60,9 +67,6 @@ def serve(
     with told():
         if ends_with_parent:
             end_with_parent()
-        from samovar.common.arenas import few_arenas
-        from samovar.service.config.loading import load_service
-        from samovar.service.http.app import serve as run
 
         few_arenas()
         settings = load_service(config, flags=set_ or ())
@@ -77,11 +81,6 @@ def tokens_add(
     json: Json = False,
 ) -> None:
     with told():
-        from samovar.service.auth.audit import record
-        from samovar.service.auth.tokens import add_token, role_of
-        from samovar.service.config.loading import load_service
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         wanted = role_of(role)
         with opened(settings) as log:
@@ -95,11 +94,6 @@ def tokens_add(
 
 def tokens_list(config: Config, *, json: Json = False) -> None:
     with told():
-        from samovar.service.auth.tokens import load_tokens
-        from samovar.service.config.loading import load_service
-        from samovar.service.query.read import instant_text
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         with opened(settings) as log:
             known = load_tokens(log, settings.service)
@@ -117,11 +111,6 @@ def tokens_list(config: Config, *, json: Json = False) -> None:
 
 def tokens_remove(config: Config, name: Name) -> None:
     with told():
-        from samovar.service.auth.audit import record
-        from samovar.service.auth.tokens import load_tokens, remove_token
-        from samovar.service.config.loading import load_service
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         with opened(settings) as log:
             remove_token(settings, log, name)

@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
+from samovar.service.auth.audit import record_reading
 from samovar.service.cli.refusals import told
+from samovar.service.config.loading import load_service
+from samovar.service.offline.init import init as make
+from samovar.service.offline.init import next_steps
+from samovar.service.offline.produce import produce as run
+from samovar.service.query.read import ReadOptions
+from samovar.service.query.read import read as read_topic
+from samovar.service.topology import acls
+from samovar.service.topology.copartitioning import misplaced
+from samovar.service.topology.logs import opened
+from samovar.service.topology.plans import rule_plans
+from samovar.service.topology.ruleset import has_rules
+from samovar.service.topology.topics import bootstrap_of, check, plan, plan_here
 
 INIT_HELP = """Make a service folder that runs as it is: a service file, two rules with tests, some events.
 
@@ -57,9 +70,6 @@ def register(app: typer.Typer) -> None:
 
 
 def init(folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]) -> None:
-    from samovar.service.offline.init import init as make
-    from samovar.service.offline.init import next_steps
-
     with told():
         for path in make(folder):
             print(path)
@@ -75,9 +85,6 @@ def produce(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
 ) -> None:
     with told():
-        from samovar.service.config.loading import load_service
-        from samovar.service.offline.produce import produce as run
-
         code = run(load_service(config), stream, file, sys.stderr, skip_bad=skip_bad, quiet=quiet)
     raise typer.Exit(code)
 
@@ -96,16 +103,10 @@ def read(
     if follow and stop is not None:
         raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")
     with told():
-        from samovar.service.auth.audit import record_reading
-        from samovar.service.config.loading import load_service
-        from samovar.service.query.read import ReadOptions
-        from samovar.service.query.read import read as run
-        from samovar.service.topology.logs import opened
-
         settings = load_service(config)
         with opened(settings) as log:
             record_reading(log, settings, "read", {"topic": topic, "from": start, "to": stop})
-            run(log, settings, topic, ReadOptions(start, stop, partition, follow, limit, json), sys.stdout)
+            read_topic(log, settings, topic, ReadOptions(start, stop, partition, follow, limit, json), sys.stdout)
 
 
 def topics_plan(
@@ -115,10 +116,6 @@ def topics_plan(
     commands: Annotated[bool, typer.Option("--commands", help="Kafka's own commands for all of it.")] = False,
 ) -> None:
     with told():
-        from samovar.service.config.loading import load_service
-        from samovar.service.topology import acls
-        from samovar.service.topology.topics import plan
-
         settings = load_service(config, lenient=True)  # anyone who grants rights need not know the secrets
         show = acls.as_json if json else acls.as_commands if commands else acls.as_text
         print(show(settings, plan(settings)))
@@ -126,14 +123,6 @@ def topics_plan(
 
 def topics_check(config: Config, *, json: Json = False) -> None:
     with told():
-        from samovar.service.config.loading import load_service
-        from samovar.service.topology import acls
-        from samovar.service.topology.copartitioning import misplaced
-        from samovar.service.topology.logs import opened
-        from samovar.service.topology.plans import rule_plans
-        from samovar.service.topology.ruleset import has_rules
-        from samovar.service.topology.topics import bootstrap_of, check, plan_here
-
         settings = load_service(config)
         with opened(settings) as log:
             specs = plan_here(log, settings)

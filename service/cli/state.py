@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from samovar.common.progress import Progress
+from samovar.service.auth.audit import record_reading
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
 from samovar.service.cli.spark import Engine, Master, refuse_engine
+from samovar.service.config.loading import load_service
+from samovar.service.query.commands import diff, digests, get, history, scan
+from samovar.service.query.verify import text_of_verdict
+from samovar.service.query.verify import verify as verified
+from samovar.service.spark.progress import ProgressDisplay
+from samovar.service.spark.session import starting_for
+from samovar.service.spark.verify import verify_all
+from samovar.service.topology.logs import opened
+from samovar.service.topology.stores import site_of
 
 if TYPE_CHECKING:
     from samovar.service.query.verify import Verdict
@@ -81,11 +93,6 @@ def register(app: typer.Typer) -> None:
 @contextmanager
 def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[StateLocation]:
     """The service at its log. `shows` is the command, where it shows keys and states as they are."""
-    from samovar.service.auth.audit import record_reading
-    from samovar.service.config.loading import load_service
-    from samovar.service.topology.logs import opened
-    from samovar.service.topology.stores import site_of
-
     with told():
         settings = load_service(config)
         with opened(settings) as log:
@@ -97,8 +104,6 @@ def at_site(config: Path, state: Path | None = None, *, shows: str | None = None
 def state_get(
     config: Config, key: Key, *, rule: Rule = None, stage: Stage = None, store: Folder = None, json: Json = False
 ) -> None:
-    from samovar.service.query.commands import get
-
     with at_site(config, store, shows="state get") as site:
         found = get(site, key, rule, stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
@@ -116,8 +121,6 @@ def state_scan(
     store: Folder = None,
     json: Json = False,
 ) -> None:
-    from samovar.service.query.commands import scan
-
     with at_site(config, store, shows="state scan") as site:
         found = scan(site, rule, partition or (), limit, stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
@@ -133,8 +136,6 @@ def state_history(
     stage: Stage = None,
     json: Json = False,
 ) -> None:
-    from samovar.service.query.commands import history
-
     with at_site(config, shows="state history") as site:
         found = history(site, key, rule, partition or (), stage)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
@@ -145,8 +146,6 @@ def state_history(
 def state_digest(
     config: Config, *, partition: Partitions = None, stage: Stage = None, store: Folder = None, json: Json = False
 ) -> None:
-    from samovar.service.query.commands import digests
-
     with at_site(config, store) as site:
         found = digests(site, partition or (), stage)
         for line in [jsonlib.dumps(found.data)] if json else found.lines:
@@ -161,8 +160,6 @@ def state_diff(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many keys.")] = 100,
     json: Json = False,
 ) -> None:
-    from samovar.service.query.commands import diff
-
     with at_site(config) as site:
         found = diff(site, *((folder, other) if other else (site.state, folder)), limit)
         for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
@@ -179,8 +176,6 @@ def verify(
     master: Master = None,
     json: Json = False,
 ) -> None:
-    from samovar.service.query.verify import text_of_verdict
-
     refuse_engine(engine, master)
     verdicts = []
     with at_site(config) as site:
@@ -204,11 +199,6 @@ def verify(
 
 
 def _verified(found: list[tuple[StateLocation, int]], quiet: bool) -> Iterator[Verdict]:
-    import time
-
-    from samovar.common.progress import Progress
-    from samovar.service.query.verify import verify as verified
-
     progress = Progress(sys.stderr, quiet=quiet)
     for here, each in found:
         verdict = verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None))
@@ -219,10 +209,6 @@ def _verified(found: list[tuple[StateLocation, int]], quiet: bool) -> Iterator[V
 def _verified_on_spark(
     site: StateLocation, found: list[tuple[StateLocation, int]], master: str | None, quiet: bool
 ) -> Iterator[Verdict]:
-    from samovar.service.spark.progress import ProgressDisplay
-    from samovar.service.spark.session import starting_for
-    from samovar.service.spark.verify import verify_all
-
     with (
         ProgressDisplay(sys.stderr, as_json=quiet) as showing,
         starting_for(site.settings, "samovar verify", master, showing.say) as start,

@@ -9,9 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samovar.common.errors import Refused
+from samovar.patterns.explain.key_trace import iso_time
+from samovar.service.auth.audit import record_reading
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
 from samovar.service.cli.spark import Master
+from samovar.service.config.loading import load_service
+from samovar.service.spark.progress import ProgressDisplay
+from samovar.service.spark.session import starting_for
+from samovar.service.topology.logs import opened
+from samovar.service.views.commands import (
+    chosen,
+    list_views,
+    manifest_json,
+    plain,
+    query,
+    rebuild,
+    refresh,
+    roll_back,
+    show,
+)
+from samovar.service.views.store import never_made
 
 if TYPE_CHECKING:
     from samovar.service.config.models import ServiceFile
@@ -82,14 +101,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _settings(config: Any) -> ServiceFile:
-    from samovar.service.config.loading import load_service
-
     return load_service(config)
 
 
 def views_list(config: Config, *, json: Json = False) -> None:
-    from samovar.service.views.commands import list_views
-
     with told():
         found = list_views(_settings(config))
     if json:
@@ -107,8 +122,6 @@ def _lines(found: list[ViewListing]) -> list[str]:
 
 
 def _state(each: ViewListing) -> str:
-    from samovar.patterns.explain.key_trace import iso_time
-
     made = each.manifest
     if made is None:
         return f"{each.view.refresh}, never made"
@@ -117,8 +130,6 @@ def _state(each: ViewListing) -> str:
 
 
 def views_show(config: Config, name: Name, *, json: Json = False) -> None:
-    from samovar.service.views.commands import show
-
     with told():
         found = show(_settings(config), name)
     if json:
@@ -148,15 +159,8 @@ def views_refresh(config: Config, names: Names = None, *, master: Master = None,
 
 
 def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew: bool) -> None:
-    from samovar.common.errors import Refused
-    from samovar.service.spark.progress import ProgressDisplay
-
     failed = False
     with told():
-        from samovar.service.spark.session import starting_for
-        from samovar.service.topology.logs import opened
-        from samovar.service.views.commands import chosen, rebuild, refresh
-
         settings = _settings(config)
         chosen(settings, names)  # what is wrong with the files is told before Spark starts
         with (
@@ -175,8 +179,6 @@ def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew
 
 
 def _made_json(made: ViewBuild) -> dict[str, Any]:
-    from samovar.service.views.commands import manifest_json
-
     manifest = None if made.manifest is None else manifest_json(made.manifest)
     return {"view": made.view.name, "seconds": round(made.seconds, 3), "made": manifest, "notes": list(made.notes)}
 
@@ -198,10 +200,6 @@ def views_query(
     limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
     json: Json = False,
 ) -> None:
-    from samovar.service.auth.audit import record_reading
-    from samovar.service.topology.logs import opened
-    from samovar.service.views.commands import query
-
     with told():
         settings = _settings(config)
         found = query(settings, name, sql, limit)
@@ -211,8 +209,6 @@ def views_query(
 
 
 def _table(found: QueryRows) -> str:
-    from samovar.service.views.commands import plain
-
     cells = [list(found.columns), *([_cell(plain(value)) for value in row] for row in found.rows)]
     wide = [max(len(row[place]) for row in cells) for place in range(len(found.columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in cells]
@@ -229,8 +225,6 @@ def views_rollback(
     *,
     to: Annotated[int | None, typer.Option(min=1, metavar="N", help="This version.", show_default=False)] = None,
 ) -> None:
-    from samovar.service.views.commands import roll_back
-
     with told():
         manifest = roll_back(_settings(config), name, to)
     print(f"{name}: version {manifest.version}, {manifest.rows:,} rows")
@@ -242,9 +236,6 @@ def views_path(
     *,
     reader: Annotated[ViewReader | None, typer.Option("--for", help="A statement for this reader instead.")] = None,
 ) -> None:
-    from samovar.service.views.commands import show
-    from samovar.service.views.store import never_made
-
     with told():
         found = show(_settings(config), name)
         if found.path is None:

@@ -63,7 +63,7 @@ class Part:
     events: int = 0
     container_s: float = 0.0
     http_s: float = 0.0
-    others_s: float = 0.0  # who is no part of this
+    others_s: float = 0.0  # who is not a part of this
 
     @property
     def per_s(self) -> float:

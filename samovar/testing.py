@@ -110,7 +110,7 @@ class Driver:
         spec = next((spec for spec in self.plan.inputs if spec.stream == stream), None)
         if spec is None:
             known = ", ".join(each.stream for each in self.plan.inputs)
-            raise BadTestError(f"there is not a stream `{stream}`; there are: {known}")
+            raise BadTestError(f"there is no stream `{stream}`; there are: {known}")
         for message in messages:
             event = message if isinstance(message, Mapping) else {}
             value = json.dumps(message).encode() if isinstance(message, Mapping) else message
@@ -217,7 +217,7 @@ class Driver:
     def store(self, name: str) -> StoreView:
         """A task's store as it is committed, to read."""
         if self.plan.task is None or name not in self.plan.task.stores:
-            raise BadTestError(f"there is not a store `{name}`")
+            raise BadTestError(f"there is no store `{name}`")
         return StoreView(self._bench.store, name, self.event_time or 0)
 
     @property

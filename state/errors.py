@@ -42,7 +42,7 @@ class StoreFull(StoreError):
 
 
 class StoreMissing(StoreError):
-    """There is not a store in that folder."""
+    """There is no store in that folder."""
 
     code = "store-missing"
 

@@ -94,4 +94,4 @@ def _shape(path: Path) -> _Shape:
         if any(path.glob("*.sst")) or any(path.glob("MANIFEST-*")):
             raise explained(error, path, "open to read") from error
         hint = "Name the folder of one partition's store; `samovar run` makes it, `samovar restore` brings it back."
-        raise StoreMissing("there is not a store here", path, hint) from error
+        raise StoreMissing("there is no store here", path, hint) from error

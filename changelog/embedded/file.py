@@ -288,4 +288,4 @@ def existing_partition(topics: Mapping[str, StoredTopic], topic: str, partition:
 
 
 def missing(topic: str) -> Refused:
-    return Refused("topic-missing", f"there is not a topic {topic}", "Make it, or check its name.")
+    return Refused("topic-missing", f"there is no topic {topic}", "Make it, or check its name.")

@@ -265,7 +265,7 @@ class KafkaLog:
 
     @contextmanager
     def _standing_by(self, group: str, causes: Causes) -> Iterator[Consumer]:
-        """A consumer that knows the group and is no member of it.
+        """A consumer that knows the group and is not a member of it.
 
         The admin client could ask the same, but librdkafka 2.16 crashes there when a coordinator has moved.
         """

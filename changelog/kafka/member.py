@@ -124,7 +124,7 @@ class KafkaMember:
             raise
         self._raise_kept()
         if not self._usable:
-            raise Fenced(f"{self._name} is no member of its group any more")
+            raise Fenced(f"{self._name} is not a member of its group any more")
         self._ends.watch(self._stream.ended())
         return records
 

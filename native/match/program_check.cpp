@@ -87,7 +87,7 @@ class Checker {
   }
   void check_histories() {
     for (auto& h : p_.histories) {
-      need(is_text(h.name), "a name is no text");
+      need(is_text(h.name), "a name is not text");
       need(h.function >= A_COUNT && h.function <= A_PREV, "there is no such aggregate");
       need(has_or_none(p_.keyspecs, h.keyspec), "a key is not there");
       need(has_or_none(p_.types, h.type), "an event type is not there");
@@ -100,23 +100,23 @@ class Checker {
 
   void check_rule(const RuleDef& r) {
     need(r.form >= SEQUENCE && r.form <= WINDOW, "there is no such form");
-    need(is_text(r.id) && is_text(r.version), "a name is no text");
+    need(is_text(r.id) && is_text(r.version), "a name is not text");
     need(is_span_or_none(r.suppress), "a time is out of range");
-    for (int name : r.key_names) need(is_text(name), "a name is no text");
+    for (int name : r.key_names) need(is_text(name), "a name is not text");
     need(!r.brackets.empty() && r.brackets.size() <= BRACKETS_MOST, "a rule has no brackets, or too many");
     for (auto& b : r.brackets) {
       need(has_or_none(p_.types, b.type), "an event type is not there");
       need(has_or_none(p_.keyspecs, b.keyspec), "a key is not there");
-      need(are_columns(b.columns), "a condition is no column");
+      need(are_columns(b.columns), "a condition is not a column");
     }
     need(!r.names.empty(), "a rule has no steps");
     need(r.last_captures >= 0, "a value is not there");
     for (auto& n : r.names) {
-      need(is_text(n.text), "a name is no text");
-      need(are_columns(n.captures), "what is kept is no column");
+      need(is_text(n.text), "a name is not text");
+      need(are_columns(n.captures), "what is kept is not a column");
       need(r.form != SEQUENCE || (int)n.captures.size() >= r.last_captures, "a value is not there");
     }
-    need(are_columns(r.values), "what is kept is no column");
+    need(are_columns(r.values), "what is kept is not a column");
     need(r.form == SEQUENCE || (int)r.values.size() >= r.last_captures, "a value is not there");
     for (auto& a : r.aggregates) check_aggregate(r, a);
     if (r.form == SEQUENCE) check_sequence(r);
@@ -156,12 +156,12 @@ class Checker {
     std::vector<int> left;
     for (auto& b : r.brackets) left.insert(left.end(), b.conditions.begin(), b.conditions.end());
     for (auto& [name, node] : r.emit) {
-      need(is_text(name), "a name is no text");
+      need(is_text(name), "a name is not text");
       left.push_back(node);
     }
     for (auto& [kind, what] : r.message) {
       if (kind) left.push_back(what);
-      else need(is_text(what), "a message is no text");
+      else need(is_text(what), "a message is not text");
     }
     if (r.having != -1) left.push_back(r.having);
     while (!left.empty() && !fault_) {
@@ -182,9 +182,9 @@ class Checker {
   explicit Checker(const Program& p) : p_(p) {}
   const char* fault() {
     need(p_.fields >= 0 && p_.functions >= 0, "a count is out of range");
-    for (int type : p_.types) need(is_text(type), "a name is no text");
+    for (int type : p_.types) need(is_text(type), "a name is not text");
     check_nodes();
-    for (auto& key : p_.keyspecs) need(are_columns(key), "a key is no column");
+    for (auto& key : p_.keyspecs) need(are_columns(key), "a key is not a column");
     check_histories();
     for (auto& r : p_.rules) if (!fault_) check_rule(r);
     return fault_;

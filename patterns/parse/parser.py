@@ -82,7 +82,7 @@ def parse_expression(
 
 def read_expression(text: str, locate: Locate, report: Report, constants: Constants) -> Expr | None:
     if not text.strip():
-        report.error("missing-expression", "there is not an expression here", locate(0, len(text)), expected="a value")
+        report.error("missing-expression", "there is no expression here", locate(0, len(text)), expected="a value")
         return None
     if not sound_expression(text, locate, report):
         return None

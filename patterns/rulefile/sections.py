@@ -122,7 +122,7 @@ class RuleReader:
             tip = {"warning": "medium", "error": "high", "informational": "info"}.get(severity.lower())
             self.report.error(
                 "unknown-severity",
-                f"there is not a severity `{severity[:100]}`",
+                f"there is no severity `{severity[:100]}`",
                 node.span,
                 expected=", ".join(SEVERITIES),
                 hint=f"write `{tip}`" if tip else did_you_mean(severity, SEVERITIES),

@@ -122,7 +122,7 @@ class _Reader:
                 if re.match(r"\+\d+[a-z]", text)
                 else "it counts from the test's begin: +90s"
             )
-            self.report.error("bad-time", f"`{text[:50]}` is no time of a test", span, expected="+5s", hint=tip)
+            self.report.error("bad-time", f"`{text[:50]}` is not a time of a test", span, expected="+5s", hint=tip)
         return ms
 
     def _fields(self, node: Text, start: int, end: int) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class _Reader:
             if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(events, 1):
                 self.report.error(
                     "bad-tests",
-                    f"`{index}` is no event of this test",
+                    f"`{index}` is not an event of this test",
                     node.span,
                     expected=f"0 to {max(events, 1) - 1}, counting the events as written",
                 )

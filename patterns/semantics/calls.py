@@ -61,7 +61,7 @@ def resolve_call(node: Call, place: ExpressionContext, bench: CheckerContext) ->
         tip = _ELSEWHERE.get(name) or did_you_mean(name, ALL_NAMES)
     bench.report.error(
         "unknown-function",
-        f"there is not a function `{name}`",
+        f"there is no function `{name}`",
         span,
         hint=tip,
         expected=None if tip else "a function: " + ", ".join(sorted(ALL_NAMES)),

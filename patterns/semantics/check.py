@@ -137,7 +137,7 @@ def _check_type(bracket: Bracket, bench: CheckerContext) -> None:
         return
     bench.report.error(
         "unknown-type",
-        f"there is not an event type `{bracket.type}`",
+        f"there is no event type `{bracket.type}`",
         bracket.span,
         expected=one_of([*bench.schema.types, "any"]),
         hint=did_you_mean(bracket.type, bench.schema.types),

@@ -86,7 +86,7 @@ def key_text(key: Mapping[str, Any]) -> str:
 
 
 def read_alert(partition: int, offset: int, logged: int, value: bytes | None) -> Alert | None:
-    """From a record; None where it is no alert of ours (somebody else's record in the topic)."""
+    """From a record; None where it is not an alert of ours (somebody else's record in the topic)."""
     if value is None:
         return None
     try:

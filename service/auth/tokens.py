@@ -119,7 +119,7 @@ def topic_of(service: str) -> str:
 def role_of(word: str) -> Role:
     if word not in WORDS:
         hint = did_you_mean(word, WORDS) or f"Roles are {', '.join(WORDS)}."
-        raise Refused("unknown-role", f"there is not a role `{word}`", hint)
+        raise Refused("unknown-role", f"there is no role `{word}`", hint)
     return Role[word.upper()]
 
 
@@ -349,5 +349,5 @@ def remove_token(settings: ServiceFile, log: Log, name: str) -> None:
     if known.get(name) is None:
         names = [token.name for token in known.all]
         hint = did_you_mean(name, names) or "`samovar tokens list CONFIG` shows all."
-        raise Refused("unknown-token", f"there is not a token `{name[:80]}`", hint)
+        raise Refused("unknown-token", f"there is no token `{name[:80]}`", hint)
     log.append([Append(topic_of(settings.service), [(name.encode(), None)], 0)])

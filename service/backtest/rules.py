@@ -39,7 +39,7 @@ def load_rules(settings: ServiceFile, given: Sequence[str | Path | Rule]) -> tup
     if paths:
         rules += _of_paths(settings, paths)
     if not rules:
-        raise Refused("backtest-rules", "there is not a rule to try", "Name a rule file, or a folder of them.")
+        raise Refused("backtest-rules", "there is no rule to try", "Name a rule file, or a folder of them.")
     names = [rule.id for rule in rules]
     for name in names:
         if names.count(name) > 1:

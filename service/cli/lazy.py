@@ -76,7 +76,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         # Where a name is wrong, the nearest of these is suggested.
-        self.commands = {name: self.commands.get(name, self) for name in self.table}
+        self.commands = {**dict.fromkeys(self.table, self), **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         module, _ = self.table.get(cmd_name, ("", ""))

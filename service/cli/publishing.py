@@ -217,7 +217,7 @@ def _list_lines(book: RuleRegistry) -> Iterator[str]:
 
 def _chosen(book: RuleRegistry, name: str | None) -> list[RuleEntry]:
     if name is not None and book.change and book.entry(name) is None:
-        raise Refused("unknown-rule", f"there is not a rule `{name}`", "`samovar rules history` without it shows all.")
+        raise Refused("unknown-rule", f"there is no rule `{name}`", "`samovar rules history` without it shows all.")
     names = [name] if name is not None else [entry.name for entry in book.entries]
     return [entry for each in names for entry in book.history(each)]
 

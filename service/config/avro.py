@@ -105,7 +105,7 @@ class RegistrySettings(Model):
         text = revealed(value) if isinstance(value, str | SecretStr) else ""
         parts = [urlsplit(part.strip()) for part in text.split(",")]
         if not all(part.scheme in ("http", "https") and part.netloc for part in parts):
-            wrong("this is no address of a registry", expected="http://registry:8081, or several with commas")
+            wrong("this is not an address of a registry", expected="http://registry:8081, or several with commas")
         if any("@" in part.netloc for part in parts):
             wrong("an address with a password is shown in messages", hint="write it as `basic.auth.user.info: ${NAME}`")
         return text

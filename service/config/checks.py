@@ -127,4 +127,4 @@ def _unknown_types(place: tuple[str, ...], fields: Mapping[str, Any]) -> Iterato
             Schema.of({"event": {name: value}})
         except ValueError:
             tip = did_you_mean(str(value), TYPES)
-            yield SettingFault((*place, name), f"`{value}` is no type of a field", ", ".join(TYPES), tip)
+            yield SettingFault((*place, name), f"`{value}` is not a type of a field", ", ".join(TYPES), tip)

@@ -216,7 +216,7 @@ def _report(fault: ErrorDetails, root: YamlMap, report: Report, given: Sequence[
     by = giving(given, place)
     if by is not None and kind == "extra_forbidden":
         known = allowed_names(place[:-1])
-        text = f"there is not a setting `{place[-1]}`{of}"
+        text = f"there is no setting `{place[-1]}`{of}"
         return _beside(by, text, ", ".join(known), did_you_mean(str(place[-1]), known))
     if by is not None and kind != "missing":
         return _beside(by, context.get("message") or fault["msg"], context.get("expected"), context.get("hint"))
@@ -230,7 +230,7 @@ def _report(fault: ErrorDetails, root: YamlMap, report: Report, given: Sequence[
     elif kind == "extra_forbidden":
         known = allowed_names(place[:-1])
         tip = did_you_mean(str(place[-1]), known)
-        text = f"there is not a setting `{place[-1]}`{of}"
+        text = f"there is no setting `{place[-1]}`{of}"
         report.error("unknown-setting", text, at.key_span, expected=", ".join(known), hint=tip)
     elif kind in ("model_type", "model_attributes_type", "mapping_type", "dict_type"):
         report.error("service-file", f"`{place[-1]}` must be a map", at.span, expected=f"{place[-1]}: {{name: value}}")

@@ -41,7 +41,7 @@ def read_address(value: Any) -> str:
 def read_url(value: Any) -> str:
     if isinstance(value, str) and re.match(r"https?://[^/\s@]+\Z", value):
         return value
-    return wrong(f"{shown(value)} is no address of a node", expected="http://HOST:PORT")
+    return wrong(f"{shown(value)} is not an address of a node", expected="http://HOST:PORT")
 
 
 class RunSettings(Model):

@@ -30,7 +30,7 @@ def read_secret(value: Any) -> SecretStr:
 def read_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    return wrong(f"{shown(value)} is no list of rules", expected="[card-testing, velocity-sum]")
+    return wrong(f"{shown(value)} is not a list of rules", expected="[card-testing, velocity-sum]")
 
 
 def read_sink_name(name: Any) -> str:

@@ -42,7 +42,7 @@ def _stream_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iter
         place = ("tasks", name, "streams", number)
         if stream not in settings.streams:
             tip = did_you_mean(stream, settings.streams)
-            yield place, f"there is not a stream `{stream}`", ", ".join(settings.streams) or None, tip
+            yield place, f"there is no stream `{stream}`", ", ".join(settings.streams) or None, tip
 
 
 def _emit_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iterator[Found]:

@@ -118,7 +118,7 @@ def read_field(value: Any) -> str:
 def read_fields(value: Any) -> tuple[str, ...]:
     if isinstance(value, list | tuple):
         return tuple(read_field(item) for item in value)
-    wrong(f"{shown(value)} is no list of fields", expected="[card, user.email]")
+    wrong(f"{shown(value)} is not a list of fields", expected="[card, user.email]")
 
 
 def read_path(value: Any, info: ValidationInfo) -> Path:
@@ -159,7 +159,7 @@ def read_client_value(value: Any) -> str | SecretStr:
         return str(value)
     if isinstance(value, SecretStr):
         return value
-    wrong(f"{shown(value)} is no value of the Kafka client", expected="text, a number, true or false")
+    wrong(f"{shown(value)} is not a value of the Kafka client", expected="text, a number, true or false")
 
 
 def is_secret(name: str) -> bool:

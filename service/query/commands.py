@@ -52,13 +52,13 @@ def refuse_unknown_rule(site: StateLocation, rule: str | None) -> None:
     known = [each.rule.id for plan in site.plans for each in plan.program.rules]
     if rule is not None and rule not in known:
         hint = did_you_mean(rule, known) or f"The rules are: {', '.join(known)}."
-        raise Refused("unknown-rule", f"there is not a rule `{rule}`", hint)
+        raise Refused("unknown-rule", f"there is no rule `{rule}`", hint)
 
 
 def refuse_no_key(
     site: StateLocation, text: str, rule: str | None, stage: str | None, asked: str | None = None
 ) -> None:
-    """Refuse a text that is no key of any rule, in any stage. It is quoted as it was `asked` for."""
+    """Refuse a text that is not a key of any rule, in any stage. It is quoted as it was `asked` for."""
     plans = [each.plan for each in site.stages(stage)]
     if any(plan.task is not None or keys_meant(plan, text, rule) for plan in plans):
         return

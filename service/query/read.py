@@ -90,7 +90,7 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
         return topic
     known = [*settings.streams, *words, *topics_by_place(settings).values()]
     hint = did_you_mean(name, known) or f"choose a topic, or one of {', '.join([*settings.streams, *words])}"
-    raise Refused("unknown-topic", f"there is not a topic `{name}`", hint)
+    raise Refused("unknown-topic", f"there is no topic `{name}`", hint)
 
 
 # ---------------------------------------------------------------- which offsets

@@ -135,7 +135,7 @@ class RuleCache:
         rules = self.get().rules
         if name not in rules:
             hint = did_you_mean(name, rules) or "GET /api/v1/rules lists them."
-            raise Refused("unknown-rule", f"there is not a rule `{name[:80]}`", hint)
+            raise Refused("unknown-rule", f"there is no rule `{name[:80]}`", hint)
         return rules[name]
 
     def _load(self) -> LoadedRules:

@@ -73,7 +73,7 @@ def plan_redrive(settings: ServiceFile, log: Log, wanted: LetterFilter, to: str 
     """Nothing is changed."""
     if to is not None and to not in settings.streams:
         known = ", ".join(settings.streams)
-        raise Refused("unknown-stream", f"there is not a stream `{to}`", did_you_mean(to, settings.streams) or known)
+        raise Refused("unknown-stream", f"there is no stream `{to}`", did_you_mean(to, settings.streams) or known)
     topics = log.topics(counted_topics(settings))
     found = RedriveBatch()
     for letter in letters_of(settings, log, wanted):

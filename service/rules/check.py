@@ -154,7 +154,7 @@ def _rule_lines(checked: Sequence[CheckedFile]) -> Iterator[str]:
     for one in checked:
         if one.rule is not None and one.cost is not None:
             held = "for ever" if one.cost.held_ms is None else duration_words(one.cost.held_ms)
-            sizes = f"{size_words(one.cost.typical_bytes)} a key, at most {size_words(one.cost.worst_bytes)}"
+            sizes = f"{size_words(one.cost.typical_bytes)} per key, at most {size_words(one.cost.worst_bytes)}"
             yield f"{one.rule:<{width}}  {sizes}, held {held} after its last event"
 
 

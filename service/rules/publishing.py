@@ -269,7 +269,7 @@ def _known(book: RuleRegistry, name: str) -> RuleEntry:
     if entry is None:
         names = [each.name for each in book.entries]
         hint = did_you_mean(name, names) or f"Rules are {', '.join(names)}."
-        raise Refused("unknown-rule", f"there is not a rule `{name}`", hint)
+        raise Refused("unknown-rule", f"there is no rule `{name}`", hint)
     return entry
 
 

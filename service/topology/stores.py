@@ -102,7 +102,7 @@ class StateLocation:
         found = [(site, each) for site in self.stages(stage) for each in site.present(partitions)]
         if not found:
             hint = "`samovar run` makes stores, `samovar restore` brings them back; `--store DIR` reads others."
-            raise StoreMissing("there is not a store here", self.state, hint)
+            raise StoreMissing("there is no store here", self.state, hint)
         return found
 
     def _of_store(self) -> tuple[StateLocation, int]:

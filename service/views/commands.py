@@ -167,9 +167,7 @@ def chosen(settings: ServiceFile, names: Sequence[str]) -> list[View]:
     views = load_views(settings)
     if not views:
         folders = ", ".join(map(str, settings.views.files))
-        raise Refused(
-            "unknown-view", f"there is not a view in {folders}", "Put a view file *.yml there: docs/views.md."
-        )
+        raise Refused("unknown-view", f"there is no view in {folders}", "Put a view file *.yml there: docs/views.md.")
     return [view_named(views, name, settings) for name in names] if names else views
 
 

@@ -100,7 +100,7 @@ def view_named(views: Sequence[View], name: str, settings: ServiceFile) -> View:
     folders = ", ".join(map(str, settings.views.files))
     raise Refused(
         "unknown-view",
-        f"there is not a view `{name}` in {folders}",
+        f"there is no view `{name}` in {folders}",
         did_you_mean(name, known) or (f"Views are {', '.join(known)}." if known else "Put a file *.yml there."),
     )
 

@@ -45,7 +45,7 @@ KIND_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A record that is no event of its stream."""
+    """A record that is not an event of its stream."""
 
     row: int  # of its records
     kind: str

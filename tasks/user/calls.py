@@ -29,7 +29,7 @@ from samovar.tasks.user.context import Phase, TaskContext
 from samovar.tasks.user.stores import json_bytes
 from samovar.tasks.user.timers import OWN, Timers
 
-# What is no fault of the user's code: it ends the container, which begins again from what is committed.
+# What is not a fault of the user's code: it ends the container, which begins again from what is committed.
 NOT_THE_USERS = (StoreError, UnknownRowVersionError, Refused, LogUnavailable)
 
 MOST_CHARACTERS = 4_000

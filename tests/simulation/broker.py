@@ -254,7 +254,7 @@ class Group:
     def known(self, name: str, number: int) -> GroupMember:
         member = self.members.get(name)
         if member is None:
-            raise UnknownMember(f"{name} is no member of group {self.name} any more")
+            raise UnknownMember(f"{name} is not a member of group {self.name} any more")
         if member.number != number:
             raise Fenced(f"another container is {name} of group {self.name} now")
         return member

@@ -157,11 +157,11 @@ def test_state_is_read_by_key() -> None:
             "the stream `use`: .*`long` is not a time",
         ),
         (lambda: Driver.of_rules("nowhere/", STREAMS), "nowhere"),
-        (lambda: both().send("uses", {}), "there is not a stream `uses`; there are: use"),
+        (lambda: both().send("uses", {}), "there is no stream `uses`; there are: use"),
         (lambda: both().pass_time("10 minutes"), "`10 minutes` is not a time"),
         (lambda: both().advance(5), "event time begins with the first event"),
         (lambda: both().emitted("a"), "nothing emits to `a`"),
-        (lambda: both().store("a"), "there is not a store `a`"),
+        (lambda: both().store("a"), "there is no store `a`"),
     ],
 )
 def test_what_a_test_did_wrong_is_said(do: Any, words: str) -> None:

@@ -211,7 +211,7 @@ class _Builder:
         try:
             value = _default(self.reader, each.type, each.default)
         except _Unreadable:
-            self.program.faults.append(f"the default of `{path}` is no value of its type")
+            self.program.faults.append(f"the default of `{path}` is not a value of its type")
             return self._add("mismatch", len(self.program.faults) - 1)
         return self._constant(value, path)
 
@@ -289,7 +289,7 @@ def _form_of_bytes(logical: Logical | None) -> tuple[int, int]:
 
 
 def _default(schema: AvroSchema, kind: Type, value: Any) -> Any:
-    """A default as a rule sees it; raises where it is no value of its type."""
+    """A default as a rule sees it; raises where it is not a value of its type."""
     plain = schema.of(kind)
     if isinstance(plain, Union):
         return _first_that_fits(schema, plain.branches, value)

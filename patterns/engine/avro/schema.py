@@ -147,7 +147,7 @@ def parse_schema(*texts: str) -> AvroSchema:
         except RecursionError:
             raise AvroSchemaError("nested too deeply") from None
     if root is None:
-        raise AvroSchemaError("there is not a schema")
+        raise AvroSchemaError("there is no schema")
     return AvroSchema(root, parser.names, texts)
 
 
@@ -202,7 +202,7 @@ class _Parser:
         for full in (_full(name, space), name):
             if full in self.names:
                 return Ref(full)
-        return _fail(where, f"there is not a type `{name}`")
+        return _fail(where, f"there is no type `{name}`")
 
     def _union(self, node: list[Any], where: str, space: str, depth: int) -> Union:
         branches = tuple(self.type(each, where, space, depth + 1) for each in node)

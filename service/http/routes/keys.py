@@ -234,14 +234,16 @@ def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=20
     found = app_state.rule_cache.rule(rule)
     wanted = lookup(app_state, masks, key, rule)
     if not wanted.is_for(rule):
-        raise Refused("bad-key", f"this is no key of the rule {rule}", "A pseudonym stands for a key that is marked.")
+        raise Refused(
+            "bad-key", f"this is not a key of the rule {rule}", "A pseudonym stands for a key that is marked."
+        )
     newest, scanned = events_of(app_state, wanted, WHY_EVENTS, found)
     ordered = in_order(app_state.settings, events_taken(app_state, found, newest))
     names = [part.name for part in found.form.by]
     candidates = key_candidates(names, wanted.text) if names else [()]
     if not candidates:
         raise Refused(
-            "bad-key", f"this is no key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
+            "bad-key", f"this is not a key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
         )
     decoders, program = decoders_of(app_state.settings), compile_rules([found])
     options = limits_of(app_state.settings) | {"until_ms": event_time(app_state, wanted, rule)}

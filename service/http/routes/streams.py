@@ -34,7 +34,7 @@ def stream_of(app_state: AppState, name: str) -> Stream:
     streams = app_state.settings.streams
     if name not in streams:
         hint = did_you_mean(name, streams) or f"Streams are {', '.join(streams)}."
-        raise Refused("unknown-stream", f"there is not a stream `{name[:80]}`", hint)
+        raise Refused("unknown-stream", f"there is no stream `{name[:80]}`", hint)
     return streams[name]
 
 

@@ -100,7 +100,7 @@ def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks
     for name in [*body.columns, *compared]:
         if name not in known:
             hint = did_you_mean(name, known) or f"Columns are {', '.join(known)}."
-            raise Refused("unknown-column", f"there is not a column `{name[:80]}`", hint)
+            raise Refused("unknown-column", f"there is no column `{name[:80]}`", hint)
     refused = sorted({name for name in compared if name in hidden})
     if refused:
         raise not_compared(refused, "picking or ordering rows by it")

@@ -70,13 +70,13 @@ def test_ticks_of_all_tasks_are_added(tmp_path: Path) -> None:
 def test_a_refusal_of_a_task_is_the_job_s(spark: OpenSession) -> None:
     def work(batches: Batches) -> Batches:
         for _ in batches:
-            raise Refused("topic-missing", "there is not a topic `x`", "Make it.", "seen by a task")
+            raise Refused("topic-missing", "there is no topic `x`", "Make it.", "seen by a task")
         yield from ()
 
     frame = spark.spark.range(2).mapInArrow(work, "id long")
     with pytest.raises(Refused) as refused:
         spark.run("refusing", frame.collect)
-    assert refused.value == Refused("topic-missing", "there is not a topic `x`", "Make it.", "seen by a task")
+    assert refused.value == Refused("topic-missing", "there is no topic `x`", "Make it.", "seen by a task")
 
 
 def test_an_error_of_spark_is_short_and_coded(spark: OpenSession) -> None:

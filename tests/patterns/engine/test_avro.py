@@ -438,7 +438,7 @@ def test_what_is_no_object_is_no_event() -> None:
         ("[]", "a union has at least one branch"),
         ('["int", "int"]', "the union has `int` twice"),
         ('["int", ["null"]]', "a union cannot hold a union"),
-        ('"Card"', "there is not a type `Card`"),
+        ('"Card"', "there is no type `Card`"),
         ("5", "a type is a name, a list or an object"),
         ("{}", "`type` is missing"),
         ('{"type": "record", "name": "R"}', "`fields` is missing"),

@@ -119,7 +119,7 @@ def test_the_settings_go_to_another_process(folder: Path) -> None:
         ("format: avro, schema: purchase.avsc, schemas: {1: other.avsc}", 75, "cannot be read as `schema`"),
         ("format: avro, schemas: {1: purchase.avsc}, registry: http://a", 48, "from files or from a registry"),
         ("registry: http://a", 35, "`registry` is of Avro, and the format is json"),
-        ("format: avro, registry: a:8081", 49, "this is no address of a registry"),
+        ("format: avro, registry: a:8081", 49, "this is not an address of a registry"),
         ("format: avro, registry: {url: http://a, sssl.ca.location: b}", 49, "has no setting `sssl.ca.location`"),
         ("format: avro, registry: {url: http://a, timeout: soon}", 49, "`timeout` is `soon`"),
     ],

@@ -108,7 +108,7 @@ def test_a_pods_name_is_a_slot(config: Path, text: str, slot: int) -> None:
         ("SAMOVAR_CACHE", "much", "SAMOVAR_CACHE: error: `much` is not a size"),
         ("SAMOVAR_RUN__SLOT", "fraud", "SAMOVAR_RUN__SLOT: error: `fraud` is no slot"),
         ("SAMOVAR_RUN__HTTP", "here", "SAMOVAR_RUN__HTTP: error: `here` is not an address"),
-        ("SAMOVAR_STREAMS__PURCHASE__SLAKC", "1s", "there is not a setting `slakc` in `streams.purchase`"),
+        ("SAMOVAR_STREAMS__PURCHASE__SLAKC", "1s", "there is no setting `slakc` in `streams.purchase`"),
         ("SAMOVAR_REPLICATION", "3", "SAMOVAR_REPLICATION: error: the embedded log has no replicas"),
     ],
 )

@@ -416,13 +416,13 @@ tasks:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        ("[use]", "[uses]", 7, ["there is not a stream `uses`", "did you mean `use`?"]),
+        ("[use]", "[uses]", 7, ["there is no stream `uses`", "did you mean `use`?"]),
         ("[use]", "[]", 7, ["names no streams"]),
         ("totals:Totals", "totals.Totals", 6, ["names no class", "write totals:Totals"]),
         ("{told: }", "{told: {topic: x}}", 8, ["`told` is a stream, whose topic is given there"]),
         ("{told: }", "[use]", 8, ["the task totals reads what it writes to `use`", "for ever"]),
         ("{told: }", "{a b: }", 8, ["cannot be a name here"]),
-        ("    emits: {told: }", "    emit: {told: }", 8, ["there is not a setting `emit`", "did you mean `emits`?"]),
+        ("    emits: {told: }", "    emit: {told: }", 8, ["there is no setting `emit`", "did you mean `emits`?"]),
         ("    emits: {told: }", "    window: 0s", 8, ["a window needs some time"]),
         ("    emits: {told: }", "    window: 10", 8, ["`10` has no unit"]),
         ("    emits: {told: }", "    stores: {a: {ttl: 0s}}", 8, ["a time to live needs some time"]),

@@ -180,7 +180,7 @@ function tellFindings(list, verdict, found, editor) {
     ),
   );
   list.hidden = found.findings.length === 0;
-  const held = found.cost ? `about ${bytes(found.cost.typical_bytes)} a key${found.cost.held_ms ? `, held ${span(found.cost.held_ms)}` : ""}` : "";
+  const held = found.cost ? `about ${bytes(found.cost.typical_bytes)} per key${found.cost.held_ms ? `, held ${span(found.cost.held_ms)}` : ""}` : "";
   put(
     verdict,
     errors ? h("span", { class: "bad-text" }, counted(errors, "error")) : h("span", { class: "good-text" }, "No errors"),

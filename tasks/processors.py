@@ -1,8 +1,9 @@
-"""What beats inside a task: the rules (`RuleProcessor`), or a user's task. Tasks and containers know no more of it than
-this.
+"""What a task does with its input: rules (`RuleProcessor`), or a user-defined task. Tasks and containers know no more
+of it than this.
 
-A heart has no log, no clock and no file of its own. Records, ticks and, in a replay, journal entries go in; what one
-commit has to write comes out. The same in gives the same out, however it was cut into batches: a rebuild relies on it.
+A processor has no log, no clock and no file of its own. Records, ticks and, in a replay, journal entries go in; what
+one commit has to write comes out. The same in gives the same out, however it was cut into batches: a rebuild relies on
+it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class TaskTestHarness:
         self._changelog: dict[bytes, bytes | None] = {}
         self._before: list[Change] = []  # rows that the last commit changed, as they were
         self._logged: list[Change] = []  # and as it logged them
-        self.heart = self._begun()
+        self.processor = self._begun()
 
     # ------------------------------------------------------------ input
 
@@ -88,8 +88,8 @@ class TaskTestHarness:
         while self._given < len(self._input):
             stream, record = self._input[self._given]
             self._given += 1
-            if int(record.offsets[0]) >= self.heart.source.sources[stream].next:
-                self.heart.feed(record)
+            if int(record.offsets[0]) >= self.processor.source.sources[stream].next:
+                self.processor.feed(record)
                 return True
         return False
 
@@ -98,15 +98,15 @@ class TaskTestHarness:
         self._stand()
         self.clock.pass_ms(ms)
         self._stand()
-        self.heart.tick(self.clock.steady_ms())
+        self.processor.tick(self.clock.steady_ms())
 
     def _stand(self) -> None:
-        for stream in self.heart.source.sources:
-            self.heart.source.stand(stream, True, self.clock.steady_ms())
+        for stream in self.processor.source.sources:
+            self.processor.source.stand(stream, True, self.clock.steady_ms())
 
     def idle_ms_until(self, time_ms: int) -> int:
         """For how long the clock has to go on until event time is there."""
-        stream_source, waits = self.heart.source, 0
+        stream_source, waits = self.processor.source, 0
         self._stand()
         for stream, source in stream_source.sources.items():
             largest = stream_source.largest(stream)
@@ -122,9 +122,9 @@ class TaskTestHarness:
 
     def commit(self) -> None:
         """Write what there is: to the topics, and then to the store."""
-        if not self.heart.dirty:
+        if not self.processor.dirty:
             return
-        outcome = self.heart.outcome()
+        outcome = self.processor.outcome()
         logged: list[Change] = []
         for append in outcome.appends:
             if append.topic == self.plan.topics.changelog:
@@ -135,7 +135,7 @@ class TaskTestHarness:
         self._changelog.update(logged)
         self.store.write(outcome.changes)
         self._before, self._logged = before, logged
-        self.heart.committed(outcome)
+        self.processor.committed(outcome)
         self.commits += 1
 
     def _write(self, append: Append) -> None:
@@ -153,7 +153,7 @@ class TaskTestHarness:
         elif crash is Crash.BEHIND:
             self.store.write(self._before)
             self.store.write(self._logged)  # as a restore does: rows that are local stay behind
-        self.heart = self._begun()
+        self.processor = self._begun()
 
     def position(self) -> Position | None:
         """What the store stands for."""
@@ -161,17 +161,17 @@ class TaskTestHarness:
         return None if data is None else unpack_position(data)
 
     def _begun(self) -> Processor:
-        """A heart over the store, as a task of a service begins."""
+        """A processor over the store, as a task of a service begins."""
         self._given = 0
         position = self.position()
-        heart = make_processor(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
+        processor = make_processor(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
         for stream, stored in (position.inputs if position is not None else {}).items():
-            heart.source.sources[stream].next = stored.next
+            processor.source.sources[stream].next = stored.next
             if stored.safe < stored.next:
-                heart.source.recover(stream, self._records(stream, stored.safe), stored)
+                processor.source.recover(stream, self._records(stream, stored.safe), stored)
         if position is None or dict(position.rules) != self.plan.versions:
-            heart.note_rules()
-        return heart
+            processor.note_rules()
+        return processor
 
     def _records(self, stream: str, start: int) -> Sequence[RecordBlock]:
         return [record for name, record in self._input if name == stream and int(record.offsets[0]) >= start]

@@ -1,4 +1,4 @@
-"""The heart of a task: records in, and out comes what one commit has to write. No log, no clock, no file.
+"""Runs the rules of a task: records in, and out comes what one commit has to write. No log, no clock, no file.
 
 The live task, a rebuild from the source and the tests all use this one, so that a replay gives what the live run gave.
 """

@@ -110,7 +110,7 @@ class TaskContext:
         tip = did_you_mean(str(name), known) or f"name it under `{setting}` of the task in the service file"
         return f"the task {self._spec.name} has no {what} `{name}`: {tip}"
 
-    # ------------------------------------------------------------ how the task's heart uses it
+    # ------------------------------------------------------------ how the task's processor uses it
 
     def enter(self, phase: Phase, now: int) -> None:
         self._phase, self._now = phase, now

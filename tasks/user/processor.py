@@ -1,4 +1,4 @@
-"""The heart of a user's task: records in, calls of the user's code, and out comes what one commit has to write.
+"""Runs a user-defined task: records in, calls of the user's code, and out comes what one commit has to write.
 
 An event on which the user's code raises becomes a dead letter with the reason, and the next one is taken.
 """

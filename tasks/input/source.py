@@ -498,6 +498,21 @@ class StreamSource:
         inputs = {TopicPartition(each.spec.topic, self.partition) for each in self.sources.values()}
         return inputs - self.ahead(now_ms)
 
+    def blocked_by(self) -> tuple[str, int] | None:
+        """The stream and partition that event time waits for: the one that is furthest behind."""
+        buffer = self.buffer
+        streams = {source.number: stream for stream, source in self.sources.items()}
+        known = [place for place in buffer.largest if place[0] in streams]
+        if not known:
+            return None
+
+        def time_of(place: tuple[int, int]) -> int:
+            largest = buffer.largest[place]
+            return largest - buffer.slack_ms[place[0]] if largest > NO_TIME else NO_TIME
+
+        stream, partition = min(known, key=time_of)
+        return streams[stream], partition
+
     def waiting_bytes(self) -> int:
         """What the events take that wait for event time; where they are many, reckoned from some of them."""
         pending = self.buffer.pending

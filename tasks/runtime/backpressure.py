@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from samovar.changelog.log import Member, TopicPartition
 from samovar.common.tunables import Tunables
-from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.stream_task import StreamTask, TaskState
 
@@ -49,7 +48,9 @@ class Backpressure:
     def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.state is TaskState.RUNNING]
-        waiting = [task for task in running if self._holds_much(task.processor.source)]
+        waiting = [
+            task for task in running if task.holds_more_than(self.tunables.pending_events, self.tunables.pending_bytes)
+        ]
         is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
         sources = _sources(plans, running) - _awaited(waiting, now_ms) if is_much else set()
         if not waiting and not sources and not self.paused:
@@ -60,13 +61,6 @@ class Backpressure:
         if self.paused - ahead:
             member.resume(self.paused - ahead)
         self.paused = ahead
-
-    def _holds_much(self, stream_source: StreamSource) -> bool:
-        most = self.tunables
-        return (
-            len(stream_source.buffer.pending) > most.pending_events
-            or stream_source.waiting_bytes() > most.pending_bytes
-        )
 
     def _is_taken(self, tasks: Iterable[StreamTask]) -> bool:
         """Whether the later stages here have taken what was forwarded."""
@@ -88,17 +82,15 @@ def _ahead(task: StreamTask, running: Iterable[StreamTask], now_ms: int) -> set[
     """Inputs of this container that are ahead of a task. One that another stage reads too and waits for is not paused:
     the two could wait for each other for ever.
     """
-    ahead = task.processor.source.ahead(now_ms)
+    ahead = task.inputs_ahead(now_ms)
     own, inputs = set(task.inputs), {at for each in running for at in each.inputs}
-    needed = {
-        at for each in running for at in own.intersection(each.processor.source.behind(now_ms)) if each is not task
-    }
+    needed = {at for each in running for at in own.intersection(each.inputs_behind(now_ms)) if each is not task}
     return (ahead - needed) & inputs
 
 
 def _awaited(waiting: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
     """Sources that later stages wait for, which hold much already: what those do not take must not pause them."""
-    return {at for task in waiting for at in task.processor.source.behind(now_ms)}
+    return {at for task in waiting for at in task.inputs_behind(now_ms)}
 
 
 def _sources(plans: Iterable[Plan], running: Iterable[StreamTask]) -> set[TopicPartition]:

@@ -25,7 +25,6 @@ from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, SettledRecords, added
-from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.runtime.backpressure import Backpressure
 from samovar.tasks.runtime.collector import collector_off
 from samovar.tasks.runtime.commit_times import CommitTimes
@@ -236,7 +235,7 @@ class Container:
         """A little of one task's index of deadlines: events go first."""
         for task in self._running():
             if task.indexing:
-                self._attempt(task, task.processor.index_some)
+                self._attempt(task, task.index_some)
                 break
 
     # ------------------------------------------------------------ rules change
@@ -300,9 +299,7 @@ class Container:
                 if any(each.is_abandoned for each in readers):
                     break  # all of them read on from where that task stands
                 # A stage that came later reads again what the main one judged long ago.
-                before = (
-                    task.processor.source.by_topic[records.topic].next if task.plan.stage == MAIN else settled.before
-                )
+                before = task.next_offset(records.topic) if task.plan.stage == MAIN else settled.before
                 count, aside = self._feed(member, task, records, settled)
                 if len(readers) > 1:
                     settled = SettledRecords(before, settled.offsets | aside)
@@ -324,9 +321,7 @@ class Container:
             if not self._attempt(task, partial(feed, piece), len(piece)):
                 break
             taken += len(piece)
-            found = sum(
-                each.processor.found_bytes for each in self._running() if isinstance(each.processor, RuleProcessor)
-            )
+            found = sum(each.found_bytes for each in self._running())
             if found > task.config.budget.step_bytes or (task.piece_rows is not None and found):
                 self._commit(member)
         return taken, frozenset(aside)
@@ -438,15 +433,11 @@ class Container:
 
     def _keep_small(self) -> None:
         """Hold no more states in memory than the cache may; the stores have them all."""
-        sizes = {
-            place: task.processor.memory_bytes()
-            for place, task in self.tasks.items()
-            if task.state is TaskState.RUNNING
-        }
+        sizes = {place: task.memory_bytes() for place, task in self.tasks.items() if task.state is TaskState.RUNNING}
         for place in sorted(sizes, key=lambda each: -sizes[each]):
             if sum(sizes.values()) <= self.tunables.cache_bytes:
                 break
-            self.tasks[place].processor.let_go()
+            self.tasks[place].evict()
             sizes[place] = 0
 
     def _restore_some(self, member: Member, task: StreamTask) -> None:
@@ -586,7 +577,7 @@ class Container:
                 restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
         others = {task.partition for task in self.tasks.values() if task.state is not TaskState.RUNNING}
         running = tuple(sorted({task.partition for task in self._running()} - others))
-        watermarks = {task.partition: task.processor.watermark for task in self._running() if task.plan.stage == MAIN}
+        watermarks = {task.partition: task.watermark for task in self._running() if task.plan.stage == MAIN}
         return RunStatus(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end

@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.formats.heartbeat import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
+from samovar.changelog.formats.heartbeat import RestoreReport, RuleAtWork, RuleReport, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.restore import Restore
 from samovar.patterns.engine.matcher import States, Tallies
-from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.model.results import Counts
@@ -113,39 +111,25 @@ class MetricsSampler:
             container.slot,
             self._clock.wall_ms(),
             tuple(self._report(task, now_s) for task in tasks),
-            {at: ms for task in running for at, ms in _taken(task)},
+            {at: ms for task in running for at, ms in task.read_times().items()},
             status.counts,
             status.caught_up,
             self._rules.looks(self._walked.live_partials),
             self._walked.memory_bytes,
             self._restored,
             at_work(running),
-            {(stage_of(task), task.partition): change for task in running if (change := change_of(task))},
+            {(task.plan.stage, task.partition): task.ruleset_change for task in running if task.ruleset_change},
             container.rule_source.trouble,
             container.watch.unread,
         )
 
     def _report(self, task: StreamTask, now_s: float) -> TaskReport:
-        place = stage_of(task), task.partition
+        place = task.plan.stage, task.partition
         if task.state is not TaskState.RUNNING:
             restore = self._restoring(place, task, now_s) if task.state is TaskState.RESTORING else None
             return TaskReport(*place, task.state.value, restore=restore)
         self._restores.pop(place, None)
-        stream_source = task.processor.source
-        watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
-        inputs = tuple(
-            InputReport(source.spec.stream, source.spec.topic, task.partition, source.next)
-            for source in stream_source.sources.values()
-        )
-        return TaskReport(
-            *place,
-            task.state.value,
-            watermark,
-            holder_of(stream_source),
-            inputs,
-            state_bytes=task.store.size_bytes(),
-            waiting=len(stream_source.buffer.pending),
-        )
+        return task.report()
 
     def _restoring(self, place: tuple[str, int], task: StreamTask, now_s: float) -> RestoreReport:
         restore = task.restore
@@ -201,12 +185,12 @@ class RuleTotals:
                     totals[at] += each - other
                 seen[place] = now
         self._seen = seen
-        self._take_kept([task.processor for task in running if isinstance(task.processor, RuleProcessor)])
+        self._take_kept([task.rule_processor for task in running if task.rule_processor is not None])
 
-    def _take_kept(self, cores: Iterable[RuleProcessor]) -> None:
+    def _take_kept(self, processors: Iterable[RuleProcessor]) -> None:
         """Matches that raised no alert; rules that begin again in a task count from 0 there."""
         seen: dict[tuple[int, str], tuple[int, int]] = {}
-        for processor in cores:
+        for processor in processors:
             for rule in {*processor.shadow_filter.muted, *processor.rate_limiter.throttled}:
                 now = processor.shadow_filter.muted[rule], processor.rate_limiter.throttled[rule]
                 before = self._kept_seen.get((processor.shadow_filter.serial, rule), (0, 0))
@@ -234,14 +218,9 @@ def _sums(told: Tallies) -> tuple[float, ...]:
 # ---------------------------------------------------------------- what a task shows
 
 
-def stage_of(task: StreamTask) -> str:
-    return str(getattr(task.plan, "stage", ""))
-
-
 def states_of(task: StreamTask) -> States | None:
-    """The rules' states; None of a task that runs a program of the user's own."""
-    state_cache = getattr(task.processor, "state_cache", None)
-    return None if state_cache is None else state_cache.states
+    """The rules' states; None of a task that runs code of the user's."""
+    return None if task.rule_processor is None else task.rule_processor.state_cache.states
 
 
 def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
@@ -249,8 +228,8 @@ def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
     for task in running:
-        processor = task.processor
-        if not isinstance(processor, RuleProcessor):
+        processor = task.rule_processor
+        if processor is None:
             continue
         for rule in processor.plan.rules:
             place = rule.id, rule.version, status_of(rule, processor.watermark)
@@ -267,30 +246,3 @@ def status_of(rule: PublishedRule, watermark: int) -> str:
     if rule.shadow:
         return "shadow"
     return "cold" if rule.alerts_from_ms is not None and watermark < rule.alerts_from_ms else "live"
-
-
-def change_of(task: StreamTask) -> int:
-    book = task.processor.plan.book
-    return 0 if book is None else book.change
-
-
-def holder_of(stream_source: StreamSource) -> tuple[str, int] | None:
-    """The stream and partition that event time waits for: the one that is furthest behind."""
-    buffer = stream_source.buffer
-    streams = {source.number: stream for stream, source in stream_source.sources.items()}
-    known = [place for place in buffer.largest if place[0] in streams]
-    if not known:
-        return None
-
-    def time_of(place: tuple[int, int]) -> int:
-        largest = buffer.largest[place]
-        return largest - buffer.slack_ms[place[0]] if largest > NO_TIME else NO_TIME
-
-    stream, partition = min(known, key=time_of)
-    return streams[stream], partition
-
-
-def _taken(task: StreamTask) -> Iterable[tuple[TopicPartition, int]]:
-    for source in task.processor.source.sources.values():
-        if source.taken_ms is not None:
-            yield TopicPartition(source.spec.topic, task.partition), source.taken_ms

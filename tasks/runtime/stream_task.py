@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.cursors import RecordSlice
+from samovar.changelog.formats.heartbeat import InputReport, TaskReport
 from samovar.changelog.formats.record import (
     FOLLOWING,
     FORMATS,
@@ -540,6 +541,80 @@ class StreamTask:
         """Where to read each input on."""
         sources = self.processor.source.sources.values()
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
+
+    # ------------------------------------------------------------ what others may know of it
+
+    @property
+    def watermark(self) -> int:
+        return self.processor.watermark
+
+    @property
+    def rule_processor(self) -> RuleProcessor | None:
+        """What runs the rules; None of a task that runs code of the user's."""
+        return self.processor if isinstance(self.processor, RuleProcessor) else None
+
+    @property
+    def ruleset_change(self) -> int:
+        """The number of the published change that is at work; 0 where nothing was published."""
+        book = self.processor.plan.book
+        return 0 if book is None else book.change
+
+    @property
+    def found_bytes(self) -> int:
+        """Of matches that are not committed."""
+        return 0 if self.rule_processor is None else self.rule_processor.found_bytes
+
+    def next_offset(self, topic: str) -> int:
+        return self.processor.source.by_topic[topic].next
+
+    def inputs_ahead(self, now_ms: int) -> set[TopicPartition]:
+        """Inputs whose events wait for others."""
+        return self.processor.source.ahead(now_ms)
+
+    def inputs_behind(self, now_ms: int) -> set[TopicPartition]:
+        """Inputs that events of others wait for."""
+        return self.processor.source.behind(now_ms)
+
+    def holds_more_than(self, events: int, size: int) -> bool:
+        """Whether so many events, or bytes of them, wait for event time to pass them."""
+        source = self.processor.source
+        return len(source.buffer.pending) > events or source.waiting_bytes() > size
+
+    def memory_bytes(self) -> int:
+        return self.processor.memory_bytes()
+
+    def evict(self) -> None:
+        """Hold no state in memory; the store has it all."""
+        self.processor.let_go()
+
+    def index_some(self) -> None:
+        """Go on a little with the timer index."""
+        self.processor.index_some()
+
+    def read_times(self) -> dict[TopicPartition, int]:
+        """When the newest record of each input was written to its topic, as far as any was read."""
+        sources = self.processor.source.sources.values()
+        found = {TopicPartition(each.spec.topic, self.partition): each.taken_ms for each in sources}
+        return {at: ms for at, ms in found.items() if ms is not None}
+
+    def report(self) -> TaskReport:
+        """Of a task that runs."""
+        source = self.processor.source
+        return TaskReport(
+            self.plan.stage,
+            self.partition,
+            self.state.value,
+            _known(source.watermark),
+            source.blocked_by(),
+            tuple(
+                InputReport(each.spec.stream, each.spec.topic, self.partition, each.next)
+                for each in source.sources.values()
+            ),
+            state_bytes=self.store.size_bytes(),
+            waiting=len(source.buffer.pending),
+        )
+
+    # ------------------------------------------------------------ a batch
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take records; of a shared input, those that were taken before are passed over. The offsets of those that were

@@ -86,7 +86,12 @@ TARGETS = (
         CONTAINERS,
     ),
     # timers
-    Target("tasks/rules/state_cache", "timers of states that are not in memory", more=(*CONTAINERS, *TIMES)),
+    Target(
+        "tasks/rules/state_cache",
+        "timers of states that are not in memory",
+        tests_in("tasks/rules", "state_cache"),
+        (*CONTAINERS, *TIMES),
+    ),
     Target("tasks/rules/timer_index", "the timer index", tests_in("tasks/rules", "timer_index"), (*CONTAINERS, *TIMES)),
     Target("tasks/user/timers", "timers of user-defined tasks", tests_in("tasks/user", "user_tasks")),
     # restore

@@ -99,7 +99,7 @@ class PartitionCursor:
         self.next = start
         self._at_once = log.tunables.replay_records
         few = end is not None and end - start <= log.tunables.few_records
-        self._reader = log.glance({at: start}, log.tunables.few_records) if few else log.reader({at: start})
+        self._reader = log.point_reader({at: start}, log.tunables.few_records) if few else log.reader({at: start})
         self._waiting: deque[Records] = deque()
 
     def take(self, until: int) -> Records | None:

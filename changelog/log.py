@@ -175,7 +175,7 @@ class Member(Protocol):
         """
         ...
 
-    def has_share(self) -> bool:
+    def has_assignment(self) -> bool:
         """Whether the group has said what is this member's, be it nothing. Not before it joined, nor while it waits."""
         ...
 
@@ -259,7 +259,7 @@ class Log(Protocol):
         ...
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader: ...
-    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         """A reader for about so many records from each place on: had quickly, and not quick where there are more."""
         ...
 

@@ -69,7 +69,7 @@ def write_file(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def reveal(part: Path, path: Path) -> None:
+def rename_into_place(part: Path, path: Path) -> None:
     """Give a finished folder its name. Fails where a folder with content has that name already."""
     sync(part)
     part.rename(path)

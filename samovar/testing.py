@@ -33,7 +33,7 @@ from samovar.service.offline.trial import (
     plan_of_service,
     plan_of_task,
 )
-from samovar.service.query.state.view import keys_meant, look_up
+from samovar.service.query.state.view import find_key, resolve_key
 from samovar.service.topology.stores import digest_of
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
@@ -227,8 +227,8 @@ class Driver:
 
     def state(self, key: str) -> list[dict[str, Any]]:
         """What rules hold of a key, as `samovar state get --json` tells it."""
-        keys = keys_meant(self.plan, key, None)
-        found = [look_up(self.plan, self._bench.store, each) for each in keys]
+        keys = resolve_key(self.plan, key, None)
+        found = [find_key(self.plan, self._bench.store, each) for each in keys]
         return [state.data() for state in found if not state.is_empty]
 
     def digest(self) -> str:

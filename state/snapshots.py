@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.failpoints import hit
-from samovar.common.folders import PART, link_or_copy, make_private, remove, reveal, sync, tidy, write_file
+from samovar.common.folders import PART, link_or_copy, make_private, remove, rename_into_place, sync, tidy, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
 from samovar.state.store import SnapshotStore
@@ -133,7 +133,7 @@ def finish(part: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
         shutil.rmtree(part, ignore_errors=True)
         raise explained(error, part, "snapshot") from error
     hit("snapshot.before")
-    reveal(part, path)
+    rename_into_place(part, path)
     hit("snapshot.after")
     for number in _numbers(path.parent)[:-keep]:
         remove(path.parent / str(number))
@@ -253,7 +253,7 @@ def open_copy(snapshot: Snapshot, into: Path) -> None:
     try:
         for name in snapshot.files:
             _copy(snapshot.folder / name, part / name)
-        reveal(part, into)
+        rename_into_place(part, into)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise explained(error, into, "restore from a snapshot") from error

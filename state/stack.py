@@ -100,7 +100,7 @@ class Stack:
     def cached_bytes(self) -> int:
         return self._cached.bytes_used
 
-    def let_go(self) -> None:
+    def evict(self) -> None:
         """Hold nothing in memory that the base has."""
         self._cached.clear()
 

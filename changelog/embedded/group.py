@@ -115,7 +115,7 @@ class EmbeddedMember:
     def standing(self) -> Mapping[TopicPartition, int]:
         return {at: 0 for at in self._cursor.places if self.at_end(at)}  # every poll is a look, and the file is here
 
-    def has_share(self) -> bool:
+    def has_assignment(self) -> bool:
         return self._has_share
 
     # ---------------------------------------------------------------- partitions

@@ -165,15 +165,15 @@ class EmbeddedLog:
     # ---------------------------------------------------------------- records
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        return self.glance(positions)
+        return self.point_reader(positions)
 
-    def glance(self, positions: Mapping[TopicPartition, int], records: int = 0) -> PointReader:  # noqa: ARG002 - all are quick
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int = 0) -> PointReader:  # noqa: ARG002 - all are quick
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
         return EmbeddedReader(self._path, numbers, positions, self.tunables.fetch_bytes)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        return self.glance(positions)
+        return self.point_reader(positions)
 
     def append(self, appends: Sequence[Append]) -> int:
         with self._one_at_a_time:

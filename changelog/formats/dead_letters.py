@@ -55,7 +55,7 @@ def failure(kind: str, message: str, trace: str = "") -> Headers:
     return (*said, (PREFIX + "stacktrace", trace.encode("utf-8", "replace")))
 
 
-def fitted(pair: Pair, headers: Headers) -> tuple[Pair, Headers]:
+def truncate_to_limit(pair: Pair, headers: Headers) -> tuple[Pair, Headers]:
     """A letter that its topic can take."""
     key, value = pair
     size = len(key or b"") + len(value or b"")

@@ -36,7 +36,7 @@ from uuid import uuid4
 
 from samovar.changelog.formats.record import ChangelogCheckpoint, refuse_newer
 from samovar.common.errors import Refused
-from samovar.common.folders import PART, make_private, remove, reveal, sync, write_file
+from samovar.common.folders import PART, make_private, remove, rename_into_place, sync, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 
 FORMAT = 1
@@ -113,7 +113,7 @@ def finish(folder: Path, place: Path, manifest: StagedManifest, files: Sequence[
     write_file(folder / NAME, json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode())
     remove(place)
     try:
-        reveal(folder, place)
+        rename_into_place(folder, place)
     except OSError:
         if not (place / NAME).exists():
             raise

@@ -315,7 +315,7 @@ class KafkaLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return KafkaReader(self._settings, positions)
 
-    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         return self._glances.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

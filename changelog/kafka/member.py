@@ -97,7 +97,7 @@ class KafkaMember:
             more["transaction.timeout.ms"] = TRANSACTION_MS
         writer = Writer(self._settings, more, reports_all=False)
         try:
-            persist(writer.producer.init_transactions, JOIN_S)
+            retry_until(writer.producer.init_transactions, JOIN_S)
         except KafkaException as error:
             with suppress(KafkaException):  # lets the client say what is wrong
                 writer.producer.poll(0)
@@ -134,7 +134,7 @@ class KafkaMember:
             error = message.error()
             if error is not None:
                 at = TopicPartition(message.topic() or "", message.partition() or 0)
-                raise self._stream.meant_by(ConsumeError(at, message.offset() or 0, error))
+                raise self._stream.to_exception(ConsumeError(at, message.offset() or 0, error))
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         if at not in self._owned:
@@ -156,7 +156,7 @@ class KafkaMember:
     def standing(self) -> Mapping[TopicPartition, int]:
         return self._ends.standing(self._stream.ended())
 
-    def has_share(self) -> bool:
+    def has_assignment(self) -> bool:
         return self._has_share
 
     # ---------------------------------------------------------------- partitions
@@ -279,7 +279,7 @@ class KafkaMember:
 
     def _send_offsets(self, places: list[KafkaPlace], seconds: float) -> None:
         producer, membership = self._writer.producer, self._membership
-        persist(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
+        retry_until(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
 
     def _produce(self, appends: Sequence[Append]) -> None:
         failpoints.hit("produce.before")
@@ -290,7 +290,7 @@ class KafkaMember:
     def _commit(self) -> None:
         """Until the answer is known. An abort that succeeds is an answer too: nothing happened."""
         try:
-            persist(self._writer.producer.commit_transaction, COMMIT_S)
+            retry_until(self._writer.producer.commit_transaction, COMMIT_S)
         except KafkaException as error:
             told = error_of(error)
             failure = self._failure(told, "committing")
@@ -302,7 +302,7 @@ class KafkaMember:
 
     def _abort(self) -> bool:
         try:
-            persist(self._writer.producer.abort_transaction, ABORT_S)
+            retry_until(self._writer.producer.abort_transaction, ABORT_S)
         except KafkaException:
             return False  # the broker ends it when its time is over, or when the slot is taken again
         self._open = False
@@ -405,7 +405,7 @@ def places_at(offsets: Mapping[TopicPartition, int]) -> list[KafkaPlace]:
     return [KafkaPlace(*at, offset) for at, offset in offsets.items()]
 
 
-def persist(step: Callable[[float], Any], seconds: float) -> None:
+def retry_until(step: Callable[[float], Any], seconds: float) -> None:
     """Take a step again while the client says that this may help, for so long."""
     deadline = time.monotonic() + seconds
     while True:

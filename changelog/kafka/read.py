@@ -27,7 +27,7 @@ class PositionReader:
     The client is told all positions at once, when it is next polled after a change; a partition without a position is
     none of its business. Positions are kept here because the client's own stand still at markers and gaps.
 
-    `attend` is called in every poll, with the time it may wait: a member looks after its group there.
+    `poll_group` is called in every poll, with the time it may wait: a member looks after its group there.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PositionReader:
         settings: Settings,
         doing: str,
         topics: Collection[str],
-        attend: Callable[[float], None] | None = None,
+        poll_group: Callable[[float], None] | None = None,
         conf: Conf | None = None,
         needed: Needed = NOTHING,
     ) -> None:
@@ -43,7 +43,7 @@ class PositionReader:
         self._settings = settings
         self._doing = doing
         self._topics, self._needed = frozenset(topics), needed
-        self._attend = attend
+        self._attend = poll_group
         self._positions: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
@@ -164,13 +164,13 @@ class PositionReader:
                 ends[trouble.at] = trouble.offset
             elif trouble.error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 # The client asks for the coordinator of a group that it never joins: that needs no right.
-                self._failure = self._failure or self.meant_by(trouble)
+                self._failure = self._failure or self.to_exception(trouble)
         if self._failure is not None and nothing_else:
             failure, self._failure = self._failure, None
             raise failure
         return ends
 
-    def meant_by(self, trouble: ConsumeError) -> Fenced | LogUnavailable | Refused:
+    def to_exception(self, trouble: ConsumeError) -> Fenced | LogUnavailable | Refused:
         error, at = trouble.error, trouble.at
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             what = f"{at} does not hold offset {self._positions.get(at, trouble.offset)}, which is to be read next"

@@ -17,7 +17,7 @@ from samovar.state.memory import MemoryStore
 from samovar.state.store import TaskStore
 
 
-def image_at(
+def materialize_at(
     log: Log, changelog: ChangelogPartition, to: int, on_progress: Callable[[int], None] = lambda _: None
 ) -> MemoryStore:
     """The rows that a changelog stands for up to an offset."""

@@ -405,7 +405,7 @@ class States:
                 "  Restore it from the changelog, or run the version that wrote it."
             )
 
-    def cold_keys(self, batch: Batch) -> list[bytes]:
+    def uncached_keys(self, batch: Batch) -> list[bytes]:
         """Keys of the batch that were never looked for in the store; they count as looked for from now on.
 
         Only for states that were not loaded whole: their rows are loaded before the batch goes to `step`.

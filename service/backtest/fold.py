@@ -185,7 +185,7 @@ class _States:
         self.store.write([*rows, *index])
         self.state_cache.committed()
         self._count_states(self.gone)
-        self.state_cache.let_go()
+        self.state_cache.evict()
 
     def count(self, tally: Tally) -> None:
         self._count_states(self.gone)

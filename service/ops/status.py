@@ -382,7 +382,7 @@ def first_times(
     found: dict[TopicPartition, int] = {}
     if not starts:
         return found
-    reader = log.glance(starts, 1)
+    reader = log.point_reader(starts, 1)
     deadline = time.monotonic() + FIRST_S
     try:
         while time.monotonic() < deadline:

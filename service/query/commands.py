@@ -19,7 +19,7 @@ from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
 from samovar.service.query.events import Events, Place
 from samovar.service.query.state.rows import UnreadableError, head_of
-from samovar.service.query.state.view import FOREVER, KeyState, described, key_text, keys_meant, look_up, text_of
+from samovar.service.query.state.view import FOREVER, KeyState, described, find_key, key_text, resolve_key, text_of
 from samovar.service.query.task_state import held_of, history_of, named, scanned
 from samovar.service.query.verify import canonical, differences, rule_name
 from samovar.service.topology.stores import (
@@ -60,7 +60,7 @@ def refuse_no_key(
 ) -> None:
     """Refuse a text that is not a key of any rule, in any stage. It is quoted as it was `asked` for."""
     plans = [each.plan for each in site.stages(stage)]
-    if any(plan.task is not None or keys_meant(plan, text, rule) for plan in plans):
+    if any(plan.task is not None or resolve_key(plan, text, rule) for plan in plans):
         return
     rules = (each.rule for plan in plans for each in plan.program.rules)
     names = sorted({", ".join(key.name for key in each.form.by) for each in rules} - {""})
@@ -85,8 +85,8 @@ def get(site: StateLocation, text: str, rule: str | None, stage: str | None = No
             if plan.task is not None and rule is None and not (held := held_of(plan, store, text)).is_empty:
                 found.append({**here.placed(partition), "watermark": _moment(position), **held.data()})
                 lines += [_heading((text,), here, partition, position), *held.lines()]
-            for key in keys_meant(plan, text, rule):
-                state = look_up(plan, store, key, rule)
+            for key in resolve_key(plan, text, rule):
+                state = find_key(plan, store, key, rule)
                 if not state.is_empty:
                     state = replace(state, rules=with_events(events, here, position, state.rules))
                     found.append({**here.placed(partition), "watermark": _moment(position), **state.data()})
@@ -209,7 +209,7 @@ def history(
     lines: list[str] = []
     for here, partition in [(each, one) for each in site.stages(stage) for one in each.chosen(partitions)]:
         changelog, before = here.changelog(partition), len(data)
-        for key in keys_meant(here.plan, text, rule):
+        for key in resolve_key(here.plan, text, rule):
             for change in _changes(here, changelog.at, changelog.bounds, key, rule):
                 data.append(change.data())
                 lines += change.lines()

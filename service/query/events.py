@@ -128,7 +128,7 @@ class Events:
 
     def _read_part(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, StreamEvent]:
         found: dict[Place, StreamEvent] = {}
-        with closing(self.log.glance({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
+        with closing(self.log.point_reader({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
             deadline = time.monotonic() + PATIENCE_S
             for ranges in rounds(wanted):
                 for at, (start, _) in ranges.items():
@@ -188,7 +188,7 @@ class Events:
         if not starts:
             return
         most = max(ranges[at][1] - start for at, start in starts.items())
-        reader = self.log.glance(starts, most) if most <= READ_RECORDS else self.log.reader(starts)
+        reader = self.log.point_reader(starts, most) if most <= READ_RECORDS else self.log.reader(starts)
         with closing(reader):
             yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
 

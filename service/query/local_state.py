@@ -20,7 +20,7 @@ from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.commands import refuse_no_key, with_events
 from samovar.service.query.context import QueryContext
-from samovar.service.query.state.view import FOREVER, keys_meant, look_up
+from samovar.service.query.state.view import FOREVER, find_key, resolve_key
 from samovar.service.query.task_state import held_of, scanned
 from samovar.service.query.verify import rule_name
 from samovar.service.topology.stores import ROWS_END, StateLocation, is_store, plan_for, position_of
@@ -53,7 +53,7 @@ def partitions_for(site: StateLocation, text: str, rule: str | None) -> Collecti
     for each in site.plan.program.rules:
         if rule is not None and each.rule.id != rule:
             continue
-        for key in keys_meant(site.plan, text, each.rule.id).values():
+        for key in resolve_key(site.plan, text, each.rule.id).values():
             placed = _placed(each, site.plan, key)
             if placed is None:
                 return range(site.partitions)
@@ -73,7 +73,7 @@ def _placed(rule: RulePlan, plan: Plan, key: Sequence[Scalar]) -> bytes | None:
 # ---------------------------------------------------------------- a key
 
 
-def held_here(context: QueryContext, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
+def local_state_of(context: QueryContext, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
     """All that these tasks hold of a key."""
     site = context.rule_cache.site()
     found: list[dict[str, Any]] = []
@@ -97,8 +97,8 @@ def _held(
             if rule is None and not held.is_empty:
                 yield {**where, **held.data()}
             return
-        for key in keys_meant(plan, text, rule):
-            state = look_up(plan, store, key, rule)
+        for key in resolve_key(plan, text, rule):
+            state = find_key(plan, store, key, rule)
             if not state.is_empty:
                 told = state.data()
                 bound = with_events(context.events, here, position, told["rules"])
@@ -159,8 +159,8 @@ def sessions_here(
         here = site.at(each["stage"])
         with suppress(StoreError), context.stores.reading(here.store(each["partition"])) as store:
             plan = plan_for(here, each["partition"], position_of(store))
-            for key in keys_meant(plan, key_json(each["key"]), rule):
-                for state in look_up(plan, store, key, rule).rules:
+            for key in resolve_key(plan, key_json(each["key"]), rule):
+                for state in find_key(plan, store, key, rule).rules:
                     found += [_session(each, names, state, partial) for partial in state.get("partials", ())]
     return found
 

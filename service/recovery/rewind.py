@@ -24,7 +24,7 @@ from typing import Any
 from samovar.changelog.formats.journal import was_set_back
 from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, Position, pack_following
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.restore.point_in_time import image_at
+from samovar.changelog.restore.point_in_time import materialize_at
 from samovar.common.folders import PART, make_private
 from samovar.service.recovery.restore.run import alone, keep_told, put_in_place
 from samovar.service.recovery.rewind_plan import SKIP_ALERTS, TaskRewind, moment_text, placed, published_after
@@ -151,7 +151,7 @@ def _write_back(
 ) -> int:
     """The changelog's difference goes out, and the store follows from there; how many rows that were."""
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
-    image = image_at(site.log, changelog, changelog.bounds.end)
+    image = materialize_at(site.log, changelog, changelog.bounds.end)
     keep_told(site, store, image)
     told = position_of(store)
     assert told is not None, "a fold ends with its position"

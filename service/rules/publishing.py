@@ -45,7 +45,7 @@ from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, fold
 from samovar.service.topology.ruleset import BadRules, lists_of, rules_of, schema_of
 from samovar.service.topology.topics import MAX_MESSAGE_BYTES, TopicRole, counted_topics, ensure_topic, partitions_of
 from samovar.tasks.model.plan import Plan, PublishedRule
-from samovar.tasks.rules.migration import rules_facts, switched
+from samovar.tasks.rules.migration import migrate, rules_facts
 
 ITSELF = "samovar"  # the author of what the service does itself
 NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
@@ -335,7 +335,7 @@ def _at_work(plans: Sequence[Plan]) -> dict[str, tuple[Plan, PublishedRule]]:
 
 
 class _Looking:
-    """What a change does to rules, as `switched` tells it."""
+    """What a change does to rules, as `migrate` tells it."""
 
     def __init__(self, standing: Sequence[Plan], wanted: Sequence[Plan], before: RuleRegistry) -> None:
         self.before = before
@@ -343,7 +343,7 @@ class _Looking:
         self.old, self.new = _at_work(standing), _at_work(wanted)
         stages = {plan.stage: plan for plan in wanted}
         both = [(plan, stages[plan.stage]) for plan in standing if plan.stage in stages]
-        self.switches = {new.stage: switched(old, new, NOWHEN) for old, new in both}
+        self.switches = {new.stage: migrate(old, new, NOWHEN) for old, new in both}
 
     def count(self, settings: ServiceFile, partitions: int, names: Sequence[str]) -> None:
         """How many states these rules have: only where there can be any, since it takes looking at all rows."""

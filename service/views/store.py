@@ -131,7 +131,7 @@ class ViewStore:
         for path in part.rglob("*"):
             folders.sync(path)
         hit("publish.before")
-        folders.reveal(part, self.path(manifest.version))
+        folders.rename_into_place(part, self.path(manifest.version))
         hit("publish.between")
         self.point_to(manifest.version)
         hit("publish.after")

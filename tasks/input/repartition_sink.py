@@ -166,7 +166,7 @@ class RepartitionSink:
         """How often an idle stream tells its time."""
         if not outlet.forward.endless:
             return TELL_EVERY_MS
-        idle_ms = state.largest - self.source.sources[outlet.forward.stream].stood_largest
+        idle_ms = state.largest - self.source.sources[outlet.forward.stream].idle_max_time
         return max(TELL_EVERY_MS, idle_ms // TELL_PART)
 
     def _idle_state(self, outlet: RepartitionOutput, raised: int) -> State:
@@ -174,8 +174,8 @@ class RepartitionSink:
         if raised == NO_TIME:
             return State(NO_TIME, True)
         source = self.source.sources[outlet.forward.stream]
-        largest = raised + max(outlet.base - source.stood_largest, 0)
-        end = source.stood_largest + source.spec.slack_ms + outlet.forward.lasting_ms + 1
+        largest = raised + max(outlet.base - source.idle_max_time, 0)
+        end = source.idle_max_time + source.spec.slack_ms + outlet.forward.lasting_ms + 1
         told = largest if outlet.forward.endless else min(largest, end)
         return State(max(told, outlet.told.largest), largest >= end)
 

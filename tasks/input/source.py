@@ -110,9 +110,9 @@ class InputPartition:
     next: int = 0
     silent: bool = False
     marks: deque[ReplayCheckpoint] = field(default_factory=deque)
-    stood_since_ms: int | None = None  # when its end was reached, by the clock of the process
+    idle_since_ms: int | None = None  # when its end was reached, by the clock of the process
     stood_until_ms: int = 0  # up to when the log said so
-    stood_largest: int = NO_TIME
+    idle_max_time: int = NO_TIME
     stretch: int = 0  # of looks at the log, since then without a break
     taken_ms: int | None = None  # log time of the last record taken
     unknown: tuple[Unknown, ...] = ()  # schemas that are not known, or were not
@@ -267,7 +267,7 @@ class StreamSource:
     def feed(self, records: Records) -> DecodedBatch:
         """Take the next records of one partition."""
         source = self.by_topic[records.topic]
-        source.stood_since_ms = None
+        source.idle_since_ms = None
         self._meet_schemas(source, records)
         batch, kept, dead = self._decode(source, records)
         if len(batch):
@@ -384,10 +384,10 @@ class StreamSource:
         """
         source = self.sources[stream]
         if not at_end:
-            source.stood_since_ms = None
+            source.idle_since_ms = None
         elif stretch is not None:
-            if source.stood_since_ms is None or source.stretch != stretch:
-                source.stood_since_ms, source.stood_largest = now_ms, self._largest(source)
+            if source.idle_since_ms is None or source.stretch != stretch:
+                source.idle_since_ms, source.idle_max_time = now_ms, self._largest(source)
             source.stood_until_ms, source.stretch = now_ms, stretch
 
     def idle_watermark(self, now_ms: int) -> int:
@@ -406,11 +406,11 @@ class StreamSource:
         return None if source.silent or self._is_idle(source, now_ms) else NO_TIME
 
     def _is_idle(self, source: InputPartition, now_ms: int) -> bool:
-        return self._stood_ms(source, now_ms) >= source.spec.idle_ms
+        return self._idle_ms(source, now_ms) >= source.spec.idle_ms
 
-    def _stood_ms(self, source: InputPartition, now_ms: int) -> int:
+    def _idle_ms(self, source: InputPartition, now_ms: int) -> int:
         """For how long a source stood at its end, as far as the log said so; -1 where it does not."""
-        return -1 if source.stood_since_ms is None else min(now_ms, source.stood_until_ms) - source.stood_since_ms
+        return -1 if source.idle_since_ms is None else min(now_ms, source.stood_until_ms) - source.idle_since_ms
 
     def idle_largest(self, stream: str, now_ms: int) -> int | None:
         """What a stream's largest event time would be raised to while it is idle; NO_TIME where it never had an event,
@@ -422,9 +422,9 @@ class StreamSource:
 
     def _raised(self, source: InputPartition, now_ms: int) -> int | None:
         """The largest time that an idle source is to have; event time goes on as the wall clock does."""
-        if not self._is_idle(source, now_ms) or source.stood_largest == NO_TIME:
+        if not self._is_idle(source, now_ms) or source.idle_max_time == NO_TIME:
             return None
-        return max(self._largest(source), source.stood_largest + self._stood_ms(source, now_ms) - source.spec.idle_ms)
+        return max(self._largest(source), source.idle_max_time + self._idle_ms(source, now_ms) - source.spec.idle_ms)
 
     def advance(self, now_ms: int) -> OrderedEvents:
         """Let event time pass for idle streams; each such move is a journal entry."""
@@ -435,7 +435,7 @@ class StreamSource:
                 self._raise(source, raised)
             elif not source.silent and self._largest(source) == NO_TIME and self._is_idle(source, now_ms):
                 self._note("silent", stream=stream)
-                self._fall_silent(source)
+                self._go_idle(source)
         return release(self.buffer)
 
     def apply(self, entry: JournalEntry) -> OrderedEvents:
@@ -443,7 +443,7 @@ class StreamSource:
         self.journaled = entry.number
         source = self.sources[entry.facts["stream"]]
         if entry.kind == "silent":
-            self._fall_silent(source)
+            self._go_idle(source)
         elif entry.kind == SCHEMA:
             source.unknown = turned(source.unknown, entry.facts["schema"], source.next, known=entry.facts["known"])
             source.decoder.hide(unknown_yet(source.unknown))
@@ -459,7 +459,7 @@ class StreamSource:
             self._raise(source, largest)
         source.silent = False
 
-    def _fall_silent(self, source: InputPartition) -> None:
+    def _go_idle(self, source: InputPartition) -> None:
         source.silent = True
         self.buffer.largest.pop((source.number, self.partition), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.formats.dead_letters import fitted
+from samovar.changelog.formats.dead_letters import truncate_to_limit
 from samovar.changelog.formats.record import Position
 from samovar.changelog.log import Append, Headers, Pair, TopicPartition
 from samovar.state.store import Change
@@ -45,7 +45,7 @@ class LetterBuffer:
     headers: list[Headers] = field(default_factory=list)
 
     def put(self, pair: Pair, headers: Headers) -> None:
-        pair, headers = fitted(pair, headers)
+        pair, headers = truncate_to_limit(pair, headers)
         self.pairs.append(pair)
         self.headers.append(headers)
 

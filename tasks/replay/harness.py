@@ -110,12 +110,12 @@ class TaskTestHarness:
         self._stand()
         for stream, source in stream_source.sources.items():
             largest = stream_source.largest(stream)
-            if largest > NO_TIME and source.stood_since_ms is not None:
-                stood_ms = self.clock.steady_ms() - source.stood_since_ms
-                wanted = time_ms + source.spec.slack_ms - source.stood_largest + source.spec.idle_ms
+            if largest > NO_TIME and source.idle_since_ms is not None:
+                stood_ms = self.clock.steady_ms() - source.idle_since_ms
+                wanted = time_ms + source.spec.slack_ms - source.idle_max_time + source.spec.idle_ms
                 waits = max(waits, wanted - stood_ms)
-            elif source.stood_since_ms is not None:
-                waits = max(waits, source.spec.idle_ms - self.clock.steady_ms() + source.stood_since_ms)
+            elif source.idle_since_ms is not None:
+                waits = max(waits, source.spec.idle_ms - self.clock.steady_ms() + source.idle_since_ms)
         return waits
 
     # ------------------------------------------------------------ commits

@@ -78,7 +78,7 @@ def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
     return has_drained or standing.known_versions != wanted.known_versions
 
 
-def switched(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigration:
+def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigration:
     """What is at work from here on in a task whose event time is this."""
     assert wanted.book is not None
     before = {rule.id: rule for rule in standing.rules if not rule.drains}

@@ -239,8 +239,8 @@ class RuleProcessor:
     def memory_bytes(self) -> int:
         return self.state_cache.states.memory_bytes()
 
-    def let_go(self) -> None:
-        self.state_cache.let_go()
+    def evict(self) -> None:
+        self.state_cache.evict()
 
     def close(self) -> None:
         """Rules hold nothing but their store."""

@@ -79,8 +79,8 @@ class StateCache:
         """Take released events through the rules; then let event time pass."""
         if not self.whole:
             self.finish_index()
-            self._bring_in(self.states.cold_keys(released))
-            self._bring_in(self.states.unknown_keys(self.index.due(watermark)))
+            self._load_keys(self.states.uncached_keys(released))
+            self._load_keys(self.states.unknown_keys(self.index.due(watermark)))
         return find_matches(self.states, released, watermark, defer_messages=defer_messages)
 
     def next_deadline(self) -> int:
@@ -90,7 +90,7 @@ class StateCache:
         self.finish_index()
         return min(self.states.next_deadline(), self.index.first_deadline)
 
-    def _bring_in(self, keys: Sequence[bytes]) -> None:
+    def _load_keys(self, keys: Sequence[bytes]) -> None:
         if keys:
             found = self.store.prefixes([key_prefix(key) for key in keys])
             self._load([row for rows in found for row in rows])
@@ -151,7 +151,7 @@ class StateCache:
         self.states = self._fresh()
         self.whole = self.is_forgotten = True
 
-    def let_go(self) -> None:
+    def evict(self) -> None:
         """Hold nothing in memory; the store has it all. Between two commits only."""
         self.finish_index()
         self.dropped_before += self.states.dropped()

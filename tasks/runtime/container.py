@@ -156,7 +156,7 @@ class Container:
 
     def _has_no_task(self) -> bool:
         """And gets none: others have all partitions."""
-        return not self.tasks and self._member is not None and self._member.has_share()
+        return not self.tasks and self._member is not None and self._member.has_assignment()
 
     def stop(self) -> None:
         """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
@@ -213,7 +213,7 @@ class Container:
         self.watch.check()
         self._renew()
         member = self._joined()
-        self._switch_all(member)
+        self._migrate_all(member)
         busy = any(task.state is TaskState.RESTORING or task.indexing for task in self.tasks.values())
         self._recover(member)
         taken = whole = self._take(member, 0.0 if busy else POLL_S)
@@ -256,21 +256,21 @@ class Container:
         for (stage, _), task in self.tasks.items():
             task.plan = self.plans[stage]
 
-    def _switch_all(self, member: Member) -> None:
-        due = [task for task in self._running() if task.switch_due]
+    def _migrate_all(self, member: Member) -> None:
+        due = [task for task in self._running() if task.migration_due]
         if any(task.dirty for task in due):
             self._commit(member)
         for task in due:
-            self._switch(member, task)
+            self._migrate(member, task)
 
-    def _switch(self, member: Member, task: StreamTask) -> None:
+    def _migrate(self, member: Member, task: StreamTask) -> None:
         """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
         hit("switch.before")
-        outcome = task.begin_switch()
+        outcome = task.begin_migration()
         last = member.transact(outcome.appends, self._offsets([outcome]))
         hit("switch.sent")
         task.committed(outcome, last[task.changelog.at])
-        task.end_switch()
+        task.end_migration()
         hit("switch.after")
         self._tell_notes(task)
         for failure in task.take_backfill_failures():
@@ -353,7 +353,7 @@ class Container:
             return
         last = member.transact(outcome.appends, self._offsets([outcome]))
         task.committed(outcome, last[task.changelog.at])
-        task.end_switch()
+        task.end_migration()
         self._tell_notes(task)
         self.rule_source.quarantine(failure)
 
@@ -446,10 +446,10 @@ class Container:
         try:
             self._restore_more(member, task)
         except Refused as refused:
-            if refused.code != "format-newer" or not self._set_aside(task.partition, refused):
+            if refused.code != "format-newer" or not self._suspend(task.partition, refused):
                 raise
 
-    def _set_aside(self, partition: int, refused: Refused) -> bool:
+    def _suspend(self, partition: int, refused: Refused) -> bool:
         """In a rolling upgrade a newer container wrote this partition and left: only its like can go on with it. It is
         held, so that it does not go round and end one container after another, while the other partitions are worked
         on. False where there are none: then this container is of no use.
@@ -471,8 +471,8 @@ class Container:
             self._catch_up_with(behind)
             return
         if is_running:
-            if task.switch_due:
-                self._switch(member, task)
+            if task.migration_due:
+                self._migrate(member, task)
             self._quarantine(member, task)
             for at in task.inputs:
                 readers = self._reading(at)

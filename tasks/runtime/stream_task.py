@@ -68,10 +68,10 @@ from samovar.tasks.rules.migration import (
     book_of,
     book_row,
     is_due,
+    migrate,
     plan_of_facts,
     quarantine,
     switch_rows,
-    switched,
 )
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.rate_limiter import limits_in, limits_row
@@ -390,17 +390,17 @@ class StreamTask:
     # ------------------------------------------------------------ published rules
 
     @property
-    def switch_due(self) -> bool:
+    def migration_due(self) -> bool:
         """Whether a change of rules is to come in, between two batches."""
         if self.plan.book is None or self.state is not TaskState.RUNNING:
             return False
         return is_due(self.processor.plan, self.plan, _known(self.processor.watermark))
 
-    def begin_switch(self) -> Outcome:
+    def begin_migration(self) -> Outcome:
         """The last of the rules before a change: what it commits is what those after it begin from."""
         assert not self.dirty, self.name
         assert isinstance(self.processor, RuleProcessor), self.name
-        switch, warm = self._backfill(switched(self.processor.plan, self.plan, _known(self.processor.watermark)))
+        switch, warm = self._backfill(migrate(self.processor.plan, self.plan, _known(self.processor.watermark)))
         rows = switch_rows(self.store, switch.plan, switch.moves)
         self.processor.turn(switch, self._nexts_after(switch.plan))
         self._tell_switch(switch, rows)
@@ -444,8 +444,8 @@ class StreamTask:
         warm = tuple(rule for rule in switch.warm if rule != failure.rule)
         return replace(switch, plan=quarantined.plan, warm=warm, quarantine=quarantined.quarantine)
 
-    def end_switch(self) -> None:
-        """What `begin_switch` gave is in the log and in the store."""
+    def end_migration(self) -> None:
+        """What `begin_migration` gave is in the log and in the store."""
         data, before = self.store.get(POSITION), self.processor
         assert data is not None
         self._processor = self._processor_of(before.plan, unpack_position(data))
@@ -585,7 +585,7 @@ class StreamTask:
 
     def evict(self) -> None:
         """Hold no state in memory; the store has it all."""
-        self.processor.let_go()
+        self.processor.evict()
 
     def index_some(self) -> None:
         """Go on a little with the timer index."""

@@ -224,9 +224,9 @@ class UserTaskProcessor:
     def memory_bytes(self) -> int:
         return self.calls.stack.cached_bytes
 
-    def let_go(self) -> None:
+    def evict(self) -> None:
         """Hold nothing in memory that the store has."""
-        self.calls.stack.let_go()
+        self.calls.stack.evict()
 
     def close(self) -> str | None:
         """What is committed is committed: a `close` that raises is only told."""

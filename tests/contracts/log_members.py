@@ -138,10 +138,10 @@ class MembersContract(LogParts):
         """P6: the others need not wait for it; and it may come back all the same."""
         name = topic(4)
         one = seat(name)
-        assert not one.member.has_share()
+        assert not one.member.has_assignment()
         seated(one, 4)
         two = seat(name, at=new_log(), slot=1)
-        assert (one.member.has_share(), two.member.has_share()) == (True, False)
+        assert (one.member.has_assignment(), two.member.has_assignment()) == (True, False)
         drive(lambda: len(one.owned) == len(two.owned) == 2, one, two, what="two members with half each")
         two.member.leave()
         assert (two.owned, two.lost, two.told[-1]) == (set(), set(), "revoked")
@@ -149,8 +149,8 @@ class MembersContract(LogParts):
         drive(lambda: len(one.owned) == 4, one, what="the other has all")
         again = seat(name, at=new_log(), slot=1)
         drive(lambda: len(one.owned) == len(again.owned) == 2, one, again, what="it is back")
-        assert one.member.has_share()
-        assert again.member.has_share()
+        assert one.member.has_assignment()
+        assert again.member.has_assignment()
         for each in (one, again):
             each.member.leave()
         assert not log.members(group)
@@ -158,7 +158,7 @@ class MembersContract(LogParts):
     def test_one_that_gets_nothing_knows_it(self, new_log: NewLog, topic: Making, seat: Seating) -> None:
         name = topic(1)
         one, two = seated(seat(name), 1), seat(name, at=new_log(), slot=1)
-        drive(two.member.has_share, one, two, what="the second knows its share")
+        drive(two.member.has_assignment, one, two, what="the second knows its share")
         drive(lambda: len(one.owned) == 1, one, two, what="the first has it again")
         assert two.owned == set()
 

@@ -145,7 +145,7 @@ class RecordsContract(LogParts):
         random = Random(3)
         for _ in range(20):
             wanted = {at: random.randrange(300) for at in random.sample(places, random.randint(1, 3))}
-            with closing(log.glance(wanted, random.choice([1, 5_000]))) as reader:
+            with closing(log.point_reader(wanted, random.choice([1, 5_000]))) as reader:
                 for _ in range(3):
                     _assert_begins_at(reader, wanted)
                     wanted = {at: random.randrange(300) for at in wanted}

@@ -79,7 +79,7 @@ class Stage:
             for each in stream_source.sources.values()
         ]
         now_ms = self.clock.steady_ms()
-        return all(each.stood_since_ms is not None and each.stood_until_ms == now_ms for each in sources)
+        return all(each.idle_since_ms is not None and each.stood_until_ms == now_ms for each in sources)
 
     # ------------------------------------------------------------ what must be equal
 

@@ -100,7 +100,7 @@ class MemoryLog(Client):
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return MemoryReader(self, positions)
 
-    def glance(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         return MemoryReader(self, positions)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

@@ -105,7 +105,7 @@ class MemoryMember:
             self._looks[at] = Look(stretch, end, now_ms)
             self._broker.heard_at(at)
 
-    def has_share(self) -> bool:
+    def has_assignment(self) -> bool:
         return self._has_share
 
     # ------------------------------------------------------------ partitions

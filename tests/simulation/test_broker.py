@@ -323,13 +323,13 @@ def test_all_members_give_up_before_anyone_is_given(cluster: Cluster) -> None:
     three = cluster.seat(slot=2)
     assert (three.told, one.told[-1]) == ([], "assigned")
     one.poll()
-    assert (one.told[-1], one.member.has_share()) == ("revoked", False)
+    assert (one.told[-1], one.member.has_assignment()) == ("revoked", False)
     three.poll()
-    assert not three.member.has_share()
+    assert not three.member.has_assignment()
     for each in (two, one, three):
         each.poll()
     assert [sorted(at.partition for at in each.owned) for each in (one, two, three)] == [[0], [1], []]
-    assert three.member.has_share()
+    assert three.member.has_assignment()
 
 
 def test_who_waits_need_not_join_again_for_each_that_comes(cluster: Cluster) -> None:

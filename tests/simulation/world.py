@@ -494,7 +494,9 @@ class World:
         places = {(task.plan.stage, task.partition) for task in tasks}
         wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
         is_done = len(tasks) == len(places) and places == wanted
-        if not is_done or any(task.state is not TaskState.RUNNING or task.dirty or task.switch_due for task in tasks):
+        if not is_done or any(
+            task.state is not TaskState.RUNNING or task.dirty or task.migration_due for task in tasks
+        ):
             return False
         try:
             return not self.lag()

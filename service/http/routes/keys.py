@@ -29,8 +29,8 @@ from samovar.service.query.key_lookup import KeyLookup, lookup, marked_keys
 from samovar.service.query.local_state import (
     SCANNED_KEYS,
     Task,
-    held_here,
     keys_here,
+    local_state_of,
     masked_held,
     sessions_here,
     tasks_of_key,
@@ -162,7 +162,7 @@ def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
 
 
 def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
-    found = held_here(context.app_state, tasks, wanted.text, rule)
+    found = local_state_of(context.app_state, tasks, wanted.text, rule)
     return found if wanted.marked is None else [each for held in found if (each := _bounded(held, wanted))]
 
 

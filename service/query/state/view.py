@@ -57,7 +57,7 @@ class KeyState:
 # ---------------------------------------------------------------- which key
 
 
-def keys_meant(plan: Plan, text: str, rule: str | None) -> dict[bytes, tuple[Scalar, ...]]:
+def resolve_key(plan: Plan, text: str, rule: str | None) -> dict[bytes, tuple[Scalar, ...]]:
     """The keys that a text may mean, over all rules: `c1`, `card=c1,user=7`, `c1,7` or `["c1", 7]`."""
     found: dict[bytes, tuple[Scalar, ...]] = {}
     for each in plan.program.rules:
@@ -105,7 +105,7 @@ def key_text(key: Sequence[Scalar]) -> str:
 # ---------------------------------------------------------------- what is held
 
 
-def look_up(plan: Plan, store: PrefixScanStore, key: bytes, rule: str | None = None) -> KeyState:
+def find_key(plan: Plan, store: PrefixScanStore, key: bytes, rule: str | None = None) -> KeyState:
     """What a store holds of a key; of one rule, where one is named."""
     (rows,) = store.prefixes([key_prefix(key)])
     return described(plan, key, dict(rows), rule)

@@ -11,7 +11,7 @@ from typing import Any
 from samovar.changelog.formats.record import ChangelogCheckpoint
 from samovar.changelog.formats.staged import StagedTables
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.restore.point_in_time import commit_before, image_at, last_position, refuse_compacted
+from samovar.changelog.restore.point_in_time import commit_before, last_position, materialize_at, refuse_compacted
 from samovar.changelog.restore.restore import ChangelogPartition, next_step
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
@@ -292,7 +292,7 @@ def _sample(site: StateLocation, planned: RestorePlan) -> int:
         assert planned.changelog is not None
         begin = planned.changelog.bounds.begin
         wanted = min(begin + SAMPLE_RECORDS, planned.end)
-        image_at(site.log, planned.changelog, wanted)
+        materialize_at(site.log, planned.changelog, wanted)
         return wanted - begin
     begins = _first_offsets(site, planned.partition)
     some = {name: min(offset, begins.get(name, 0) + SAMPLE_RECORDS) for name, offset in planned.until.inputs.items()}

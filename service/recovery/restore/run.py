@@ -35,10 +35,10 @@ from samovar.changelog.formats.record import (
     row_parts,
 )
 from samovar.changelog.log import Delivery
-from samovar.changelog.restore.point_in_time import image_at
+from samovar.changelog.restore.point_in_time import materialize_at
 from samovar.changelog.restore.restore import Restore, following_of, next_step
 from samovar.common.errors import Refused
-from samovar.common.folders import PART, make_private, remove, reveal
+from samovar.common.folders import PART, make_private, remove, rename_into_place
 from samovar.service.query.verify import canonical, differences
 from samovar.service.recovery.restore.plan import SOURCES, STAGING, RestorePlan, RestoreRequest, inputs_of
 from samovar.service.topology.stores import ROWS_END, StateLocation, digest_of, plan_for, position_of, watermark_of
@@ -250,7 +250,7 @@ def _goes_on(planned: RestorePlan, part: Path) -> bool:
 def put_in_place(part: Path, target: Path) -> None:
     remove(target)
     try:
-        reveal(part, target)
+        rename_into_place(part, target)
     except OSError as error:
         hint = "Stop the service, and run this again: what was restored stands next to it."
         raise StoreLocked("a container made a store here meanwhile", target, hint, str(error)) from error
@@ -361,7 +361,7 @@ def _repair(
 ) -> ChangelogComparison:
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
-    image = image_at(site.log, changelog, end)
+    image = materialize_at(site.log, changelog, end)
     keep_told(site, store, image)
     found = compare(site, planned.partition, store, image)
     store.write([*found.adopted, *skips_of(image)])
@@ -395,7 +395,7 @@ def compared(site: StateLocation, planned: RestorePlan, on_progress: OnProgress)
         store = RocksStore(part)
         try:
             changelog = planned.changelog
-            image = MemoryStore() if changelog is None else image_at(site.log, changelog, changelog.bounds.end)
+            image = MemoryStore() if changelog is None else materialize_at(site.log, changelog, changelog.bounds.end)
             return compare(site, planned.partition, store, image)
         finally:
             store.close()

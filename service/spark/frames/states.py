@@ -31,7 +31,7 @@ from samovar.common.errors import Refused
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.read import offset_of
-from samovar.service.query.state.view import described, key_text, keys_meant
+from samovar.service.query.state.view import described, key_text, resolve_key
 from samovar.service.query.task_state import named
 from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of
 from samovar.service.spark.frames.rules import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
@@ -190,7 +190,7 @@ def _latest(site: StateLocation, part: FrameRange, wanted: FrameOptions) -> Iter
 
 
 def _by_key(pairs: Iterable[tuple[bytes, bytes]], wanted: FrameOptions, plan: Plan) -> Iterator[tuple[bytes, Rows]]:
-    only = None if wanted.key is None else set(keys_meant(plan, wanted.key, None))
+    only = None if wanted.key is None else set(resolve_key(plan, wanted.key, None))
     for key, group in groupby(pairs, key=lambda pair: row_parts(pair[0])[0]):
         if only is None or key in only:
             yield key, dict(group)
@@ -215,7 +215,7 @@ def _changes(site: StateLocation, part: FrameRange, wanted: FrameOptions) -> Ite
 def _folded(site: StateLocation, part: FrameRange, wanted: FrameOptions, held: RocksStore) -> Iterator[Shown]:
     changelog = site.changelog(part.partition)
     plan, versions = site.plan, dict(site.plan.versions)
-    only = None if wanted.key is None else set(keys_meant(plan, wanted.key, None))
+    only = None if wanted.key is None else set(resolve_key(plan, wanted.key, None))
     rows: list[Change] = []
     touched: dict[Owner, tuple[int, int]] = {}
     for offset, time_ms, row, value in _records(site, changelog, part.end):

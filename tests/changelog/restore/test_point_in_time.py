@@ -6,7 +6,7 @@ import pytest
 
 from samovar.changelog.formats.record import FOLLOWING, POSITION, Position, pack_position
 from samovar.changelog.log import Append, Pair, TopicPartition, TopicSpec
-from samovar.changelog.restore.point_in_time import commit_before, image_at, is_exact, last_position
+from samovar.changelog.restore.point_in_time import commit_before, is_exact, last_position, materialize_at
 from samovar.changelog.restore.restore import ChangelogPartition
 from samovar.common.tunables import Tunables
 from samovar.tasks.model.clock import SetClock
@@ -55,7 +55,7 @@ def test_the_newest_position() -> None:
 
 def test_an_image_has_the_rows_up_to_an_offset() -> None:
     log, found, _ = changelog()
-    rows = {key: value for key, value in image_at(log, found, 4).range() if key != FOLLOWING}
+    rows = {key: value for key, value in materialize_at(log, found, 4).range() if key != FOLLOWING}
     assert rows == {b"ra": b"2", b"rb": b"1", POSITION: position(1)[1]}
 
 

@@ -98,7 +98,7 @@ def test_keys_that_cannot_be_worked_out_fail_before_they_are_looked_for(monkeypa
     monkeypatch.setitem(scalars.FUNCTIONS, "number", failing(MemoryError()))
     program = program_of(RULE.format(id="r", match=PLACES["a key"][0], emit="1"))
     with pytest.raises(FunctionFailure, match="rule r"):
-        States(program).cold_keys(ordered(program))
+        States(program).uncached_keys(ordered(program))
 
 
 def test_an_event_of_a_topic_is_named_by_its_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_what_is_in_memory_is_not_read_from_the_log(service: Service, monkeypatc
         places = writing.places()
         assert len(events.at(places[:1])) == 1  # from the log, and from now on the newest are held
         wait_for(lambda: held(events) == len(places))
-        monkeypatch.setattr(log, "glance", None)
+        monkeypatch.setattr(log, "point_reader", None)
         monkeypatch.setattr(log, "bounds", None)
         found = events.at(places)
         assert len(found) == len(places)

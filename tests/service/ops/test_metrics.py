@@ -140,7 +140,7 @@ def test_counters_never_go_back(watched: Watched, service: Service) -> None:
     """A state that is let go of, and a task that closes, begin again at 0; what is shown does not."""
     before = watched.scrape()
     for task in watched.container.tasks.values():
-        task.processor.let_go()
+        task.processor.evict()
     service.produce(many(80, start_s=2_000))
     catch_up(watched.container)
     watched.look()

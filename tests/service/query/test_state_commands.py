@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.query.state.view import keys_meant
+from samovar.service.query.state.view import resolve_key
 from samovar.service.topology.stores import site_of
 from tests.support.small_service import START, Service, catch_up, make, many, purchase, run
 
@@ -110,7 +110,7 @@ def test_keys_of_several_fields_are_written_in_three_ways(service: Service) -> N
         assert found["rules"][0]["partials"][0]["events"] == 1
     with service.log() as log:
         plan = site_of(service.settings, log).plan
-    assert keys_meant(plan, "7", "testing").keys() != keys_meant(plan, "7,8", "testing").keys()
+    assert resolve_key(plan, "7", "testing").keys() != resolve_key(plan, "7,8", "testing").keys()
 
 
 def test_scan_lists_keys_with_state(service: Service) -> None:

@@ -173,7 +173,7 @@ def test_a_task_in_quarantine_is_not_given_the_rule_back_before_others_know(
         settle(service, container)
         assert len(quarantines(service)) == 1
         for task in container.tasks.values():
-            assert not task.switch_due
+            assert not task.migration_due
     with service.container() as container:  # the rules topic does not have it: nobody looked
         settle(service, container)
         service.produce(bought("c1", 5, start=60))

@@ -45,7 +45,7 @@ def misplaced_records_are_taken() -> Patching:
 
 def a_switch_keeps_the_processor() -> Patching:
     """After a rule change the task goes on with the processor of before."""
-    return patch.object(StreamTask, "end_switch", lambda _: None)
+    return patch.object(StreamTask, "end_migration", lambda _: None)
 
 
 def rules_in_shadow_alert() -> Patching:

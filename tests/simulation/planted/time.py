@@ -45,12 +45,12 @@ def timer_index_is_called_ready_early() -> Patching:
 def evicted_states_lose_their_timers() -> Patching:
     """States that leave memory are not put into the timer index first."""
 
-    def let_go(self: StateCache) -> None:
+    def evict(self: StateCache) -> None:
         self.dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = True
 
-    return patch.object(StateCache, "let_go", let_go)
+    return patch.object(StateCache, "evict", evict)
 
 
 def idle_advances_are_not_journaled() -> Patching:

@@ -64,7 +64,7 @@ def test_an_event_finds_the_state_of_its_key_wherever_it_is(evict: bool) -> None
     buy(bench, "b", 1, 0)
     bench.commit()
     if evict:
-        cache_of(bench).let_go()
+        cache_of(bench).evict()
         assert cache_of(bench).states.live() == 0
     buy(bench, "a", 900, 1)
     assert cache_of(bench).states.live() == (0 if evict else 1)  # of b, which no event asked for
@@ -78,7 +78,7 @@ def test_a_timer_fires_for_a_state_that_is_not_in_memory(evict: bool) -> None:
     buy(bench, "a", 1, 0)
     bench.commit()
     if evict:
-        cache_of(bench).let_go()
+        cache_of(bench).evict()
         bench.commit()
     assert cache_of(bench).next_deadline() == START + 10 * MINUTE
     buy(bench, "other", 50, 11)

@@ -73,7 +73,7 @@ MANY_MARKS = Tunables(mark_records=3)
 class Run:
     """A receiver at work, and all that came of it."""
 
-    stream_source: RepartitionSource = field(default_factory=lambda: RepartitionSource(SPECS, ("u",), 0, MANY_MARKS))
+    source: RepartitionSource = field(default_factory=lambda: RepartitionSource(SPECS, ("u",), 0, MANY_MARKS))
     released: list[tuple[int, int, int, int]] = field(default_factory=list)
     late: list[tuple[str, int]] = field(default_factory=list)
     entries: list[JournalEntry] = field(default_factory=list)

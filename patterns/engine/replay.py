@@ -49,6 +49,7 @@ class BadLine:
     number: int
     reason: str
     column: int | None
+    code: str = ""  # of samovar.patterns.engine.decode, where it is one of those
 
     def __str__(self) -> str:
         where = f"{self.number}" if self.column is None else f"{self.number}:{self.column}"
@@ -130,7 +131,7 @@ class Lines:
                 continue
             fault = self.decoder.bad(verdicts[row], messages[row])
             if fault.code not in ("EMPTY", "BLANK"):
-                self.on_bad(BadLine(first + row + 1, fault.reason, fault.column))
+                self.on_bad(BadLine(first + row + 1, fault.reason, fault.column, fault.code))
 
 
 # ---------------------------------------------------------------- replay

@@ -31,19 +31,20 @@ def match(
     paths: Annotated[list[str], typer.Argument(metavar="RULE... EVENTS", show_default=False)],
     *,
     slack: Annotated[
-        str | None, typer.Option(metavar="D", help="Mend disorder up to D (5s, 10m); later is late.")
+        str | None, typer.Option(metavar="D", help="Repair disorder up to D (5s, 10m); later is late.")
     ] = None,
     no_flush: Annotated[bool, typer.Option("--no-flush", help="Let event time end at the largest ts.")] = False,
+    type_: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The type of all events.")] = None,
     type_field: Annotated[str, typer.Option(metavar="FIELD", help="The field with the event's type.")] = "type",
     time_field: Annotated[str, typer.Option(metavar="FIELD", help="The field with the event's time.")] = "ts",
     all: Annotated[bool, typer.Option("--all", help="Print suppressed matches too.")] = False,
     schema: Annotated[str | None, typer.Option(metavar="FILE", help="Fields by event type, YAML or JSON.")] = None,
     param: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a parameter of the rules.")] = None,
     list_: Annotated[
-        list[str] | None, typer.Option("--list", metavar="NAME=FILE", help="Set a list: a value a line.")
+        list[str] | None, typer.Option("--list", metavar="NAME=FILE", help="Set a list: one value per line.")
     ] = None,
-    max_partials: Annotated[int, typer.Option(min=1, metavar="N", help="Runs held a key and rule.")] = 1_000,
-    max_events: Annotated[int, typer.Option(min=1, metavar="N", help="Events held a key and rule.")] = 10_000,
+    max_partials: Annotated[int, typer.Option(min=1, metavar="N", help="Runs held per key and rule.")] = 1_000,
+    max_events: Annotated[int, typer.Option(min=1, metavar="N", help="Events held per key and rule.")] = 10_000,
     max_matches: Annotated[int, typer.Option(min=1, metavar="N", help="Matches per event, key and rule.")] = 1_000,
     explain: Annotated[
         str | None, typer.Option(metavar="KEY", help="Say why a key did or did not match: c1, or card=c1,user=u2.")
@@ -57,6 +58,7 @@ def match(
     options = MatchRunOptions(
         slack_ms=None if slack is None else milliseconds("--slack", slack),
         flush=not no_flush,
+        type=type_,
         type_field=type_field,
         time_field=time_field,
         all=all,

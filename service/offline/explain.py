@@ -9,14 +9,13 @@ from typing import IO
 from samovar.common.texts import counted
 from samovar.native.kernel import Other
 from samovar.patterns.engine.compile import Program, compile_rules
-from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import Matches
 from samovar.patterns.engine.replay import BadLine, EventReplay, Lines
 from samovar.patterns.explain.captured_operands import value_text
 from samovar.patterns.explain.key_trace import KeyTrace, follow, iso_time, key_candidates
 from samovar.patterns.explain.why import explain as explained
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions, open_events
+from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions, decoder_of, open_events
 
 SHOWN_EVENTS = 200
 
@@ -57,10 +56,7 @@ def _story(
     program = compile_rules([rule])
 
     def feed(replay: EventReplay) -> Iterator[Matches]:
-        lines = Lines(
-            Decoder(program.fields, options.time_field, options.type_field),
-            lambda line: bad.update({line.number: line}),
-        )
+        lines = Lines(decoder_of(program, options), lambda line: bad.update({line.number: line}))
         yield from _fed(replay, lines, kept if kept is not None else None, source)
 
     return follow(

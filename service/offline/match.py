@@ -39,6 +39,7 @@ FIELD_NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 class MatchRunOptions:
     slack_ms: int | None = None
     flush: bool = True
+    type: str | None = None  # of all events, which then need no field for it
     type_field: str = "type"
     time_field: str = "ts"
     all: bool = False
@@ -104,8 +105,8 @@ class MatchRun:
         self.source = source
         self.options = options
         self.err = err
-        self.bad = 0
-        self.lines = Lines(Decoder(program.fields, options.time_field, options.type_field), self.tell_bad)
+        self.bad = self._untyped = 0
+        self.lines = Lines(decoder_of(program, options), self.tell_bad)
         self.replay = EventReplay(
             program,
             slack_ms=options.slack_ms,
@@ -130,6 +131,7 @@ class MatchRun:
 
     def tell_bad(self, line: BadLine) -> None:
         self.bad += 1
+        self._untyped += line.code == "MISSING_TYPE"
         self.progress.clear()
         self.err.write(f"{self.source.name}:{line}\n")
 
@@ -154,6 +156,8 @@ class MatchRun:
             self.err.write(
                 f"history functions: {forgotten:,} events dropped, the oldest first; --max-events allows more\n"
             )
+        if self._untyped and not self.replay.events:
+            self.err.write("no event has a type: where all are of one, name it, as in `--type purchase`\n")
         # A run that went well and that no person watches has nothing to say.
         told = [counted(self.replay.events, "event"), counted(sum(c.matches for c in counters), "match", "matches")]
         unusual = list(self.unusual(counters))
@@ -170,6 +174,11 @@ class MatchRun:
         for plan, count in zip(self.program.rules, counters, strict=True):
             if count.no_key:
                 yield f"{count.no_key:,} without a key for {plan.rule.id}"
+
+
+def decoder_of(program: Program, options: MatchRunOptions) -> Decoder:
+    field = options.type_field if options.type is None else None
+    return Decoder(program.fields, options.time_field, field, options.type or "")
 
 
 # ---------------------------------------------------------------- the events

@@ -137,6 +137,19 @@ def test_other_field_names(rule: Path, events: Path) -> None:
     assert (match["key"], match["start"]) == ({"card": 1}, 1_700_000_000_000)
 
 
+def test_events_of_one_type_need_no_field_for_it(tmp_path: Path) -> None:
+    """As those of `samovar init` are, whose topic says it."""
+    folder = tmp_path / "fraud"
+    assert CliRunner().invoke(app, ["init", str(folder)]).exit_code == 0
+    rules, events = folder / "rules", folder / "events.jsonl"
+    without = run(rules, events)
+    assert (without.exit_code, without.stdout) == (3, "")
+    assert "no event has a type: where all are of one, name it, as in `--type purchase`" in without.stderr
+    found = matches(run(rules, events, "--type", "purchase"))
+    assert {match["rule"] for match in found} == {"card-testing", "two-countries"}
+    assert "c1" in run(rules / "card-testing.yml", events, "--type", "purchase", "--explain", "c1").stdout
+
+
 # ---------------------------------------------------------------- order, time
 
 

@@ -29,8 +29,9 @@ Exit codes: 0 fine, 2 refused, as where the folder is not empty."""
 
 PRODUCE_HELP = """Write JSON lines to the topic of a stream, which is made where it is missing.
 
-FILE may be gzip, and `-` is standard input. A record's key is the text of the stream's key field; murmur2 of it says
-the partition. A bad line stops it: what stands before it has been written.
+Without STREAM each line goes to the stream that has events of its `type`, as `samovar generate` writes them. FILE may
+be gzip, and `-` is standard input. A record's key is the text of the stream's key field; murmur2 of it says the
+partition. A bad line stops it: what stands before it has been written.
 
 Exit codes: 0 fine, 2 wrong usage or refused, 3 stopped at a bad line."""
 
@@ -78,14 +79,16 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=Fals
 
 def produce(
     config: Config,
-    stream: Annotated[str, typer.Argument(metavar="STREAM", show_default=False)],
-    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
+    given: Annotated[list[str], typer.Argument(metavar="[STREAM] FILE", show_default=False)],
     *,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and count them.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
 ) -> None:
+    if len(given) > 2:
+        raise typer.BadParameter("give a stream and a file, or only a file", param_hint="[STREAM] FILE")
+    stream, file = (None, *given)[-2:]
     with told():
-        code = run(load_service(config), stream, file, sys.stderr, skip_bad=skip_bad, quiet=quiet)
+        code = run(load_service(config), stream, str(file), sys.stderr, skip_bad=skip_bad, quiet=quiet)
     raise typer.Exit(code)
 
 

@@ -1,25 +1,26 @@
-"""`samovar produce CONFIG STREAM FILE`: JSON lines to a stream's topic, keyed by the text of the stream's key field.
+"""`samovar produce CONFIG [STREAM] FILE`: JSON lines to a stream's topic, keyed by the text of the stream's key field.
 
-To a stream in Avro they are written as Avro.
+Without a stream each line goes to the stream of its `type`. To a stream in Avro they are written as Avro.
 
 Exit codes: 0 fine, 2 wrong usage or refused, 3 stopped at a bad line. What stands before that line is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 
-from samovar.changelog.log import Append, Log
+from samovar.changelog.log import Append, Log, Pair
 from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
 from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
 from samovar.common.texts import counted
-from samovar.native.kernel import lines_of
+from samovar.native.kernel import Int64s, Messages, lines_of
 from samovar.patterns.engine.avro.write import AvroValueError, Encoder
 from samovar.patterns.engine.decode import Bad
 from samovar.patterns.engine.decoder import Decoder
@@ -35,18 +36,54 @@ FINE, BAD_LINES = 0, 3
 SHOWN_BAD = 10
 
 
-def produce(settings: ServiceFile, stream: str, file: str, err: IO[str], *, skip_bad: bool, quiet: bool) -> int:
-    """Runs the command and gives its exit code."""
-    if stream not in settings.streams:
+def produce(settings: ServiceFile, stream: str | None, file: str, err: IO[str], *, skip_bad: bool, quiet: bool) -> int:
+    """Runs the command and gives its exit code. Without a stream, each line goes to the one that has events of its
+    `type`.
+    """
+    if stream is not None and stream not in settings.streams:
         streams = ", ".join(settings.streams)
         tip = did_you_mean(stream, settings.streams) or f"streams are {streams}"
         raise Refused("unknown-stream", f"{settings.path} has no stream `{stream}`", tip)
     with open_events(file, live=file == "-") as source, opened(settings) as log:
         partitions = ensure_inputs(log, settings)
-        encoder = encoder_of(settings.streams[stream])
-        return ProduceRun(
-            log, settings.streams[stream], stream, partitions, source, err, skip_bad, quiet, encoder
-        ).run()
+        names = settings.streams if stream is None else [stream]
+        targets = {name: StreamTarget.of(name, settings.streams[name]) for name in names}
+        by_type = None if stream is not None else streams_by_type(settings)
+        return ProduceRun(log, targets, by_type, partitions, source, err, skip_bad, quiet).run()
+
+
+def streams_by_type(settings: ServiceFile) -> dict[str, str]:
+    """Event type to the stream that has events of it: a stream without a type field has those of its own name."""
+    found: dict[str, str] = {}
+    for name, stream in settings.streams.items():
+        found |= dict.fromkeys([name] if stream.type is None else stream.fields or (), name)
+    return found
+
+
+@dataclass(frozen=True)
+class StreamTarget:
+    """How lines become records of one stream."""
+
+    name: str
+    stream: Stream
+    decoder: Decoder
+    encoder: Encoder | None
+
+    @classmethod
+    def of(cls, name: str, stream: Stream) -> StreamTarget:
+        return cls(name, stream, Decoder([stream.key], stream.time, stream.type, name), encoder_of(stream))
+
+    def encode(self, rows: list[int], values: list[bytes]) -> dict[int, Bad]:
+        """Write values in the stream's format, in place; what it cannot hold, by row."""
+        unfit: dict[int, Bad] = {}
+        if self.encoder is None:
+            return unfit
+        for place, row in enumerate(rows):
+            try:
+                values[place] = self.encoder.encode(values[place])
+            except AvroValueError as error:
+                unfit[row] = Bad("NOT_AVRO", str(error), None)
+        return unfit
 
 
 @dataclass
@@ -54,14 +91,13 @@ class ProduceRun:
     """One pass over the lines. The source of truth for how many were written and how many were bad."""
 
     log: Log
-    stream: Stream
-    name: str
+    targets: Mapping[str, StreamTarget]
+    by_type: Mapping[str, str] | None
     partitions: int
     source: EventFile
     err: IO[str]
     skip_bad: bool
     quiet: bool
-    encoder: Encoder | None = None
     lines: int = 0
     written: int = 0
     bad: int = 0
@@ -73,46 +109,80 @@ class ProduceRun:
         return BAD_LINES if self.bad and not self.skip_bad else FINE
 
     def _write_all(self) -> None:
-        decoder = Decoder([self.stream.key], self.stream.time, self.stream.type, self.name)
         progress = Progress(self.err, quiet=self.quiet)
         for block in whole_lines(self.source.blocks()):
-            goes_on = self._write(decoder, block)
+            goes_on = self._write(block)
             progress.reading(self.written, self.source.fraction())
             if not goes_on:
                 break
         progress.clear()
 
-    def _write(self, decoder: Decoder, block: bytes) -> bool:
+    def _write(self, block: bytes) -> bool:
         """Append the good lines; without `skip_bad` only those before the first bad one. Whether to go on."""
         messages = lines_of(block)
-        batch = decoder.batch()
-        verdicts = decoder.decode(batch, messages)
-        rows = np.flatnonzero(verdicts["code"] == 0)
-        values = slices(block, messages.starts[rows], messages.ends[rows])
-        unfit = self._encode(rows.tolist(), values)
-        bad = [row for row in np.flatnonzero(verdicts["code"]).tolist() if messages[row].strip()]
-        bad = sorted([*bad, *unfit])
-        stop = bad[0] if bad and not self.skip_bad else len(messages)
-        whole = zip(rows.tolist(), key_texts(batch, 0, messages), values, strict=True)
-        pairs = [(key, value) for row, key, value in whole if row < stop and row not in unfit]
-        if pairs:
-            self.written += self.log.append([Append(self.stream.topic, pairs, among=self.partitions)])
-        for row in bad if self.skip_bad else bad[:1]:
-            self._tell(self.lines + row + 1, unfit.get(row) or decoder.bad(verdicts[row], messages[row]))
+        bad: dict[int, Bad] = {}
+        found: dict[str, list[tuple[int, Pair]]] = {}
+        for name, rows in self._shared_out(messages, bad).items():
+            found[name] = list(self._records(self.targets[name], block, messages, rows, bad))
+        stop = min(bad) if bad and not self.skip_bad else len(messages)
+        appends = []
+        for name, records in found.items():
+            pairs = [pair for row, pair in records if row < stop]
+            if pairs:
+                appends.append(Append(self.targets[name].stream.topic, pairs, among=self.partitions))
+        if appends:
+            self.written += self.log.append(appends)
+        for row in sorted(bad)[: None if self.skip_bad else 1]:
+            self._tell(self.lines + row + 1, bad[row])
         self.lines += len(messages)
         return stop == len(messages)
 
-    def _encode(self, rows: list[int], values: list[bytes]) -> dict[int, Bad]:
-        """Write values in the stream's format, in place; what it cannot hold, by row."""
-        unfit: dict[int, Bad] = {}
-        if self.encoder is None:
-            return unfit
-        for place, row in enumerate(rows):
-            try:
-                values[place] = self.encoder.encode(values[place])
-            except AvroValueError as error:
-                unfit[row] = Bad("NOT_AVRO", str(error), None)
-        return unfit
+    def _shared_out(self, messages: Messages, bad: dict[int, Bad]) -> dict[str, Int64s]:
+        """Stream to the rows of its lines."""
+        if self.by_type is None:
+            return {next(iter(self.targets)): np.arange(len(messages))}
+        found: dict[str, list[int]] = {}
+        for row in range(len(messages)):
+            name = self._stream_of(messages[row])
+            if isinstance(name, str):
+                found.setdefault(name, []).append(row)
+            elif name is not None:
+                bad[row] = name
+        return {name: np.array(rows, np.int64) for name, rows in found.items()}
+
+    def _stream_of(self, line: bytes) -> str | Bad | None:
+        """The stream of a line, or why it has none; None of a blank one."""
+        assert self.by_type is not None
+        try:
+            event = json.loads(line) if line.strip() else None
+        except ValueError:
+            return Bad("NOT_JSON", "it is not JSON", None)
+        if event is None and not line.strip():
+            return None
+        kind = event.get("type") if isinstance(event, dict) else None
+        known = self.by_type.get(kind) if isinstance(kind, str) else None
+        if known is not None:
+            return known
+        what = "it has no `type`" if kind is None else f"no stream has events of the type `{str(kind)[:50]}`"
+        return Bad("UNKNOWN_TYPE", f"{what}; types are {', '.join(self.by_type)}", None)
+
+    def _records(
+        self, target: StreamTarget, block: bytes, messages: Messages, rows: Int64s, bad: dict[int, Bad]
+    ) -> Iterator[tuple[int, Pair]]:
+        """The records of one stream, each with the row of its line. What is not one is put to the bad ones."""
+        own = Messages(messages.data, messages.starts[rows], messages.ends[rows])
+        batch = target.decoder.batch()
+        verdicts = target.decoder.decode(batch, own)
+        good = np.flatnonzero(verdicts["code"] == 0)
+        values = slices(block, own.starts[good], own.ends[good])
+        unfit = target.encode(good.tolist(), values)
+        bad.update({int(rows[at]): fault for at, fault in unfit.items()})
+        for at in np.flatnonzero(verdicts["code"]).tolist():
+            if own[at].strip():
+                bad[int(rows[at])] = target.decoder.bad(verdicts[at], own[at])
+        for at, key, value in zip(good.tolist(), key_texts(batch, 0, own), values, strict=True):
+            if at not in unfit:
+                yield int(rows[at]), (key, value)
 
     def _tell(self, number: int, fault: Bad) -> None:
         self.bad += 1
@@ -126,11 +196,12 @@ class ProduceRun:
         if self.bad and not self.skip_bad:
             self.err.write(
                 f"samovar: stopped at this line; {counted(self.written, 'line')} before it written\n"
-                "  Mend it and produce the rest, or leave bad lines out with --skip-bad.\n"
+                "  Repair it and produce the rest, or leave bad lines out with --skip-bad.\n"
             )
         elif not self.quiet:
             skipped = f", {counted(self.bad, 'bad line')} left out" if self.bad else ""
-            self.err.write(f"{counted(self.written, 'record')} to {self.stream.topic}{skipped}\n")
+            topics = ", ".join(target.stream.topic for target in self.targets.values())
+            self.err.write(f"{counted(self.written, 'record')} to {topics}{skipped}\n")
 
 
 # ---------------------------------------------------------------- lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -211,6 +212,51 @@ def test_lines_are_cut_alike_however_the_input_comes() -> None:
         blocks = [data[at : at + size] for at in range(0, len(data), size)]
         assert b"".join(whole_lines(iter(blocks))) == data.removeprefix(b"\xef\xbb\xbf")
         assert all(block.endswith(b"\n") for block in list(whole_lines(iter(blocks)))[:-1])
+
+
+TYPED = """
+service: shop
+streams:
+  purchase: {key: card, schema: {card: string}}
+  web:
+    key: user
+    type: type
+    schema: {view: {user: string}, pay: {user: string}}
+"""
+
+
+def test_without_a_stream_each_line_goes_to_the_one_that_has_events_of_its_type(tmp_path: Path) -> None:
+    config, file = tmp_path / "typed.yml", tmp_path / "events.jsonl"
+    (tmp_path / "rules").mkdir()
+    config.write_text(TYPED)
+    lines = [
+        '{"type": "purchase", "card": "c1", "ts": 1}',
+        '{"type": "pay", "user": "u1", "ts": 2}',
+        "",
+        '{"type": "view", "user": "u2", "ts": 3}',
+        '{"type": "refund", "card": "c1", "ts": 4}',
+        '{"type": "purchase", "card": "c2", "ts": 5}',
+        "[1]",
+    ]
+    file.write_text("\n".join(lines))
+    stopped = run("produce", config, file)
+    assert stopped.exit_code == 3
+    assert "events.jsonl:5: no stream has events of the type `refund`; types are purchase, view, pay" in stopped.stderr
+    assert [each["key"] for each in records(config, "purchase")] == ["c1"]
+    assert [each["key"] for each in records(config, "web")] == ["u1", "u2"]
+    done = run("produce", config, file, "--skip-bad")
+    assert done.exit_code == 0
+    assert "4 records to purchase, web, 2 bad lines left out" in done.stderr
+    assert "events.jsonl:7: it has no `type`" in done.stderr
+    assert [each["key"] for each in records(config, "purchase")] == ["c1", "c1", "c2"]
+
+
+def test_what_generate_writes_is_taken_as_it_is(tmp_path: Path) -> None:
+    config, file = ROOT / "examples" / "fraud" / "service.yml", tmp_path / "events.jsonl"
+    assert run("generate", "fraud", "--events", 200, "--keys", 20, "--out", file).exit_code == 0
+    shutil.copytree(config.parent, tmp_path / "fraud", ignore=shutil.ignore_patterns(".samovar"))
+    done = run("produce", tmp_path / "fraud" / "service.yml", file)
+    assert (done.exit_code, done.stderr) == (0, "200 records to purchase, refund, login, transfer, order\n")
 
 
 def test_a_stream_that_is_not_there(produce: Callable[..., Result]) -> None:

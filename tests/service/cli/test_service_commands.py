@@ -243,12 +243,12 @@ def test_without_a_stream_each_line_goes_to_the_one_that_has_events_of_its_type(
     assert stopped.exit_code == 3
     assert "events.jsonl:5: no stream has events of the type `refund`; types are purchase, view, pay" in stopped.stderr
     assert [each["key"] for each in records(config, "purchase")] == ["c1"]
-    assert [each["key"] for each in records(config, "web")] == ["u1", "u2"]
+    assert sorted(each["key"] for each in records(config, "web")) == ["u1", "u2"]
     done = run("produce", config, file, "--skip-bad")
     assert done.exit_code == 0
     assert "4 records to purchase, web, 2 bad lines left out" in done.stderr
     assert "events.jsonl:7: it has no `type`" in done.stderr
-    assert [each["key"] for each in records(config, "purchase")] == ["c1", "c1", "c2"]
+    assert sorted(each["key"] for each in records(config, "purchase")) == ["c1", "c1", "c2"]
 
 
 def test_what_generate_writes_is_taken_as_it_is(tmp_path: Path) -> None:

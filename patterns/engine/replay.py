@@ -49,7 +49,7 @@ class BadLine:
     number: int
     reason: str
     column: int | None
-    code: str = ""  # of samovar.patterns.engine.decode, where it is one of those
+    kind: str = ""  # one of the codes of samovar.patterns.engine.decode, or none
 
     def __str__(self) -> str:
         where = f"{self.number}" if self.column is None else f"{self.number}:{self.column}"

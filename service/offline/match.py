@@ -131,7 +131,7 @@ class MatchRun:
 
     def tell_bad(self, line: BadLine) -> None:
         self.bad += 1
-        self._untyped += line.code == "MISSING_TYPE"
+        self._untyped += line.kind == "MISSING_TYPE"
         self.progress.clear()
         self.err.write(f"{self.source.name}:{line}\n")
 

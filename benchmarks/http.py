@@ -174,7 +174,7 @@ def _service(place: Bed, port: int) -> Iterator[Watched]:
     command = [
         sys.executable,
         "-m",
-        "samovar.service.cli.main",
+        "samovar.service.cli",
         "run",
         str(folder / "service.yml"),
         "--http",

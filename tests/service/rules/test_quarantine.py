@@ -362,8 +362,8 @@ from samovar.service.cli.main import main
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET
 name, value = sys.argv.pop().split("=")
-own, limits = running.upkeep_of, {name: int(value)}
-running.upkeep_of = lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))
+own, limits = running.config_of, {name: int(value)}
+running.config_of = lambda settings: replace(own(settings), budget=replace(LIVE_BUDGET, **limits))
 main()
 """
 MARKS, PASSES = "event_bytes=800000", "event_bytes=80000000"  # a mark is left, and nothing abandoned; no mark

@@ -290,7 +290,7 @@ def test_the_command_in_words(service: Service) -> None:
     ("options", "code", "said"),
     [
         (["--from", "2026-01-06", "--to", "2026-01-05"], 2, "backtest-times: it would begin after it ends"),
-        (["--from", "yesterday"], 2, "no ISO 8601 time"),
+        (["--from", "yesterday"], 2, "not an ISO 8601 time"),
         (["--engine", "flink"], 2, "Invalid value for --engine"),
         (["--html", "/nowhere/at/all.html"], 2, "unwritable: cannot write /nowhere/at/all.html"),
     ],

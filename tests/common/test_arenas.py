@@ -52,8 +52,8 @@ def test_who_sets_the_number_has_it(root: Path) -> None:
 def test_the_http_process_has_few_heaps_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads answer questions and follow topics: each with a heap of its own, it held 930 MB."""
     called: list[str] = []
-    monkeypatch.setattr("samovar.common.arenas.few_arenas", lambda: called.append("few heaps"))
-    monkeypatch.setattr("samovar.service.http.app.serve", lambda *_: called.append("served"))
+    monkeypatch.setattr("samovar.service.cli.serve.few_arenas", lambda: called.append("few heaps"))
+    monkeypatch.setattr("samovar.service.cli.serve.run", lambda *_: called.append("served"))
     service = make(tmp_path / "s")
     assert run("serve", service.config).exit_code == 0
     assert called == ["few heaps", "served"]

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from samovar.changelog.broker import node
 from samovar.changelog.kafka.log import KafkaLog
@@ -331,12 +332,12 @@ ASKED_IN_VAIN = {("group", "samovar-reader"), ("topic", "__consumer_offsets"), (
 
 
 def all_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
+    if not isinstance(command, TyperGroup):
         yield " ".join(words)
     else:
-        for name, each in inner.items():
-            yield from all_commands(each, (*words, name))
+        context = typer.Context(command)
+        for name in command.list_commands(context):
+            yield from all_commands(command.get_command(context, name), (*words, name))
 
 
 def test_every_command_has_a_role_or_touches_no_log() -> None:

@@ -91,7 +91,7 @@ async def heard_by(feed: Feed, seed: int) -> tuple[list[str], Position, int]:
     place: Position | None = None
     while not feed.is_all(len(heard), first):
         times += 1
-        left = random.randint(1, 20)
+        left = 1 if times == 1 else random.randint(1, 20)  # everyone comes back at least once, however quick the feed is
         stream = listen(feed.broadcaster, feed.index, lambda: feed.position, Subscription(place, (), None, shown, mark))
         async for text in stream:
             for event in events_of(text):
@@ -103,7 +103,7 @@ async def heard_by(feed: Feed, seed: int) -> tuple[list[str], Position, int]:
                     heard.append(event["data"].removeprefix(mark))
             left -= 1
             await asyncio.sleep(random.choice([0, 0, 0.001]))
-            if (left <= 0 and not feed.is_over) or feed.is_all(len(heard), first):
+            if (left <= 0 and (times == 1 or not feed.is_over)) or feed.is_all(len(heard), first):
                 break
         await stream.aclose()  # type: ignore[attr-defined]
     assert first is not None
@@ -132,6 +132,6 @@ def test_each_alert_is_heard_once_and_in_order_through_gaps(
         for partition in range(PARTITIONS):
             offsets = [int(id.partition("-")[2]) for id in heard if id.startswith(f"{partition}-")]
             assert offsets == sorted(offsets)
-    assert max(times for _, _, times in told) > 1
+    assert min(times for _, _, times in told) > 1
     assert (broadcaster.cut_off > 0) == (queue == FEW)
     index.close()

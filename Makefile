@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter, CXX=g++ another compiler than the one from the lock.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-spark chaos soak simulate mutants fuzz fuzz-http fuzz-kernel sanitize clean lock kernel spark pages
+.PHONY: help demo test lint format bench bench-spark chaos soak simulate mutants fuzz fuzz-http fuzz-kernel sanitize release clean lock kernel spark pages
 .PHONY: browser promtool clang
 MAKEFLAGS += --no-print-directory
 
@@ -72,6 +72,10 @@ sanitize: kernel clang ## tests of the kernel with address and undefined behavio
 fuzz-kernel: kernel clang ## coverage-guided fuzzing of the kernel, SECONDS=60 each target; TARGETS="json avro rows program"
 	@$(BIN)/python -m tests.native.fuzz $(or $(SECONDS),60) $(TARGETS)
 
+release: kernel pages ## the source archive and wheels of a release in dist/, checked, and tried in a clean environment
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
+	@$(BIN)/python deploy/release.py
+
 clean: ## remove everything that make made
 	@rm -rf $(VENV) build dist *.egg-info samovar/*.egg-info native/_kernel.so native/_kernel.hash service/http/web/static/_editor.*
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -84,15 +88,19 @@ pages: $(INSTALLED) ## the editor of the pages, bundled from the npm registry
 demo test: pages
 test: browser promtool clang
 
-lock: ## choose the newest allowed versions again and write requirements.lock
+lock: ## choose the newest allowed versions again and write the locks; UPGRADE= keeps what still fits
 	@rm -rf build/lock && $(call find_python) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv
-	@build/lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --quiet \
-	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/new
-	@{ head -1 requirements.lock; cat build/lock/new; } > build/lock/whole && mv build/lock/whole requirements.lock
-	@build/lock/bin/uv pip compile pyproject.toml --extra spark --constraint build/lock/new --universal --python-version 3.11 --quiet \
-	  --generate-hashes --no-header --no-emit-index-url --no-emit-find-links > build/lock/spark
-	@{ head -1 requirements.lock; cat build/lock/spark; } > requirements-spark.lock
+	@$(call lock_file,requirements.lock,pyproject.toml --group dev $(UPGRADE))
+	@$(call lock_file,requirements-spark.lock,pyproject.toml --extra spark --constraint requirements.lock)
+	@$(call lock_file,requirements-release.lock,--group release --constraint requirements.lock)
 	@rm -rf build/lock
+
+UPGRADE = --upgrade
+define lock_file
+head -1 requirements.lock > build/lock/head && cp $(1) build/lock/new 2>/dev/null; \
+build/lock/bin/uv pip compile $(2) --universal --python-version 3.11 --quiet --generate-hashes --no-header \
+  --no-emit-index-url --no-emit-find-links --output-file build/lock/new > /dev/null && cat build/lock/head build/lock/new > $(1)
+endef
 
 # ---------------------------------------------------------------- setting up
 

@@ -1,5 +1,6 @@
 """Adds what pyproject.toml cannot say: the kernel is compiled and the editor bundled before files are gathered."""
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -29,10 +30,11 @@ class BuildWithKernel(build_py):
 
 
 class PlatformWheel(bdist_wheel):
-    """One wheel a platform for every Python: the kernel is loaded by ctypes and knows nothing of the interpreter."""
+    """One wheel per platform for every Python: the kernel is loaded by ctypes and knows nothing of the interpreter."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        machine = os.environ.get("SAMOVAR_KERNEL_MACHINE")  # said by deploy/release.py, which checks the tag
+        return "py3", "none", f"manylinux2014_{machine}" if machine else super().get_tag()[2]
 
 
 class NativeDistribution(Distribution):

@@ -7,6 +7,7 @@
     python -m benchmarks spark [--records N] [--events N] [--sizes 1,5,20] [--only PART,...] [--plot FILE] [--json]
     python -m benchmarks backtest [--events N] [--json]
     python -m benchmarks failover [--rounds N]
+    python -m benchmarks tables [--keys N] [--rounds N]
     python -m benchmarks soak [--minutes N] [--rate N] [--json FILE] [--plot FILE]
     python -m benchmarks all [options that both have]
 
@@ -29,6 +30,12 @@ def _spark(arguments: Sequence[str]) -> int:
     return spark.main(arguments)
 
 
+def _tables(arguments: Sequence[str]) -> int:
+    from benchmarks import tables  # noqa: PLC0415 - as above
+
+    return tables.main(arguments)
+
+
 def _failover(arguments: Sequence[str]) -> int:
     from benchmarks import failover  # noqa: PLC0415 - it needs what tests need
 
@@ -42,6 +49,7 @@ PARTS: dict[str, list[Callable[[Sequence[str]], int]]] = {
     "http": [http.main],
     "spark": [_spark],
     "backtest": [backtest.main],
+    "tables": [_tables],
     "failover": [_failover],
     "soak": [soak.main],
     "all": [matcher.main, service.main],

@@ -49,13 +49,15 @@ RUNTIME_FLAGS = (
     "-DLIBCXX_BUILDING_LIBCXXABI -D_LIBCXXABI_BUILDING_LIBRARY -DLIBCXXABI_SILENT_TERMINATE"
 ).split()
 
-# Oldest systems the result runs on: the glibc that the numpy and pyarrow wheels ask for, and x86-64 with SSE4.2.
+# Oldest systems the result runs on: glibc 2.17, which is what manylinux2014 means, and x86-64 with SSE4.2.
 TARGETS = {
-    ("Linux", "x86_64"): ("-target", "x86_64-linux-gnu.2.28", "-mcpu=x86_64_v2"),
-    ("Linux", "aarch64"): ("-target", "aarch64-linux-gnu.2.28"),
+    ("Linux", "x86_64"): ("-target", "x86_64-linux-gnu.2.17", "-mcpu=x86_64_v2"),
+    ("Linux", "aarch64"): ("-target", "aarch64-linux-gnu.2.17"),
     ("Darwin", "x86_64"): ("-target", "x86_64-macos.12.0", "-mcpu=x86_64_v2"),
     ("Darwin", "arm64"): ("-target", "aarch64-macos.12.0"),
 }
+
+MACHINE = "SAMOVAR_KERNEL_MACHINE"  # builds for another processor than this one
 
 # The same of x86-64 for a compiler of the user's.
 OWN_TARGETS = {"x86_64": ("-msse4.2", "-mpopcnt")}
@@ -169,8 +171,11 @@ def zig_compiler() -> Compiler:
     package = Path(next(iter(spec.submodule_search_locations)))
     binary = package / ("zig.exe" if os.name == "nt" else "zig")
     version = run([str(binary), "version"]).strip()
-    target = TARGETS.get((platform.system(), platform.machine()), ())
-    if platform.libc_ver()[0] != "glibc" and platform.system() == "Linux":
+    machine = os.environ.get(MACHINE, "")
+    target = TARGETS.get((platform.system(), machine or platform.machine()), ())
+    if machine and not target:
+        raise BuildError(f"{MACHINE}={machine}: on {platform.system()} the kernel is built for x86_64 and aarch64")
+    if platform.libc_ver()[0] != "glibc" and platform.system() == "Linux" and not machine:
         target = ()  # musl: build for this machine only
     return Compiler((str(binary), "c++"), f"zig {version}", target, package / "lib")
 
@@ -199,8 +204,8 @@ def compile_and_link(
 def dead_code_flags() -> list[str]:
     if platform.system() == "Darwin":
         return ["-Wl,-dead_strip"]
-    # `defs` turns a symbol that nobody supplies into an error here instead of one at load time.
-    return ["-Wl,-z,defs", "-Wl,--gc-sections"]
+    # `defs` turns a symbol that nobody supplies into an error here instead of one at load time; -s strips debug data.
+    return ["-Wl,-z,defs", "-Wl,--gc-sections", "-s"]
 
 
 def build_runtime(compiler: Compiler, zig_lib: Path, scratch: Path) -> Path:

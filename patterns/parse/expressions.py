@@ -136,13 +136,9 @@ class Builder(Literals):
             elif isinstance(item, Literal) and sign == ":" and item.value is not None:
                 others.append(item)
             else:
-                self.report.error(
-                    "no-pattern",
-                    f"`{sign}` takes text",
-                    item.span,
-                    expected=_PATTERN_EXAMPLE[kind],
-                    hint="to compare with a field write `==`",
-                )
+                message = f"`{sign}` takes text"
+                hint = "to compare with a field write `==`"
+                self.report.error("no-pattern", message, item.span, expected=_PATTERN_EXAMPLE[kind], hint=hint)
         parts: list[Expr] = [TextMatch(kind, operand, tuple(patterns), sign != kind, span)] if patterns else []
         if others:
             parts.append(In(operand, tuple(others), False, False, span))
@@ -176,12 +172,8 @@ class Builder(Literals):
         wanted = 0 if name == "count" else 1
         if len(values) != wanted:
             example = "count(1h)" if name == "count" else f"{name}(amount, 30d)"
-            self.report.error(
-                "argument-count",
-                f"`{name}` over a time takes {wanted} field{'s'[wanted:]} before it",
-                span,
-                expected=example,
-            )
+            message = f"`{name}` over a time takes {wanted} field{'s'[wanted:]} before it"
+            self.report.error("argument-count", message, span, expected=example)
             values = values[:wanted] or [Literal(None, span)] * wanted
         return History(name, values[0] if values else None, span_ms, where, span)
 
@@ -203,19 +195,14 @@ class Builder(Literals):
 
     def _positive(self, ms: int, token: Token) -> int:
         if ms == 0:
-            self.report.error(
-                "zero-duration", "a time of zero looks back at nothing", self.span(token), expected="a time such as 30d"
-            )
+            message = "a time of zero looks back at nothing"
+            self.report.error("zero-duration", message, self.span(token), expected="a time such as 30d")
         return ms
 
     def _folded_args(self, name: str, path: Token, args: tuple[Expr, ...]) -> tuple[Expr, ...]:
         if name not in FOLDABLE:
-            self.report.error(
-                "no-tilde",
-                f"`{name}` has no form with `~`",
-                self.span(path),
-                hint="compare lower(...) with lower-case text",
-            )
+            hint = "compare lower(...) with lower-case text"
+            self.report.error("no-tilde", f"`{name}` has no form with `~`", self.span(path), hint=hint)
             return args
         return tuple(Call("lower", (arg,), None, arg.span) for arg in args[:2]) + args[2:]
 

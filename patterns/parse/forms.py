@@ -61,12 +61,8 @@ def build_head(node: Branch, builder: Builder) -> FormHead:
 
 def _set_by(head: FormHead, clause: Branch, builder: Builder) -> None:
     if head.by is not None:
-        builder.report.error(
-            "duplicate-option",
-            "`by` stands twice",
-            builder.span(clause),
-            hint="name all fields after one `by`, with commas",
-        )
+        hint = "name all fields after one `by`, with commas"
+        builder.report.error("duplicate-option", "`by` stands twice", builder.span(clause), hint=hint)
     head.by = keys(clause, builder)
 
 
@@ -76,9 +72,8 @@ def _set_frame(head: FormHead, clause: Branch, builder: Builder) -> None:
     value, *options = _trees(clause)
     belongs = {"over": "aggregate", "every": "window"}[name]
     if head.kind != belongs:
-        builder.report.error(
-            "misplaced-option", f"`{name}` belongs to `{belongs}`", builder.span(clause), hint=_FRAME_HINTS[head.kind]
-        )
+        message = f"`{name}` belongs to `{belongs}`"
+        builder.report.error("misplaced-option", message, builder.span(clause), hint=_FRAME_HINTS[head.kind])
         head.options.misspelt = True
         return
     head.options.marks[name] = builder.span(clause)
@@ -152,12 +147,8 @@ def _alternatives(
         bracket = build_bracket(node, builder, brackets, own, _STEP)
         if index < len(nodes) - 1 and (bracket.name or own.marks):
             where = next(iter(own.marks.values()), bracket.span)
-            builder.report.error(
-                "misplaced-name",
-                "a name or options before `or`",
-                where,
-                hint="name the whole step after its last bracket: `[a where ..] or [b where ..] as x`",
-            )
+            hint = "name the whole step after its last bracket: `[a where ..] or [b where ..] as x`"
+            builder.report.error("misplaced-name", "a name or options before `or`", where, hint=hint)
         body.name = bracket.name
         body.brackets.append(_unnamed(bracket))
     return body
@@ -169,21 +160,16 @@ def _group(node: Branch, builder: Builder, brackets: Mapping[int, Bracket], opti
         if child.data == "alternative":
             member = build_bracket(child, builder, brackets, MatchOptions(), _MEMBER)
             if member.name is None:
-                builder.report.error(
-                    "missing-name", "a member of `unordered` needs a name", member.span, hint="write `[...] as name`"
-                )
+                hint = "write `[...] as name`"
+                builder.report.error("missing-name", "a member of `unordered` needs a name", member.span, hint=hint)
             body.brackets.append(member)
         elif child.data == "as":
             body.name = _given_name(child, builder, options)
         elif child.data == "with":
             read_options(_trees(child), _STEP, builder, options)
         else:
-            builder.report.error(
-                "misplaced-option",
-                "`by` cannot follow a group",
-                builder.span(child),
-                hint="put it after the member's bracket",
-            )
+            hint = "put it after the member's bracket"
+            builder.report.error("misplaced-option", "`by` cannot follow a group", builder.span(child), hint=hint)
     return body
 
 

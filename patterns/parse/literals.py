@@ -47,13 +47,8 @@ class Literals:
             return self._parameter(token)
         if token.type == "QUOTED":
             text = str(token)[1:-1].replace('"', '\\"')
-            self.report.error(
-                "single-quotes",
-                "texts stand in double quotes",
-                self.span(token),
-                expected=f'"{text}"',
-                hint=f'write "{text}"',
-            )
+            message = "texts stand in double quotes"
+            self.report.error("single-quotes", message, self.span(token), expected=f'"{text}"', hint=f'write "{text}"')
             return str(token)[1:-1]
         readers: dict[str, Callable[[Token], Scalar]] = {
             "NUMBER": self.number, "DURATION": self.duration, "STRING": self.string, "BAD_UNIT": self.bad_unit,
@@ -73,9 +68,8 @@ class Literals:
     def duration(self, token: Token) -> int:
         ms = duration_ms(str(token))
         if ms is None:
-            self.report.error(
-                "duration-too-long", "the time is too long", self.span(token), expected="at most a hundred years"
-            )
+            expected = "at most a hundred years"
+            self.report.error("duration-too-long", "the time is too long", self.span(token), expected=expected)
             return 1
         return ms
 
@@ -87,13 +81,9 @@ class Literals:
             if code not in _ESCAPES:
                 start, end = token.start_pos or 0, token.start_pos or 0
                 where = self.locate(self.base + start + 1 + found.start(), self.base + end + 1 + found.end())
-                self.report.error(
-                    "unknown-escape",
-                    f"`{found[0]}` is no escape",
-                    where,
-                    expected=r"one of \\ \" \n \t",
-                    hint='write `\\\\` for a backslash, or """raw text"""',
-                )
+                hint = 'write `\\\\` for a backslash, or """raw text"""'
+                expected = r"one of \\ \" \n \t"
+                self.report.error("unknown-escape", f"`{found[0]}` is no escape", where, expected=expected, hint=hint)
             return _ESCAPES.get(code, code)
 
         return _ESCAPE.sub(unescape, str(token)[1:-1])
@@ -109,24 +99,15 @@ class Literals:
         if name in self.constants.params:
             return self.constants.params[name]
         if name in self.constants.lists:
-            self.report.error(
-                "list-as-value",
-                f"`${name}` is a list",
-                self.span(token),
-                expected="a single value",
-                hint=f"lists stand after in: `field in ${name}`",
-            )
+            hint = f"lists stand after in: `field in ${name}`"
+            expected = "a single value"
+            self.report.error("list-as-value", f"`${name}` is a list", self.span(token), expected=expected, hint=hint)
             return None
         known = [*self.constants.params, *self.constants.lists]
         tip = did_you_mean(name, known) or f"declare it: `params: {{{name}: ...}}` or `lists: {{{name}: [...]}}`"
         listed = ", ".join(f"${key}" for key in sorted(known)) or None
-        self.report.error(
-            "unknown-parameter",
-            f"`${name}` is neither a parameter nor a list",
-            self.span(token),
-            expected=listed,
-            hint=tip,
-        )
+        message = f"`${name}` is neither a parameter nor a list"
+        self.report.error("unknown-parameter", message, self.span(token), expected=listed, hint=tip)
         return None
 
 

@@ -71,18 +71,12 @@ def _permitted(name: Token, allowed: Mapping[str, str], builder: Builder, into: 
         into.misspelt = True
         habit = _HABITS.get(key)
         tip = f"did you mean `{habit}`?" if habit in usable else did_you_mean(key, usable)
-        builder.report.error(
-            "unknown-option",
-            f"there is no option `{key}` here",
-            where,
-            expected=", ".join(usable) or "no option",
-            hint=tip,
-        )
+        message = f"there is no option `{key}` here"
+        builder.report.error("unknown-option", message, where, expected=", ".join(usable) or "no option", hint=tip)
         return False
     if allowed[key]:
-        builder.report.error(
-            "misplaced-option", f"`{key}` cannot stand here: {allowed[key]}", where, expected=", ".join(usable) or None
-        )
+        message = f"`{key}` cannot stand here: {allowed[key]}"
+        builder.report.error("misplaced-option", message, where, expected=", ".join(usable) or None)
         return False
     return True
 
@@ -104,9 +98,8 @@ def _duration(name: str, value: Branch, builder: Builder) -> int:
         builder.report.error("no-duration", f"`{name}` takes a time", builder.span(value), expected=DURATION, hint=tip)
         return 1
     if ms == 0 and name != "maxspan":
-        builder.report.error(
-            "zero-duration", f"`{name}` of zero can never hold", builder.span(value), expected=DURATION
-        )
+        message = f"`{name}` of zero can never hold"
+        builder.report.error("zero-duration", message, builder.span(value), expected=DURATION)
         return 1
     return ms
 
@@ -152,13 +145,9 @@ def _count(node: object, builder: Builder) -> int | None:
 
 def _sound_runs(low: int, high: int | None, node: Branch, builder: Builder) -> tuple[int, int | None]:
     if low < 1:
-        builder.report.error(
-            "no-count",
-            "`runs` takes a count of at least 1",
-            builder.span(node),
-            expected=RUNS,
-            hint="a step that may be missing is `?[...]`, one that must not happen `![...]`",
-        )
+        message = "`runs` takes a count of at least 1"
+        hint = "a step that may be missing is `?[...]`, one that must not happen `![...]`"
+        builder.report.error("no-count", message, builder.span(node), expected=RUNS, hint=hint)
     elif low > MAX_RUNS or (high or 0) > MAX_RUNS:
         builder.report.error("too-many-runs", f"`runs` goes up to {MAX_RUNS:,}", builder.span(node))
     elif high is not None and high < low:

@@ -93,12 +93,8 @@ def read_expression(text: str, locate: Locate, report: Report, constants: Consta
 
 def read_match(text: str, locate: Locate, report: Report, constants: Constants) -> MatchText | None:
     if not text.strip():
-        report.error(
-            "missing-match",
-            "the match is empty",
-            locate(0, len(text)),
-            expected="`sequence`, `aggregate`, `session` or `window`",
-        )
+        expected = "`sequence`, `aggregate`, `session` or `window`"
+        report.error("missing-match", "the match is empty", locate(0, len(text)), expected=expected)
         return None
     pieces = cut_match(text, locate, report)
     if pieces is None:
@@ -121,12 +117,9 @@ class _Reader:
         pieces = self.pieces
         if len(pieces.steps) > MAX_STEPS or len(pieces.brackets) > MAX_STEPS:
             spot = pieces.steps[min(MAX_STEPS, len(pieces.steps) - 1)]
-            self.report.error(
-                "too-many-steps",
-                f"more than {MAX_STEPS} steps or brackets",
-                self.locate(spot.start, spot.start + 1),
-                hint="repeated steps are written once, `with runs=3..`",
-            )
+            message = f"more than {MAX_STEPS} steps or brackets"
+            hint = "repeated steps are written once, `with runs=3..`"
+            self.report.error("too-many-steps", message, self.locate(spot.start, spot.start + 1), hint=hint)
             return None
         brackets = {start: self._bracket(piece) for start, piece in pieces.brackets.items()}
         match = MatchText(self._head())
@@ -177,12 +170,8 @@ class _Reader:
             builder, options = self._builder(piece.start), MatchOptions()
             node = _parse(self.pieces.blanked[piece.start : piece.end], "until", builder) if piece.sound else None
             if index > 0:
-                self.report.error(
-                    "duplicate-option",
-                    "`until` stands twice",
-                    self._span(piece),
-                    hint="write `[a where ..]` for one type, `[any where ..]` for several",
-                )
+                hint = "write `[a where ..]` for one type, `[any where ..]` for several"
+                self.report.error("duplicate-option", "`until` stands twice", self._span(piece), hint=hint)
             elif node is None:
                 self.sound = False
             else:
@@ -197,12 +186,8 @@ class _Reader:
             builder = self._builder(start)
             text = self.pieces.blanked[start : piece.end]
             if index > 0:
-                self.report.error(
-                    "duplicate-option",
-                    "`having` stands twice",
-                    self._span(piece),
-                    hint="join the conditions with `and`",
-                )
+                hint = "join the conditions with `and`"
+                self.report.error("duplicate-option", "`having` stands twice", self._span(piece), hint=hint)
             elif not text.strip():
                 self.sound = False
                 self.report.error("missing-expression", "`having` has no condition", self._span(piece))

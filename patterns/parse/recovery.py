@@ -58,12 +58,8 @@ def sound_expression(text: str, locate: Locate, report: Report) -> bool:
     sound, balance = True, _Balance(locate, report)
     for token in tokens:
         if token.text in ("[", "]"):
-            report.error(
-                "unexpected",
-                f"`{token.text}` cannot stand here",
-                locate(token.start, token.end),
-                hint=_index_hint(text, token),
-            )
+            message = f"`{token.text}` cannot stand here"
+            report.error("unexpected", message, locate(token.start, token.end), hint=_index_hint(text, token))
             return False
         sound = balance.take(token) and sound
     return balance.close() and sound
@@ -83,12 +79,9 @@ class _Balance:
             self.open.append(token)
         elif token.text in (")", "}"):
             if not self.open or _PAIRS[self.open[-1].text] != token.text:
-                self.report.error(
-                    "unbalanced",
-                    f"`{token.text}` closes nothing",
-                    self.locate(token.start, token.end),
-                    hint="delete it, or open it before",
-                )
+                message = f"`{token.text}` closes nothing"
+                hint = "delete it, or open it before"
+                self.report.error("unbalanced", message, self.locate(token.start, token.end), hint=hint)
                 self.faults.append(token.start)
                 return False
             self.open.pop()
@@ -96,12 +89,9 @@ class _Balance:
 
     def close(self) -> bool:
         for token in self.open:
-            self.report.error(
-                "unclosed",
-                f"`{token.text}` is never closed",
-                self.locate(token.start, token.end),
-                expected=f"`{_PAIRS[token.text]}`",
-            )
+            message = f"`{token.text}` is never closed"
+            expected = f"`{_PAIRS[token.text]}`"
+            self.report.error("unclosed", message, self.locate(token.start, token.end), expected=expected)
             self.faults.append(token.start)
         sound = not self.open
         self.open = []
@@ -145,12 +135,8 @@ class _Brackets:
         if token.text == "[":
             self.opened = token
         elif token.text == "]":
-            self.report.error(
-                "unbalanced",
-                "`]` closes nothing",
-                self.locate(token.start, token.end),
-                hint="the bracket before it is closed already: delete this one",
-            )
+            hint = "the bracket before it is closed already: delete this one"
+            self.report.error("unbalanced", "`]` closes nothing", self.locate(token.start, token.end), hint=hint)
         elif self.outside.take(token):
             self.rest.append(token)
 
@@ -168,9 +154,8 @@ class _Brackets:
 
     def _report_open(self, opened: ScannedToken, expected: str) -> None:
         if self.sound:
-            self.report.error(
-                "unclosed", "`[` is never closed", self.locate(opened.start, opened.end), expected=expected
-            )
+            message = "`[` is never closed"
+            self.report.error("unclosed", message, self.locate(opened.start, opened.end), expected=expected)
         self.sound, self.inside.open = False, []
 
     def _finish(self, opened: ScannedToken, end: int) -> None:

@@ -41,12 +41,8 @@ class ScannedToken:
 def scan(text: str, locate: Locate, report: Report) -> list[ScannedToken] | None:
     """The tokens, without white space and comments. None, with a finding, when a bound is passed."""
     if len(text) > MAX_LENGTH:
-        report.error(
-            "too-long",
-            f"{len(text):,} characters; at most {MAX_LENGTH:,} are read",
-            locate(0, 1),
-            hint="put long lists of values under `lists`",
-        )
+        hint = "put long lists of values under `lists`"
+        report.error("too-long", f"{len(text):,} characters; at most {MAX_LENGTH:,} are read", locate(0, 1), hint=hint)
         return None
     tokens: list[ScannedToken] = []
     for found in _TOKEN.finditer(text):
@@ -78,20 +74,12 @@ def _checked(token: ScannedToken, text: str, locate: Locate, report: Report) -> 
             hint=_unclosed_hint(token, text),
         )
     elif token.kind == "sign" and unicodedata.category(token.text)[0] in "CZ":
-        report.error(
-            "odd-character",
-            f"{_character_name(token.text)} cannot stand here",
-            where,
-            hint="it cannot be seen: delete it and type the place anew",
-        )
+        hint = "it cannot be seen: delete it and type the place anew"
+        report.error("odd-character", f"{_character_name(token.text)} cannot stand here", where, hint=hint)
         return None
     elif token.kind == "text" and (odd := next(filter(_reorders, token.text), None)):
-        report.warning(
-            "odd-character",
-            f"the string holds {_character_name(odd)}, which cannot be seen",
-            where,
-            hint="delete it, or write it as \\u{...}",
-        )
+        message = f"the string holds {_character_name(odd)}, which cannot be seen"
+        report.warning("odd-character", message, where, hint="delete it, or write it as \\u{...}")
     return token
 
 

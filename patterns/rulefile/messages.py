@@ -21,22 +21,16 @@ def split_message(fragment: Fragment, report: Report) -> Iterator[str | Fragment
         assert piece is not None
         found, at = piece.group(), piece.end()
         if found == "}":
-            report.error(
-                "unbalanced", "`}` closes nothing", fragment.locate(at - 1, at), hint="a brace is written `}}`"
-            )
+            hint = "a brace is written `}}`"
+            report.error("unbalanced", "`}` closes nothing", fragment.locate(at - 1, at), hint=hint)
         elif found != "{":
             yield found.replace("{{", "{").replace("}}", "}")
         else:
             inside = _EXPRESSION.match(text, at)
             end = inside.end() if inside else at
             if text[end : end + 1] != "}":
-                report.error(
-                    "unclosed",
-                    "`{` is never closed",
-                    fragment.locate(at - 1, at),
-                    expected="`}`",
-                    hint="a brace is written `{{`",
-                )
+                hint = "a brace is written `{{`"
+                report.error("unclosed", "`{` is never closed", fragment.locate(at - 1, at), expected="`}`", hint=hint)
                 return
             yield fragment.part(at, end)
             at = end + 1

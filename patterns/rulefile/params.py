@@ -50,11 +50,8 @@ def _replacement(name: str, value: Any, default: Scalar, is_time: bool, node: No
     if is_time and isinstance(value, str):
         value = duration_ms(value)
     if not isinstance(value, None | bool | int | float | str) or not _same_kind(value, default):
-        report.error(
-            "bad-parameter",
-            f"the value set for `{name}` is not of the kind of {default!r}",
-            node.span if node else _START,
-        )
+        message = f"the value set for `{name}` is not of the kind of {default!r}"
+        report.error("bad-parameter", message, node.span if node else _START)
         return default
     result: Scalar = value
     return result
@@ -92,9 +89,8 @@ def _items(name: str, node: List, report: Report) -> tuple[Scalar, ...]:
             report.error("bad-list", f"`{name}` must be a list of single values", item.span)
             continue
         if item.plain and isinstance(item.value, bool):
-            report.warning(
-                "quote-it", f"`{item.text}` is a boolean here, not text", item.span, hint=f'quote it: "{item.text}"'
-            )
+            hint = f'quote it: "{item.text}"'
+            report.warning("quote-it", f"`{item.text}` is a boolean here, not text", item.span, hint=hint)
         values.append(item.value)
     return tuple(values)
 
@@ -109,9 +105,8 @@ def warn_numbers(node: Node, report: Report) -> None:
         elif isinstance(top, List):
             stack.extend(top.items)
         elif top.plain and _LEADING_ZERO.match(top.text):
-            report.warning(
-                "quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=f'quote it: "{top.text}"'
-            )
+            hint = f'quote it: "{top.text}"'
+            report.warning("quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=hint)
 
 
 def _given_items(name: str, values: Any, node: Node | None, report: Report) -> tuple[Scalar, ...]:
@@ -123,9 +118,8 @@ def _given_items(name: str, values: Any, node: Node | None, report: Report) -> t
     if sound and all(isinstance(value, None | bool | int | float | str) for value in values):
         # A set has no order of its own, and the version is over the values in order.
         return tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
-    report.error(
-        "bad-list", f"the value set for `{name}` must be a list of single values", node.span if node else _START
-    )
+    message = f"the value set for `{name}` must be a list of single values"
+    report.error("bad-list", message, node.span if node else _START)
     return ()
 
 
@@ -150,10 +144,6 @@ def _entries(node: Node | None, section: str, report: Report) -> list[tuple[Text
         return []
     for key, _ in node.entries:
         if not _NAME.match(key.text):
-            report.error(
-                "bad-name",
-                f"`{key.text[:100]}` cannot be a name under `{section}`",
-                key.span,
-                expected="letters, digits, _ and -",
-            )
+            message = f"`{key.text[:100]}` cannot be a name under `{section}`"
+            report.error("bad-name", message, key.span, expected="letters, digits, _ and -")
     return [(key, value) for key, value in node.entries if _NAME.match(key.text)]

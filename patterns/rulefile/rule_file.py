@@ -68,21 +68,16 @@ def _read(given: _Given) -> LoadedRuleFile:
     text, report = given.text, Report(given.path)
     rule: Rule | None = None
     if len(text) > MAX_FILE_CHARACTERS:
-        report.error(
-            "file-too-large",
-            f"the file has {len(text):,} characters",
-            _START,
-            expected=f"at most {MAX_FILE_CHARACTERS:,}",
-        )
+        expected = f"at most {MAX_FILE_CHARACTERS:,}"
+        report.error("file-too-large", f"the file has {len(text):,} characters", _START, expected=expected)
     else:
         node = read(whole(text), report)
         if isinstance(node, YamlMap):
             reader = RuleReader(node, report, given.schema, given.known, given.params, given.lists)
             rule = reader.read(given.path, text)
         elif not report.failed:
-            report.error(
-                "not-a-rule", "a rule file maps keys to values", _START, expected="rule: my-rule, then match: |"
-            )
+            expected = "rule: my-rule, then match: |"
+            report.error("not-a-rule", "a rule file maps keys to values", _START, expected=expected)
     return LoadedRuleFile(None if report.failed else rule, report.findings())
 
 

@@ -79,9 +79,8 @@ class RuleReader:
             if key.text not in KEYS and not self.report.full:
                 habit = _HABITS.get(key.text)
                 tip = f"did you mean `{habit}`?" if habit else did_you_mean(key.text, KEYS)
-                self.report.error(
-                    "unknown-key", f"a rule file has no `{key.text}`", key.span, expected=", ".join(KEYS), hint=tip
-                )
+                message = f"a rule file has no `{key.text}`"
+                self.report.error("unknown-key", message, key.span, expected=", ".join(KEYS), hint=tip)
         meant = [
             nearest(key.text, KEYS) or _HABITS.get(key.text) for key, _ in self.node.entries if key.text not in KEYS
         ]
@@ -105,12 +104,10 @@ class RuleReader:
         identity, node = self._plain("rule"), self.sections.get("rule")
         if identity is not None and node is not None and not _ID.match(identity):
             better = re.sub(r"[^a-z0-9]+", "-", identity.lower()[:100]).strip("-")
+            message = f"`{identity[:100]}` is not a rule id"
+            expected = "lower case, digits and dashes"
             self.report.error(
-                "bad-id",
-                f"`{identity[:100]}` is not a rule id",
-                node.span,
-                expected="lower case, digits and dashes",
-                hint=f"write `{better}`" if better else None,
+                "bad-id", message, node.span, expected=expected, hint=f"write `{better}`" if better else None
             )
         return identity or ""
 
@@ -186,12 +183,8 @@ class RuleReader:
         lets: dict[str, Expr] = {}
         for key, value in self._entries("let", node):
             if not _NAME.match(key.text):
-                self.report.error(
-                    "bad-name",
-                    f"`{key.text[:100]}` cannot be the name of a `let`",
-                    key.span,
-                    expected="letters, digits and _",
-                )
+                message = f"`{key.text[:100]}` cannot be the name of a `let`"
+                self.report.error("bad-name", message, key.span, expected="letters, digits and _")
                 continue
             tree = self._expression(value, "a `let`")
             lets[key.text] = tree if tree is not None else _unknown(key.text, value.span)

@@ -69,12 +69,9 @@ class _Reader:
             return {}
         for key, _ in node.entries:
             if key.text not in known:
+                message = f"{what} has no `{key.text}`"
                 self.report.error(
-                    "unknown-key",
-                    f"{what} has no `{key.text}`",
-                    key.span,
-                    expected=", ".join(known),
-                    hint=did_you_mean(key.text, known),
+                    "unknown-key", message, key.span, expected=", ".join(known), hint=did_you_mean(key.text, known)
                 )
         return {key.text: value for key, value in node.entries if key.text in known}
 
@@ -92,13 +89,8 @@ class _Reader:
 
     def _event(self, node: Node) -> TestEvent | None:
         if not isinstance(node, Text):
-            self.report.error(
-                "bad-event",
-                "an event is one text",
-                node.span,
-                expected=_EXAMPLE,
-                hint="put the whole event in double quotes",
-            )
+            hint = "put the whole event in double quotes"
+            self.report.error("bad-event", "an event is one text", node.span, expected=_EXAMPLE, hint=hint)
             return None
         found = _EVENT.match(node.text)
         if not found:
@@ -203,11 +195,7 @@ class _Reader:
         indexes = data if isinstance(data, list) else [data]
         for index in indexes:
             if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(events, 1):
-                self.report.error(
-                    "bad-tests",
-                    f"`{index}` is not an event of this test",
-                    node.span,
-                    expected=f"0 to {max(events, 1) - 1}, counting the events as written",
-                )
+                expected = f"0 to {max(events, 1) - 1}, counting the events as written"
+                self.report.error("bad-tests", f"`{index}` is not an event of this test", node.span, expected=expected)
                 return ()
         return tuple(indexes)

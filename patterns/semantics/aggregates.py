@@ -28,23 +28,17 @@ def resolve_aggregate(name: str, node: Call, place: ExpressionContext, span: Spa
     inner = ExpressionContext(types, place.what, at=place.at, lets=place.lets, unreadable=_no_steps(place, target))
     value, kind = bench.resolve(_stripped(node.args[0], target), inner, bench)
     if name in ("sum", "avg", "stddev") and kind in (TEXT, BOOLEAN):
-        bench.report.error(
-            "not-a-number",
-            f"`{name}` takes numbers; this is {kind}",
-            span,
-            hint="distinct(...) counts different values",
-        )
+        hint = "distinct(...) counts different values"
+        bench.report.error("not-a-number", f"`{name}` takes numbers; this is {kind}", span, hint=hint)
     return Aggregate(name, target or None, value, span), AGGREGATES[name] or kind
 
 
 def _report_no_aggregate(name: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
     over = "count(1h)" if name == "count" else f"{name}(amount, 30d)"
     tip = f"over earlier events: `{over}`" if place.history and name in HISTORY else None
+    message = f"`{name}` over the events taken cannot stand in {place.what}"
     bench.report.error(
-        "misplaced-aggregate",
-        f"`{name}` over the events taken cannot stand in {place.what}",
-        span,
-        hint=tip or "it can stand in `having`, `emit` and `message`",
+        "misplaced-aggregate", message, span, hint=tip or "it can stand in `having`, `emit` and `message`"
     )
 
 
@@ -54,9 +48,8 @@ def _report_arguments(name: str, node: Call, place: ExpressionContext, span: Spa
     tip = None
     if len(node.args) == 2 and name in HISTORY:
         tip = f"over earlier events the second argument is a time: `{name}(amount, 30d)`"
-    bench.report.error(
-        "argument-count", f"`{name}` takes one expression, not {len(node.args)}", span, expected=example, hint=tip
-    )
+    message = f"`{name}` takes one expression, not {len(node.args)}"
+    bench.report.error("argument-count", message, span, expected=example, hint=tip)
 
 
 def _count(node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed | None:
@@ -70,25 +63,16 @@ def _count(node: Call, place: ExpressionContext, span: Span, bench: CheckerConte
     if len(node.args) == 1 and path in place.readable:
         return Aggregate("count", path, None, span), NUMBER
     if path in place.unreadable:
-        bench.report.error(
-            "unreadable-step",
-            f"`{path}` cannot be read here: {place.unreadable[path]}",
-            span,
-            expected=one_of(place.readable),
-        )
+        message = f"`{path}` cannot be read here: {place.unreadable[path]}"
+        bench.report.error("unreadable-step", message, span, expected=one_of(place.readable))
         return None
     tip = did_you_mean(path, place.readable)
     if path.split(".")[0] in place.readable:
         tip = f"write `count({path.split('.')[0]})`"
     elif tip is None and place.aggregates == "events":
         tip = "count() counts events; distinct(field) counts different values"
-    bench.report.error(
-        "unknown-step",
-        f"`count` takes the name of a step, not `{path or 'an expression'}`",
-        span,
-        expected=_examples("count", place),
-        hint=tip,
-    )
+    message = f"`count` takes the name of a step, not `{path or 'an expression'}`"
+    bench.report.error("unknown-step", message, span, expected=_examples("count", place), hint=tip)
     return None
 
 
@@ -105,22 +89,16 @@ def _target(name: str, arg: Expr, place: ExpressionContext, span: Span, bench: C
     targets = sorted(head for head in heads if head in place.readable)
     bare = next((path for path in paths if path in place.readable and not _is_field(path, place, bench)), None)
     if bad is not None:
-        bench.report.error(
-            "unreadable-step",
-            f"`{bad}` cannot be read here: {place.unreadable[bad]}",
-            span,
-            expected=one_of(place.readable),
-        )
+        message = f"`{bad}` cannot be read here: {place.unreadable[bad]}"
+        bench.report.error("unreadable-step", message, span, expected=one_of(place.readable))
     elif bare is not None:
-        bench.report.error(
-            "missing-field", f"`{name}` of which field of `{bare}`?", span, expected=f"{name}({bare}.amount)"
-        )
+        expected = f"{name}({bare}.amount)"
+        bench.report.error("missing-field", f"`{name}` of which field of `{bare}`?", span, expected=expected)
     elif len(targets) > 1:
         bench.report.error("two-steps", f"`{name}` reads one step, not {' and '.join(targets)}", span)
     elif targets and any(path.partition(".")[0] != targets[0] for path in paths):
-        bench.report.error(
-            "two-steps", f"inside `{name}` every field needs the step's name", span, expected=f"{targets[0]}.field"
-        )
+        expected = f"{targets[0]}.field"
+        bench.report.error("two-steps", f"inside `{name}` every field needs the step's name", span, expected=expected)
     elif not targets and place.aggregates == "steps":
         _report_no_step(name, paths, place, span, bench)
     else:

@@ -40,20 +40,15 @@ _ELSEWHERE = {
 def resolve_call(node: Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
     name, span = node.function, where(node.span, place)
     if node.where is not None:
-        bench.report.error(
-            "missing-duration",
-            f"`where` inside `{name}` needs a time before it",
-            node.where.span,
-            expected=f"{name}(field, 30d where ...)",
-        )
+        message = f"`where` inside `{name}` needs a time before it"
+        bench.report.error("missing-duration", message, node.where.span, expected=f"{name}(field, 30d where ...)")
     if name in FUNCTIONS:
         return _function(FUNCTIONS[name], node, place, span, bench)
     if name in AGGREGATES:
         return resolve_aggregate(name, node, place, span, bench)
     if name in HISTORY:
-        bench.report.error(
-            "missing-duration", f"`{name}` needs a time to look back", span, expected=_history_example(name)
-        )
+        message = f"`{name}` needs a time to look back"
+        bench.report.error("missing-duration", message, span, expected=_history_example(name))
         return Literal(None, span), HISTORY[name] or ANY
     if name.lower() in KEYWORDS and name != name.lower():
         tip: str | None = f"keywords are lower case: `{name.lower()}`"
@@ -80,12 +75,8 @@ def _function(function: Function, node: Call, place: ExpressionContext, span: Sp
     given = len(node.args)
     if given < function.least or (function.most is not None and given > function.most):
         few = "few" if given < function.least else "many"
-        bench.report.error(
-            "argument-count",
-            f"too {few} arguments for `{function.name}`: {given}, not {_wanted(function)}",
-            span,
-            expected=function.example,
-        )
+        message = f"too {few} arguments for `{function.name}`: {given}, not {_wanted(function)}"
+        bench.report.error("argument-count", message, span, expected=function.example)
     args, kinds = [], []
     for index, raw in enumerate(node.args):
         arg, kind = bench.resolve(raw, place, bench)
@@ -106,12 +97,8 @@ def _check_argument(function: Function, index: int, arg: Expr, kind: str, bench:
     wanted = function.kind(index)
     if ANY in (wanted, kind) or kind in (NULL, wanted):
         return
-    bench.report.warning(
-        "argument-type",
-        f"`{function.name}` takes {wanted} here; of a {kind} it gives null",
-        arg.span,
-        expected=function.example,
-    )
+    message = f"`{function.name}` takes {wanted} here; of a {kind} it gives null"
+    bench.report.warning("argument-type", message, arg.span, expected=function.example)
 
 
 def _common(kinds: list[str]) -> str:
@@ -124,13 +111,11 @@ def _check_constants(name: str, args: list[Expr], bench: CheckerContext) -> None
     texts = [(arg.value, arg.span) for arg in args[1:] if isinstance(arg, Literal) and isinstance(arg.value, str)]
     for text, span in texts:
         if name == "cidr" and not _is_network(text):
-            bench.report.error(
-                "bad-network", f"`{text}` is no network", span, expected='a network such as "10.0.0.0/8"'
-            )
+            expected = 'a network such as "10.0.0.0/8"'
+            bench.report.error("bad-network", f"`{text}` is no network", span, expected=expected)
         elif name in ("hour", "day_of_week") and not _is_zone(text):
-            bench.report.error(
-                "unknown-zone", f"`{text}` is not a time zone", span, expected='a zone such as "Europe/Berlin"'
-            )
+            expected = 'a zone such as "Europe/Berlin"'
+            bench.report.error("unknown-zone", f"`{text}` is not a time zone", span, expected=expected)
 
 
 def _is_network(text: str) -> bool:
@@ -161,12 +146,9 @@ def _is_zone(text: str) -> bool:
 def resolve_history(node: History, place: ExpressionContext, bench: CheckerContext) -> Typed:
     span = where(node.span, place)
     if not place.history:
-        bench.report.error(
-            "misplaced-history",
-            f"`{node.function}` over a time cannot stand in {place.what}",
-            span,
-            hint="it looks at earlier events from the condition of a bracket",
-        )
+        message = f"`{node.function}` over a time cannot stand in {place.what}"
+        hint = "it looks at earlier events from the condition of a bracket"
+        bench.report.error("misplaced-history", message, span, hint=hint)
         return Literal(None, span), HISTORY[node.function] or ANY
     reasons = dict.fromkeys([*place.readable, *place.unreadable], f"`{node.function}` reads fields of the event")
     inner = ExpressionContext(place.types, f"`{node.function}`", unreadable=reasons, at=place.at, lets=place.lets)

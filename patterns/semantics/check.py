@@ -44,12 +44,8 @@ def check_match(match: MatchText, bench: CheckerContext) -> ResolvedMatch | None
     """The resolved form; None where so little stands that nothing can be read from it."""
     if not match.steps:
         if match.sound:
-            bench.report.error(
-                "missing-bracket",
-                f"`{match.head.kind}` has no bracket",
-                match.head.span,
-                expected="[type where condition]",
-            )
+            message = f"`{match.head.kind}` has no bracket"
+            bench.report.error("missing-bracket", message, match.head.span, expected="[type where condition]")
         return None
     if match.sound:
         check_places(match, bench.report)
@@ -101,12 +97,8 @@ def _check_names(named: list[Step], texts: list[StepText], bench: CheckerContext
 
 def _check_name(name: str, span: Span, seen: dict[str, Span], bench: CheckerContext) -> None:
     if name in seen:
-        bench.report.error(
-            "duplicate-name",
-            f"two steps are named `{name}`",
-            span,
-            hint=f"the other is on line {seen[name].line}; step1, step2, ... name the unnamed ones",
-        )
+        hint = f"the other is on line {seen[name].line}; step1, step2, ... name the unnamed ones"
+        bench.report.error("duplicate-name", f"two steps are named `{name}`", span, hint=hint)
     elif name in bench.lets:
         bench.report.error("duplicate-name", f"`{name}` is also a `let`", span, hint="give the step another name")
     seen.setdefault(name, span)

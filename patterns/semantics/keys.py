@@ -69,19 +69,12 @@ class Keys:
     def _no_key(self, bracket: Bracket, names: tuple[Key, ...], positive: bool) -> tuple[Key, ...]:
         listed = ", ".join(key.name for key in names)
         if positive:
-            self.bench.report.error(
-                "missing-key",
-                "this step has no `by`, but others have",
-                bracket.span,
-                expected=f"by FIELD, for the key ({listed})",
-            )
+            message = "this step has no `by`, but others have"
+            self.bench.report.error("missing-key", message, bracket.span, expected=f"by FIELD, for the key ({listed})")
         else:
-            self.bench.report.warning(
-                "no-key",
-                f"`{bracket.type}` has no `by`, so it belongs to no key",
-                bracket.span,
-                hint=f"write `by FIELD` after the bracket, for the key ({listed})",
-            )
+            message = f"`{bracket.type}` has no `by`, so it belongs to no key"
+            hint = f"write `by FIELD` after the bracket, for the key ({listed})"
+            self.bench.report.warning("no-key", message, bracket.span, hint=hint)
         return tuple(Key(key.name, Literal(None), key.span) for key in names)
 
     def _key(self, key: Key, name: str, bracket: Bracket) -> Key:
@@ -104,10 +97,7 @@ class Keys:
             return
         first, at, first_type = self.kinds.setdefault(name, (kind, key, event_type))
         if first != kind:
-            self.bench.report.error(
-                "key-type",
-                f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}",
-                key.span,
-                expected=f'{first}, as 7 and "7" never meet',
-                hint="turn one into the other under `let`, with string(...) or number(...), and name that in `by`",
-            )
+            message = f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}"
+            hint = "turn one into the other under `let`, with string(...) or number(...), and name that in `by`"
+            expected = f'{first}, as 7 and "7" never meet'
+            self.bench.report.error("key-type", message, key.span, expected=expected, hint=hint)

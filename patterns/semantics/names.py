@@ -20,12 +20,8 @@ def resolve_name(node: Name, place: ExpressionContext, bench: CheckerContext) ->
         value, kind = read_event(rest, place.readable[head].types, span, place, bench, node.path.startswith("?"))
         return OfStep(head, value, span), kind
     if rest and head in place.unreadable:
-        bench.report.error(
-            "unreadable-step",
-            f"`{path}` cannot be read here: {place.unreadable[head]}",
-            span,
-            expected=one_of(place.readable),
-        )
+        message = f"`{path}` cannot be read here: {place.unreadable[head]}"
+        bench.report.error("unreadable-step", message, span, expected=one_of(place.readable))
         return Field(path, span), ANY
     if path in bench.lets:
         return _let(path, place, span, bench)
@@ -68,9 +64,8 @@ def _special(path: str, span: Span, bench: CheckerContext) -> Typed:
     if path not in _SPECIAL and in_backticks:
         return Field(path, span), ANY
     if path not in _SPECIAL:
-        bench.report.error(
-            "unknown-field", f"there is no `{path}`", span, expected="@time or @type", hint=did_you_mean(path, _SPECIAL)
-        )
+        message = f"there is no `{path}`"
+        bench.report.error("unknown-field", message, span, expected="@time or @type", hint=did_you_mean(path, _SPECIAL))
     return Field(path, span), _SPECIAL.get(path, ANY)
 
 
@@ -87,12 +82,8 @@ def _check_bare_step(path: str, place: ExpressionContext, span: Span, bench: Che
     """`probe` alone, where probe is a step: nearly always a field of it is meant."""
     if path not in place.readable or bench.schema is not None or path in bench.known_heads:
         return
-    bench.report.warning(
-        "step-as-field",
-        f"`{path}` is a step; alone it reads a field `{path}` of the event",
-        span,
-        hint=f"read a field of the step: `{path}.amount`",
-    )
+    message = f"`{path}` is a step; alone it reads a field `{path}` of the event"
+    bench.report.warning("step-as-field", message, span, hint=f"read a field of the step: `{path}.amount`")
 
 
 def _check_habits(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
@@ -102,23 +93,15 @@ def _check_habits(path: str, place: ExpressionContext, span: Span, bench: Checke
         return
     if not rest and path.lower() in _WORDS and path != path.lower():
         meant = {"none": "null"}.get(path.lower(), path.lower())
-        bench.report.error(
-            "wrong-case",
-            f"`{path}` would be a field of that name",
-            span,
-            expected=f"`{meant}`",
-            hint=f"keywords are lower case: `{meant}`",
-        )
+        hint = f"keywords are lower case: `{meant}`"
+        expected = f"`{meant}`"
+        bench.report.error("wrong-case", f"`{path}` would be a field of that name", span, expected=expected, hint=hint)
         return
     close = nearest(head, [*place.readable, *place.unreadable]) if rest else None
     if close:
-        bench.report.error(
-            "unknown-step",
-            f"no step is named `{head}`",
-            span,
-            expected=one_of(place.readable),
-            hint=f"did you mean `{close}.{rest}`? If it is a field all the same, write `?{path}`",
-        )
+        message = f"no step is named `{head}`"
+        hint = f"did you mean `{close}.{rest}`? If it is a field all the same, write `?{path}`"
+        bench.report.error("unknown-step", message, span, expected=one_of(place.readable), hint=hint)
 
 
 def _report_unknown(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:

@@ -28,28 +28,18 @@ def check_places(match: MatchText, report: Report) -> None:
 def _check_sequence(match: MatchText, report: Report) -> None:
     options = match.head.options
     if options.words.get("overlap", "latest") == "latest" and options.words.get("skip", "past_last") != "past_last":
-        report.error(
-            "skip-with-latest",
-            "`overlap=latest` always skips past the last match",
-            options.marks["skip"],
-            hint=f"write `overlap=all, skip={options.words['skip']}`",
-        )
+        message = "`overlap=latest` always skips past the last match"
+        hint = f"write `overlap=all, skip={options.words['skip']}`"
+        report.error("skip-with-latest", message, options.marks["skip"], hint=hint)
     positive = [index for index, text in enumerate(match.steps) if text.step.kind is not StepKind.ABSENT]
     if not positive:
-        report.error(
-            "only-negations",
-            "every step is a negation: nothing can begin a match",
-            match.steps[0].step.span,
-            hint="put `[type where ...]` before or after it",
-        )
+        message = "every step is a negation: nothing can begin a match"
+        hint = "put `[type where ...]` before or after it"
+        report.error("only-negations", message, match.steps[0].step.span, hint=hint)
         return
     if all(match.steps[index].step.optional for index in positive):
-        report.error(
-            "all-optional",
-            "every step is optional",
-            match.steps[positive[0]].step.span,
-            hint="take the `?` from one of them",
-        )
+        hint = "take the `?` from one of them"
+        report.error("all-optional", "every step is optional", match.steps[positive[0]].step.span, hint=hint)
     for index, text in enumerate(match.steps):
         if text.step.kind is StepKind.ABSENT:
             _check_negation(text, index < positive[0], index > positive[-1], report)
@@ -67,12 +57,8 @@ def _check_negation(text: StepText, first: bool, last: bool, report: Report) -> 
     if first:
         _refuse("within", marks, "`within` cannot stand on a first negation", report, "write `with for=10m`")
         if "for" not in marks:
-            report.error(
-                "missing-for",
-                "a negation that comes first needs a time to look back",
-                text.step.span,
-                expected="with for=10m",
-            )
+            message = "a negation that comes first needs a time to look back"
+            report.error("missing-for", message, text.step.span, expected="with for=10m")
     else:
         _refuse(
             "for",
@@ -109,12 +95,8 @@ def _check_group(text: StepText, report: Report) -> None:
         sign = {"optional": "?", "absent": "!"}.get(name, name)
         _refuse(name, marks, f"`{sign}` cannot stand on an unordered group", report)
     if len(text.step.brackets) < 2:
-        report.error(
-            "small-group",
-            "`unordered` needs at least two members",
-            text.step.span,
-            expected="unordered { [...] as a [...] as b }",
-        )
+        expected = "unordered { [...] as a [...] as b }"
+        report.error("small-group", "`unordered` needs at least two members", text.step.span, expected=expected)
 
 
 def _check_last(text: StepText, report: Report) -> None:
@@ -122,20 +104,12 @@ def _check_last(text: StepText, report: Report) -> None:
     if step.kind is StepKind.ABSENT:
         return
     if step.optional:
-        report.error(
-            "optional-last",
-            "the last step cannot be optional",
-            text.marks["optional"],
-            hint="without it the match is complete already: leave the step out",
-        )
+        hint = "without it the match is complete already: leave the step out"
+        report.error("optional-last", "the last step cannot be optional", text.marks["optional"], hint=hint)
     if step.runs_max != step.runs_min:
-        report.error(
-            "open-last",
-            "the last step cannot have an open or ranged run",
-            text.marks["runs"],
-            expected=f"runs={step.runs_min}",
-            hint=_open_last_hint(step),
-        )
+        message = "the last step cannot have an open or ranged run"
+        expected = f"runs={step.runs_min}"
+        report.error("open-last", message, text.marks["runs"], expected=expected, hint=_open_last_hint(step))
 
 
 def _open_last_hint(step: Step) -> str:
@@ -157,23 +131,15 @@ def _check_other(match: MatchText, report: Report) -> None:
         for name in ("runs", "within", "after", "for"):
             _refuse(name, text.marks, f"`{name}` belongs to steps of a sequence; `{kind}` has only brackets", report)
         if text.step.kind is StepKind.UNORDERED:
-            report.error(
-                "misplaced-option", f"`unordered` belongs to a sequence; `{kind}` has only brackets", text.step.span
-            )
+            message = f"`unordered` belongs to a sequence; `{kind}` has only brackets"
+            report.error("misplaced-option", message, text.step.span)
         elif len(text.step.brackets) > 1:
-            report.error(
-                "misplaced-option",
-                f"`or` belongs to steps of a sequence; `{kind}` has only brackets",
-                text.step.span,
-                hint="write the brackets one after the other: an event enters every one it fits",
-            )
+            message = f"`or` belongs to steps of a sequence; `{kind}` has only brackets"
+            hint = "write the brackets one after the other: an event enters every one it fits"
+            report.error("misplaced-option", message, text.step.span, hint=hint)
     if match.until is not None:
         report.error("misplaced-option", f"`until` belongs to a sequence, not to `{kind}`", match.until.span)
     times = match.head.options.times
     if kind == "window" and times.get("size", times.get("every", 0)) < times.get("every", 0):
-        report.error(
-            "small-window",
-            "`size` is smaller than `every`: events between windows would be lost",
-            match.head.options.marks["size"],
-            expected="size of at least every",
-        )
+        message = "`size` is smaller than `every`: events between windows would be lost"
+        report.error("small-window", message, match.head.options.marks["size"], expected="size of at least every")

@@ -46,12 +46,8 @@ def resolve_guarded(node: Expr, place: ExpressionContext, bench: CheckerContext,
         return resolve_condition(node, place, bench) if condition else resolve(node, place, bench)[0]
     except TooLarge as fault:
         if not bench.exhausted:
-            bench.report.error(
-                "too-large",
-                "the rule is too large once `let` is written out",
-                fault.span,
-                hint="let definitions that use each other multiply: make them simpler",
-            )
+            hint = "let definitions that use each other multiply: make them simpler"
+            bench.report.error("too-large", "the rule is too large once `let` is written out", fault.span, hint=hint)
         bench.exhausted = True
         return Literal(True, node.span)
 
@@ -59,13 +55,8 @@ def resolve_guarded(node: Expr, place: ExpressionContext, bench: CheckerContext,
 def require_boolean(expr: Expr, kind: str, span: Span, bench: CheckerContext) -> None:
     if kind in (BOOLEAN, ANY):
         return
-    bench.report.error(
-        "not-a-condition",
-        f"a condition must be true or false; this is {_named(kind)}",
-        span,
-        expected="a comparison",
-        hint=_condition_hint(expr, kind),
-    )
+    message = f"a condition must be true or false; this is {_named(kind)}"
+    bench.report.error("not-a-condition", message, span, expected="a comparison", hint=_condition_hint(expr, kind))
 
 
 def _condition_hint(expr: Expr, kind: str) -> str | None:
@@ -130,17 +121,14 @@ def _require_number(kind: str, op: str, span: Span, bench: CheckerContext) -> No
 def _check_comparison(node: Binary, left: str, right: str, bench: CheckerContext) -> None:
     if NULL in (left, right):
         if node.op in _ORDER:
-            bench.report.warning(
-                "null-order", f"`{node.op} null` is never true", node.span, hint="`== null` and `!= null` ask for null"
-            )
+            hint = "`== null` and `!= null` ask for null"
+            bench.report.warning("null-order", f"`{node.op} null` is never true", node.span, hint=hint)
         return
     if mismatched(left, right) or LIST in (left, right):
+        message = f"{_named(left)} is compared with {_named(right)}"
+        expected = f"{_named(left)} on both sides"
         bench.report.error(
-            "type-mismatch",
-            f"{_named(left)} is compared with {_named(right)}",
-            node.span,
-            expected=f"{_named(left)} on both sides",
-            hint=_mismatch_hint(node, left, right),
+            "type-mismatch", message, node.span, expected=expected, hint=_mismatch_hint(node, left, right)
         )
 
 
@@ -191,12 +179,9 @@ def _in(node: In, place: ExpressionContext, bench: CheckerContext) -> Typed:
             fitting.add(item_kind)
         else:
             probe = Binary("==", operand, item, item.span)
+            message = f"{_named(kind)} is compared with {_named(item_kind)}"
             bench.report.error(
-                "type-mismatch",
-                f"{_named(kind)} is compared with {_named(item_kind)}",
-                item.span,
-                expected=_named(kind),
-                hint=_mismatch_hint(probe, kind, item_kind),
+                "type-mismatch", message, item.span, expected=_named(kind), hint=_mismatch_hint(probe, kind, item_kind)
             )
         items.append(item)
     span = where(node.span, place)
@@ -215,9 +200,8 @@ def _text_match(node: TextMatch, place: ExpressionContext, bench: CheckerContext
     operand, kind = resolve(node.operand, place, bench)
     span = where(node.span, place)
     if kind in (NUMBER, BOOLEAN):
-        bench.report.warning(
-            "pattern-on-number", f"`{node.kind}` on {_named(kind)} is never true", span, hint="compare it with == or <"
-        )
+        hint = "compare it with == or <"
+        bench.report.warning("pattern-on-number", f"`{node.kind}` on {_named(kind)} is never true", span, hint=hint)
     return TextMatch(node.kind, operand, node.patterns, node.ignore_case, span), BOOLEAN
 
 

@@ -41,12 +41,8 @@ def _check_like(pattern: str, span: Span, report: Report) -> None:
     if len(pattern) > MAX_LIKE_LENGTH:
         report.error("pattern-too-long", f"a pattern of more than {MAX_LIKE_LENGTH:,} characters", span)
     elif "%" in pattern and "*" not in pattern and "?" not in pattern:
-        report.warning(
-            "sql-pattern",
-            "`%` is an ordinary character in `like`",
-            span,
-            hint=f'`*` stands for any text: "{pattern.replace("%", "*")}"',
-        )
+        hint = f'`*` stands for any text: "{pattern.replace("%", "*")}"'
+        report.warning("sql-pattern", "`%` is an ordinary character in `like`", span, hint=hint)
 
 
 @lru_cache(maxsize=256)

@@ -82,12 +82,9 @@ def read(fragment: Fragment, report: Report) -> Node | None:
     """The document in the fragment, or None and a finding. An empty document is None without a finding."""
     bad = _FORBIDDEN.search(fragment.text)
     if bad:
-        report.error(
-            "yaml-character",
-            f"the character U+{ord(bad[0]):04X} cannot stand in a YAML file",
-            fragment.locate(bad.start(), bad.end()),
-            hint="remove it, or write it as an escape inside double quotes",
-        )
+        message = f"the character U+{ord(bad[0]):04X} cannot stand in a YAML file"
+        hint = "remove it, or write it as an escape inside double quotes"
+        report.error("yaml-character", message, fragment.locate(bad.start(), bad.end()), hint=hint)
         return None
     if fragment.text.startswith("\ufeff"):
         fragment = fragment.part(1, len(fragment.text))
@@ -212,12 +209,8 @@ class _Composer:
             if not isinstance(key, Text):
                 self.report.error("yaml-key", "a key must be a plain word", key.span)
             elif key.text in seen:
-                self.report.error(
-                    "duplicate-key",
-                    f"`{key.text}` stands twice",
-                    key.span,
-                    hint=f"the first is on line {seen[key.text].span.line}: keep one of them",
-                )
+                hint = f"the first is on line {seen[key.text].span.line}: keep one of them"
+                self.report.error("duplicate-key", f"`{key.text}` stands twice", key.span, hint=hint)
             else:
                 seen[key.text] = key
                 yield key, value
@@ -250,9 +243,8 @@ def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Repo
         hint = "write the value out" if "anchor" in problem else "one file for each rule" if "one" in problem else None
         report.error("yaml-refused", problem, where, hint=hint)
     else:
-        report.error(
-            "yaml-syntax", f"not YAML: {problem}", where, hint=_syntax_hint(problem, fragment.text[at : at + 1])
-        )
+        message = f"not YAML: {problem}"
+        report.error("yaml-syntax", message, where, hint=_syntax_hint(problem, fragment.text[at : at + 1]))
 
 
 def _syntax_hint(problem: str, char: str) -> str:

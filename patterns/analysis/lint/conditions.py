@@ -42,12 +42,8 @@ def _report_clash(condition: Expr, parts: list[Expr], scope: Scope, notes: LintF
             return
     for one, two in combinations(parts, 2):
         if not satisfiable([one, two], scope):
-            notes.add(
-                "never-true",
-                f"`{unparse(one)}` and `{unparse(two)}` are never true of one event",
-                two.span,
-                "for either of them write `or`; for two events write two steps",
-            )
+            message = f"`{unparse(one)}` and `{unparse(two)}` are never true of one event"
+            notes.add("never-true", message, two.span, "for either of them write `or`; for two events write two steps")
             return
     notes.add("never-true", "the parts of this condition are never true together", condition.span)
 

@@ -21,7 +21,6 @@ from math import comb
 
 from samovar.patterns.analysis.domains import Scope
 from samovar.patterns.analysis.satisfiability import satisfiable
-from samovar.patterns.engine.compile import flatten
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.syntax.rewrite import rewrite
 from samovar.patterns.syntax.tree import (
@@ -42,6 +41,7 @@ from samovar.patterns.syntax.tree import (
     StepKind,
     WindowForm,
     children,
+    flatten,
     walk,
 )
 

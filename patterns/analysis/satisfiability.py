@@ -29,8 +29,7 @@ from samovar.patterns.analysis.terms import (
     folded,
     text_test,
 )
-from samovar.patterns.engine.compile import flatten
-from samovar.patterns.syntax.tree import LONG_LIST, Binary, Expr, In, Literal, Scalar, Unary
+from samovar.patterns.syntax.tree import LONG_LIST, Binary, Expr, In, Literal, Scalar, Unary, flatten
 
 MAX_TRIES = 4_000
 MAX_TEXT_TESTS = 8

@@ -24,7 +24,6 @@ from samovar.patterns.syntax.tree import (
     Call,
     Expr,
     Field,
-    Form,
     History,
     In,
     Key,
@@ -39,6 +38,8 @@ from samovar.patterns.syntax.tree import (
     TextMatch,
     Unary,
     WindowForm,
+    flatten,
+    step_names,
     walk,
 )
 
@@ -523,32 +524,6 @@ _FORM_WORDS: dict[type, Callable[..., list[int]]] = {
 def _add_brackets(compiler: _RuleCompiler, brackets: Iterable[Bracket]) -> None:
     for bracket in brackets:
         compiler.add_bracket(bracket)
-
-
-def step_names(form: Form) -> list[str]:
-    """The names under which a match lists its events, in order."""
-    if not isinstance(form, SequenceForm):
-        return ["events"]
-    names: list[str] = []
-    for step in form.steps:
-        if step.kind is StepKind.UNORDERED:
-            names += [str(bracket.name) for bracket in step.brackets]
-        elif step.kind is StepKind.TAKE:
-            names.append(str(step.name))
-    return names
-
-
-def flatten(expr: Expr, op: str) -> list[Expr]:
-    """The parts of a chain of `and` or `or`, left to right."""
-    parts: list[Expr] = []
-    stack = [expr]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Binary) and top.op == op:
-            stack += [top.right, top.left]
-        else:
-            parts.append(top)
-    return parts
 
 
 def _event_only(expr: Expr) -> bool:

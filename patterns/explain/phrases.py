@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from samovar.common.times import UNITS
 from samovar.patterns.analysis.terms import folded
-from samovar.patterns.engine.compile import flatten
 from samovar.patterns.syntax.tree import (
     Aggregate,
     Binary,
@@ -20,6 +19,7 @@ from samovar.patterns.syntax.tree import (
     Scalar,
     TextMatch,
     Unary,
+    flatten,
     walk,
 )
 from samovar.patterns.syntax.unparse import is_difference, is_moment

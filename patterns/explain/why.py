@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from samovar.common.times import duration_text
-from samovar.patterns.engine.compile import flatten, step_names
 from samovar.patterns.explain.captured_operands import Shows, leaves_of_match, read_text, shows_all, value_text
 from samovar.patterns.explain.key_trace import BY_LINE, KeyEvent, KeyTrace, Names, listed
 from samovar.patterns.syntax.tree import (
@@ -25,6 +24,8 @@ from samovar.patterns.syntax.tree import (
     SequenceForm,
     SessionForm,
     StepKind,
+    flatten,
+    step_names,
 )
 from samovar.patterns.syntax.unparse import unparse
 

@@ -41,28 +41,18 @@ def read_params(
         params[key.text] = value.value if ms is None else ms
     for name, value in given.items():
         if _is_declared(name, params, node, "params", report):
-            params[name] = _replacement(name, value, params[name], name in durations, node, report)
+            # Of the same kind as the one in the file.
+            default = params[name]
+            value = duration_ms(value) if name in durations and isinstance(value, str) else value
+            same_kind = default is None or (value is not None and isinstance(value, str) == isinstance(default, str))
+            if isinstance(default, bool) or isinstance(value, bool):
+                same_kind = default is None or (isinstance(value, bool) and isinstance(default, bool))
+            if same_kind and isinstance(value, None | bool | int | float | str):
+                params[name] = value
+            else:
+                message = f"the value set for `{name}` is not of the kind of {default!r}"
+                report.error("bad-parameter", message, node.span if node else _START)
     return params, frozenset(durations)
-
-
-def _replacement(name: str, value: Any, default: Scalar, is_time: bool, node: Node | None, report: Report) -> Scalar:
-    """A value that the service sets: of the same kind as the one in the file."""
-    if is_time and isinstance(value, str):
-        value = duration_ms(value)
-    if not isinstance(value, None | bool | int | float | str) or not _same_kind(value, default):
-        message = f"the value set for `{name}` is not of the kind of {default!r}"
-        report.error("bad-parameter", message, node.span if node else _START)
-        return default
-    result: Scalar = value
-    return result
-
-
-def _same_kind(value: object, default: Scalar) -> bool:
-    if default is None:
-        return True
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
-    return isinstance(value, str) == isinstance(default, str) and value is not None
 
 
 def read_lists(node: Node | None, given: Mapping[str, Any], report: Report) -> dict[str, tuple[Scalar, ...]]:
@@ -75,7 +65,17 @@ def read_lists(node: Node | None, given: Mapping[str, Any], report: Report) -> d
             report.error("bad-list", f"`{key.text}` must be a list", value.span, expected=f"{key.text}: [a, b]")
     for name, values in given.items():
         if _is_declared(name, lists, node, "lists", report):
-            lists[name] = _given_items(name, values, node, report)
+            lists[name] = ()
+            where = node.span if node else _START
+            sound = isinstance(values, Sequence | frozenset | set) and not isinstance(values, str)
+            if sound and len(values) > MAX_LIST_ITEMS:
+                message = f"the list set for `{name}` has {len(values):,} values; at most {MAX_LIST_ITEMS:,}"
+                report.error("too-long", message, where)
+            elif sound and all(isinstance(value, None | bool | int | float | str) for value in values):
+                # A set has no order of its own, and the version is over the values in order.
+                lists[name] = tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
+            else:
+                report.error("bad-list", f"the value set for `{name}` must be a list of single values", where)
     return lists
 
 
@@ -107,20 +107,6 @@ def warn_numbers(node: Node, report: Report) -> None:
         elif top.plain and _LEADING_ZERO.match(top.text):
             hint = f'quote it: "{top.text}"'
             report.warning("quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=hint)
-
-
-def _given_items(name: str, values: Any, node: Node | None, report: Report) -> tuple[Scalar, ...]:
-    sound = isinstance(values, Sequence | frozenset | set) and not isinstance(values, str)
-    if sound and len(values) > MAX_LIST_ITEMS:
-        what = f"the list set for `{name}` has {len(values):,} values; at most {MAX_LIST_ITEMS:,}"
-        report.error("too-long", what, node.span if node else _START)
-        return ()
-    if sound and all(isinstance(value, None | bool | int | float | str) for value in values):
-        # A set has no order of its own, and the version is over the values in order.
-        return tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
-    message = f"the value set for `{name}` must be a list of single values"
-    report.error("bad-list", message, node.span if node else _START)
-    return ()
 
 
 def _is_declared(name: str, known: Mapping[str, object], node: Node | None, section: str, report: Report) -> bool:

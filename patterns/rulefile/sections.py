@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from samovar.common.suggest import did_you_mean, nearest
 from samovar.common.times import unit_hint
 from samovar.patterns.parse.parser import read_expression, read_match
-from samovar.patterns.rulefile.messages import split_message
 from samovar.patterns.rulefile.params import read_lists, read_params, warn_numbers
 from samovar.patterns.rulefile.tests_section import read_tests
 from samovar.patterns.semantics.check import ResolvedMatch, check_match
@@ -20,7 +19,8 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext
 from samovar.patterns.syntax.constants import Constants, duration_ms
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import Expr, Literal, Name, Rule, Span
+from samovar.patterns.syntax.positions import Fragment
+from samovar.patterns.syntax.tree import Expr, Literal, Name, Rule, Scalar, Span
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap
 
 MAX_ENTRIES = 500  # of `emit` or `let`, and parts of a message
@@ -34,6 +34,10 @@ _NAME = re.compile(r"[^\W\d]\w*\Z")
 _HABITS = {"id": "rule", "name": "rule", "description": "title", "level": "severity", "priority": "severity",
            "query": "match", "detection": "match", "condition": "match", "pattern": "match", "labels": "tags",
            "define": "let", "parameters": "params", "throttle": "suppress", "test": "tests"}  # fmt: skip
+# Messages: text with `{expression}` inside; `{{` and `}}` are braces.
+_PIECE = re.compile(r"(?:[^{}]|\{\{|\}\})++|[{}]")
+# Strings inside an expression may hold braces.
+_EXPRESSION = re.compile(r'(?:"""[^"]*+(?:"(?!"")[^"]*+)*+"""|"(?:[^"\\\n]|\\.)*+"|`[^`\n]*+`|[^"`{}])*+')
 _START = Span(1, 1, 1, 1)
 
 
@@ -48,7 +52,8 @@ class RuleReader:
         self.sections: dict[str, Node] = {key.text: value for key, value in node.entries}
         values, durations = read_params(self.sections.get("params"), params, report)
         self.constants = Constants(values, read_lists(self.sections.get("lists"), lists, report), durations)
-        _check_shared_names(self.constants, self.sections, report)
+        for name in self.constants.params.keys() & self.constants.lists.keys():
+            report.error("duplicate-name", f"`{name}` is a parameter and a list", self.sections["lists"].span)
         for name in ("params", "lists", "emit", "tests"):
             if name in self.sections:
                 warn_numbers(self.sections[name], report)
@@ -140,26 +145,17 @@ class RuleReader:
         if node is None or (isinstance(node, Text) and node.value is None):
             return None
         text = node.text.strip() if isinstance(node, Text) else ""
-        ms = self._duration(text)
+        value: Scalar = self.constants.params.get(text[1:]) if text.startswith("$") else text
+        is_time = text.startswith("$") and text[1:] in self.constants.durations and isinstance(value, int)
+        ms = int(value or 0) if is_time else duration_ms(value) if isinstance(value, str) else None
         if ms:
             return ms
-        number = text.isdigit() and int(text[:15]) > 0
-        self.report.error(
-            "zero-duration" if ms == 0 else "no-duration",
-            "`suppress` takes a time",
-            node.span,
-            expected="a time such as 1h",
-            hint=f"give it a unit: `{text}s`" if number else unit_hint(text) if text[:1].isdigit() else None,
-        )
+        tip = unit_hint(text) if text[:1].isdigit() else None
+        if text.isdigit() and int(text[:15]) > 0:
+            tip = f"give it a unit: `{text}s`"
+        id = "zero-duration" if ms == 0 else "no-duration"
+        self.report.error(id, "`suppress` takes a time", node.span, expected="a time such as 1h", hint=tip)
         return None
-
-    def _duration(self, text: str) -> int | None:
-        if not text.startswith("$"):
-            return duration_ms(text)
-        value = self.constants.params.get(text[1:])
-        if text[1:] in self.constants.durations and isinstance(value, int):
-            return value
-        return duration_ms(value) if isinstance(value, str) else None
 
     # ------------------------------------------------------------ expressions
 
@@ -179,9 +175,8 @@ class RuleReader:
         return tree
 
     def _read_lets(self) -> None:
-        node = self.sections.get("let")
         lets: dict[str, Expr] = {}
-        for key, value in self._entries("let", node):
+        for key, value in self._entries("let"):
             if not _NAME.match(key.text):
                 message = f"`{key.text[:100]}` cannot be the name of a `let`"
                 self.report.error("bad-name", message, key.span, expected="letters, digits and _")
@@ -190,19 +185,17 @@ class RuleReader:
             lets[key.text] = tree if tree is not None else _unknown(key.text, value.span)
         self.bench.lets = lets
         for name, raw in lets.items():
-            if not self._is_sound(name):
+            # Each by itself; its fields are checked where it is used, for the types there.
+            bench = replace(self.bench, schema=None, report=Report(self.report.path))
+            resolve_guarded(raw, _let_place(name), bench)
+            self.bench.nodes += bench.nodes
+            for finding in bench.report.findings():
+                self.report.add(finding)
+            if bench.report.failed:
                 lets[name] = _unknown(name, raw.span)
 
-    def _is_sound(self, name: str) -> bool:
-        """Checks a let by itself. Its fields are checked where it is used, for the types there."""
-        bench = replace(self.bench, schema=None, report=Report(self.report.path))
-        resolve_guarded(self.bench.lets[name], _let_place(name), bench)
-        self.bench.nodes += bench.nodes
-        for finding in bench.report.findings():
-            self.report.add(finding)
-        return not bench.report.failed
-
-    def _entries(self, name: str, node: Node | None) -> list[tuple[Text, Node]]:
+    def _entries(self, name: str) -> list[tuple[Text, Node]]:
+        node = self.sections.get(name)
         if node is None or (isinstance(node, Text) and node.value is None):
             return []
         if isinstance(node, YamlMap) and len(node.entries) > MAX_ENTRIES:
@@ -227,7 +220,7 @@ class RuleReader:
         return resolve_guarded(raw, checked.result, self.bench)
 
     def _emit(self, checked: ResolvedMatch | None) -> tuple[tuple[str, Expr], ...]:
-        entries = self._entries("emit", self.sections.get("emit"))
+        entries = self._entries("emit")
         return tuple((key.text, self._resolved(self._expression(value, "`emit`"), checked)) for key, value in entries)
 
     def _message(self, checked: ResolvedMatch | None) -> tuple[str | Expr, ...]:
@@ -239,7 +232,7 @@ class RuleReader:
             self.report.error("not-text", "`message` must be text", node.span, hint=tip)
             return ()
         parts: list[str | Expr] = []
-        for part in islice(split_message(node.fragment, self.report), MAX_ENTRIES + 1):
+        for part in islice(_split_message(node.fragment, self.report), MAX_ENTRIES + 1):
             if len(parts) == MAX_ENTRIES:
                 self.report.error("too-long", f"the message has more than {MAX_ENTRIES} parts", node.span)
                 break
@@ -263,6 +256,24 @@ def _let_place(name: str) -> ExpressionContext:
     return ExpressionContext(("any",), "a `let`", history=True, lets=(name,))
 
 
-def _check_shared_names(constants: Constants, sections: Mapping[str, Node], report: Report) -> None:
-    for name in constants.params.keys() & constants.lists.keys():
-        report.error("duplicate-name", f"`{name}` is a parameter and a list", sections["lists"].span)
+def _split_message(fragment: Fragment, report: Report) -> Iterator[str | Fragment]:
+    """The parts of a template: text, and the fragments of expressions."""
+    at, text = 0, fragment.text
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        assert piece is not None
+        found, at = piece.group(), piece.end()
+        if found == "}":
+            hint = "a brace is written `}}`"
+            report.error("unbalanced", "`}` closes nothing", fragment.locate(at - 1, at), hint=hint)
+        elif found != "{":
+            yield found.replace("{{", "{").replace("}}", "}")
+        else:
+            inside = _EXPRESSION.match(text, at)
+            end = inside.end() if inside else at
+            if text[end : end + 1] != "}":
+                hint = "a brace is written `{{`"
+                report.error("unclosed", "`{` is never closed", fragment.locate(at - 1, at), expected="`}`", hint=hint)
+                return
+            yield fragment.part(at, end)
+            at = end + 1

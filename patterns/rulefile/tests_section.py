@@ -17,11 +17,10 @@ from samovar.patterns.syntax.tree import (
     ExpectedMatch,
     RuleTest,
     Scalar,
-    SequenceForm,
     SessionForm,
     Span,
-    StepKind,
     TestEvent,
+    step_names,
 )
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, plain_data, read
 
@@ -173,22 +172,10 @@ class _Reader:
         return None if found is None else {name: plain_data(value) for name, value in found.items()}
 
     def _steps(self, node: Node | None, events: int) -> dict[str, tuple[int, ...]] | None:
-        found = self._map(node, "steps", self._step_names())
+        found = self._map(node, "steps", step_names(self.checked.form) if self.checked else None)
         if found is None:
             return None
         return {name: self._indexes(value, events) for name, value in found.items()}
-
-    def _step_names(self) -> list[str] | None:
-        if self.checked is None:
-            return None
-        form = self.checked.form
-        if not isinstance(form, SequenceForm):
-            return ["events"]
-        names: list[str | None] = []
-        for step in form.steps:
-            group = step.kind is StepKind.UNORDERED
-            names.extend([member.name for member in step.brackets] if group else [step.name])
-        return [name for name in names if name]
 
     def _indexes(self, node: Node, events: int) -> tuple[int, ...]:
         data = plain_data(node)

@@ -268,6 +268,11 @@ class SequenceForm:
     having: Expr | None
     span: Span = field(default=NOWHERE, compare=False)
 
+    @property
+    def taken(self) -> list[Step]:
+        """The steps that take events: all but the absences."""
+        return [step for step in self.steps if step.kind is not StepKind.ABSENT]
+
 
 @dataclass(frozen=True, slots=True)
 class AggregateForm:
@@ -359,6 +364,11 @@ class Rule:
     match_text: str
     lets: Mapping[str, Expr]
 
+    @property
+    def shown(self) -> list[Expr]:
+        """The expressions that a match shows: those of `emit` and `message`."""
+        return [expr for _, expr in self.emit] + [part for part in self.message if not isinstance(part, str)]
+
 
 def children(node: Expr) -> Iterator[Expr]:
     """The expressions directly inside an expression, left to right; not the literals of a long list."""
@@ -378,6 +388,29 @@ def walk(node: Expr) -> Iterator[Expr]:
         top = stack.pop()
         yield top
         stack.extend(reversed(list(children(top))))
+
+
+def flatten(expr: Expr, op: str) -> list[Expr]:
+    """The parts of a chain of `and` or `or`, left to right."""
+    parts: list[Expr] = []
+    stack = [expr]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Binary) and top.op == op:
+            stack += [top.right, top.left]
+        else:
+            parts.append(top)
+    return parts
+
+
+def step_names(form: Form) -> list[str]:
+    """The names under which a match lists its events, in order."""
+    if not isinstance(form, SequenceForm):
+        return ["events"]
+    names: list[str | None] = []
+    for step in form.steps:
+        names += [member.name for member in step.brackets] if step.kind is StepKind.UNORDERED else [step.name]
+    return [name for name in names if name]
 
 
 EXPRESSIONS = (Literal, Name, Param, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)

@@ -12,7 +12,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding, Level, Report
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.tree import Rule, Span
-from samovar.patterns.syntax.yaml import Node, Text, YamlMap, read
+from samovar.patterns.syntax.yaml import Node, YamlMap, read
 
 LINTS: dict[str, tuple[Level, str]] = {
     # conditions
@@ -71,9 +71,3 @@ class LintFindings:
         """The keys of the rule's file: where each stands, and its value."""
         node = read(whole(self.rule.text), Report(self.rule.path))
         return {key.text: (key.span, value) for key, value in node.entries} if isinstance(node, YamlMap) else {}
-
-    def section_span(self, name: str) -> Span:
-        found = self.sections().get(name)
-        if found is None:
-            return self.rule.form.span
-        return found[1].span if isinstance(found[1], Text) else found[0]

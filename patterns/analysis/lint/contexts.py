@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from samovar.patterns.analysis.domains import Effort, Scope
 from samovar.patterns.semantics.schema import Schema
@@ -45,52 +46,39 @@ class ConditionContext:
 
 def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionContext]:
     """Every condition of a rule's match."""
-    if isinstance(rule.form, SequenceForm):
-        return [
-            *_steps(rule.form, schema, effort),
-            *_until(rule.form, schema, effort),
-            *_having(rule.form, schema, effort),
-        ]
-    brackets = [ConditionContext(b.condition, event_scope(b, schema, effort), bracket=b) for b in rule.form.brackets]
-    if rule.form.having is None:
-        return brackets
-    counts: dict[str | None, tuple[int, int | None]] = {}
-    if isinstance(rule.form, SessionForm | WindowForm):
-        counts[None] = (1, None)
-    types = tuple(bracket.type for bracket in rule.form.brackets)
-    return [
-        *brackets,
-        ConditionContext(rule.form.having, Scope(types, schema, counts=counts, effort=effort), having=True),
-    ]
-
-
-def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scope:
-    """What is known of an event that a bracket looks at: its type, and that its key is not null."""
-    present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, Literal))
-    return Scope((bracket.type,), schema, present, effort=effort)
-
-
-def _steps(form: SequenceForm, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
+    form = rule.form
+    if not isinstance(form, SequenceForm):
+        found = [ConditionContext(b.condition, event_scope(b, schema, effort), bracket=b) for b in form.brackets]
+        if form.having is not None:
+            counts: dict[str | None, tuple[int, int | None]] = {}
+            if isinstance(form, SessionForm | WindowForm):
+                counts[None] = (1, None)
+            types = tuple(bracket.type for bracket in form.brackets)
+            scope = Scope(types, schema, counts=counts, effort=effort)
+            found.append(ConditionContext(form.having, scope, having=True))
+        return found
+    found = []
     for index, step in enumerate(form.steps):
         before = [earlier for earlier in form.steps[:index] if earlier.kind is not StepKind.ABSENT]
         for bracket in step.brackets:
             scope = _after(before, event_scope(bracket, schema, effort), form)
             own = {step.name: (0, step.runs_max)} if step.repeated else {}
             scope = replace(scope, counts={**scope.counts, **own})
-            yield ConditionContext(bracket.condition, scope, facts_of(before), index, bracket)
-
-
-def _until(form: SequenceForm, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
+            found.append(ConditionContext(bracket.condition, scope, _facts(before), index, bracket))
     if form.until is not None:
-        yield ConditionContext(form.until.condition, event_scope(form.until, schema, effort), bracket=form.until)
-
-
-def _having(form: SequenceForm, schema: Schema | None, effort: Effort) -> Iterator[ConditionContext]:
+        scope = event_scope(form.until, schema, effort)
+        found.append(ConditionContext(form.until.condition, scope, bracket=form.until))
     if form.having is not None:
-        taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
-        last = tuple(bracket.type for bracket in taken[-1].brackets)
-        scope = replace(_after(taken, Scope(last, schema, effort=effort), form), span_ms=None)
-        yield ConditionContext(form.having, scope, facts_of(taken), having=True)
+        last = tuple(bracket.type for bracket in form.taken[-1].brackets)
+        scope = replace(_after(form.taken, Scope(last, schema, effort=effort), form), span_ms=None)
+        found.append(ConditionContext(form.having, scope, _facts(form.taken), having=True))
+    return found
+
+
+def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scope:
+    """What is known of an event that a bracket looks at: its type, and that its key is not null."""
+    present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, Literal))
+    return Scope((bracket.type,), schema, present, effort=effort)
 
 
 def _after(steps: Iterable[Step], scope: Scope, form: SequenceForm) -> Scope:
@@ -115,32 +103,23 @@ def named_brackets(step: Step) -> list[tuple[str, tuple[Bracket, ...]]]:
     return [(str(step.name), step.brackets)]
 
 
-def facts_of(steps: Iterable[Step]) -> tuple[Expr, ...]:
-    """What the conditions of steps say of their events, as seen from later steps."""
+def _facts(steps: Iterable[Step]) -> tuple[Expr, ...]:
+    """What the conditions of steps say of their events, as seen from later steps: `amount < 2` of step probe is
+    `probe.amount < 2`; a function of its fields is read as a whole, as a `let` is.
+    """
+
+    def of_one_event(condition: Expr) -> bool:
+        return not any(isinstance(part, OfStep | Aggregate | History) for part in walk(condition))
+
     facts = []
     for step in steps:
         for name, brackets in named_brackets(step):
+
+            def moved(part: Expr, name: str = name) -> Expr | None:
+                return OfStep(name, part, part.span) if isinstance(part, Field | Call) else None
+
             conditions = [bracket.condition for bracket in brackets]
-            if not step.optional and all(map(_one_event, conditions)):
-                facts.append(_any_of([_seen_from_later(condition, name) for condition in conditions]))
+            if not step.optional and all(map(of_one_event, conditions)):
+                alternatives = [rewrite(condition, moved) for condition in conditions]
+                facts.append(reduce(lambda one, two: Binary("or", one, two), alternatives))
     return tuple(facts)
-
-
-def _one_event(condition: Expr) -> bool:
-    return not any(isinstance(part, OfStep | Aggregate | History) for part in walk(condition))
-
-
-def _any_of(conditions: list[Expr]) -> Expr:
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = Binary("or", result, condition)
-    return result
-
-
-def _seen_from_later(expr: Expr, step: str) -> Expr:
-    """`amount < 2` of step probe as `probe.amount < 2`; a function of its fields is read as a whole, as a `let` is."""
-
-    def moved(part: Expr) -> Expr | None:
-        return OfStep(step, part, part.span) if isinstance(part, Field | Call) else None
-
-    return rewrite(expr, moved)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from samovar.common.times import duration_text
-from samovar.patterns.engine.compile import flatten
 from samovar.patterns.syntax.findings import visible
 from samovar.patterns.syntax.tree import (
     AggregateForm,
@@ -20,6 +19,7 @@ from samovar.patterns.syntax.tree import (
     Step,
     StepKind,
     WindowForm,
+    flatten,
 )
 from samovar.patterns.syntax.unparse import unparse
 

@@ -22,14 +22,13 @@ from math import comb
 from samovar.patterns.analysis.domains import Scope
 from samovar.patterns.analysis.satisfiability import satisfiable
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
-from samovar.patterns.syntax.rewrite import rewrite
+from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.syntax.tree import (
     Aggregate,
     AggregateForm,
     Binary,
     Expr,
     Field,
-    Form,
     History,
     Literal,
     OfStep,
@@ -42,6 +41,7 @@ from samovar.patterns.syntax.tree import (
     WindowForm,
     children,
     flatten,
+    rewrite,
     walk,
 )
 
@@ -75,35 +75,26 @@ class Cost:
 
 def cost(rule: Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PARTIALS) -> Cost:
     """What one key of a rule costs, by the rule alone."""
-    histories = _histories(rule)
+    # Equal history functions share their state.
+    found = [item for condition in _conditions(rule) for item in walk(condition) if isinstance(item, History)]
+    histories = list(dict.fromkeys(found))
     past = sum(_history_bytes(rule, each, COMMON_EVENTS) for each in histories)
     past_worst = sum(_history_bytes(rule, each, max_events) for each in histories)
     form = rule.form
     name = len(rule.id) + 17  # the version is part of a store's name
     row = _row_bytes(name, rule) + 2 + TIME_BYTES + 4
     if isinstance(form, SequenceForm):
-        state = _sequence(rule, form, max_events, max_partials)
+        typical, largest, partials = _sequence(rule, form, max_events, max_partials)
     elif isinstance(form, AggregateForm):
-        width = _width(rule)
+        width = len({item.value for item in _aggregates(rule) if item.value is not None}) + len(_last_event(rule))
         events = min(_asked_for(form.having), max_events)
-        state = _Sizes(_log_bytes(width, events, name, rule) + 12, _log_bytes(width, max_events, name, rule) + 12, 1)
+        typical = _log_bytes(width, events, name, rule) + 12
+        largest, partials = _log_bytes(width, max_events, name, rule) + 12, 1
     else:
-        state = _panes(rule, form, max_events)
-    worst = row + state.worst + past_worst
-    return Cost(
-        min(row + state.typical + past, worst),
-        worst,
-        state.partials,
-        _held(rule, histories),
-        _overflow(form, max_partials) if isinstance(form, SequenceForm) else None,
-    )
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    typical: int
-    worst: int
-    partials: int
+        typical, largest, partials = _panes(rule, form, max_events)
+    worst = row + largest + past_worst
+    overflow = _overflow(form, max_partials) if isinstance(form, SequenceForm) else None
+    return Cost(min(row + typical + past, worst), worst, partials, _held(rule, histories), overflow)
 
 
 # ---------------------------------------------------------------- rows and events
@@ -131,18 +122,8 @@ def _history_bytes(rule: Rule, history: History, events: int) -> int:
     return _row_bytes(name, rule) + 2 + TIME_BYTES + 4 + _log_bytes(1, events, name, rule)
 
 
-def _histories(rule: Rule) -> list[History]:
-    """The history functions of a rule: equal ones share their state."""
-    found = [item for condition in _conditions(rule) for item in walk(condition) if isinstance(item, History)]
-    return list(dict.fromkeys(found))
-
-
 def _conditions(rule: Rule) -> Iterator[Expr]:
-    brackets = rule.form.brackets if not isinstance(rule.form, SequenceForm) else ()
-    if isinstance(rule.form, SequenceForm):
-        brackets = tuple(bracket for step in rule.form.steps for bracket in step.brackets)
-        brackets += (rule.form.until,) if rule.form.until is not None else ()
-    for bracket in brackets:
+    for bracket in brackets_of(rule):
         yield bracket.condition
         yield from (key.value for key in bracket.by or ())
 
@@ -150,9 +131,9 @@ def _conditions(rule: Rule) -> Iterator[Expr]:
 # ---------------------------------------------------------------- sequences
 
 
-def _sequence(rule: Rule, form: SequenceForm, max_events: int, max_partials: int) -> _Sizes:
-    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
-    captures = _captures(rule)
+def _sequence(rule: Rule, form: SequenceForm, max_events: int, max_partials: int) -> tuple[int, int, int]:
+    """The typical and the largest bytes, and the partial matches at worst."""
+    taken, captures = form.taken, _captures(rule, form)
     bag = form.overlap is Overlap.LATEST and taken[0].repeated and taken[0].kind is StepKind.TAKE
     firsts = sum(len(step.brackets) for step in form.steps if step.for_ms is not None)
     head = NUMBER_BYTES + firsts * 10 + 2 * NUMBER_BYTES + 3
@@ -160,35 +141,27 @@ def _sequence(rule: Rule, form: SequenceForm, max_events: int, max_partials: int
     in_runs = taken[1:] if bag else taken
     run = 30 + 2 * PLACE_BYTES + 3 * NUMBER_BYTES
     copies = 2 if form.overlap is Overlap.ALL and any(step.optional and step.repeated for step in taken) else 1
-    small = _under_way(form, in_runs, captures, run) if partials else 0
-    large = run + sum(_events_bytes(step, captures, _most(step, max_events)) for step in in_runs)
+    large = run
+    for step in in_runs:
+        most = max_events if step.runs_max is None else max(step.runs_min, min(step.runs_max, max_events))
+        large += _events_bytes(step, captures, most)
+    # A match that lacks its last event. But for `all`, one partial match is left at every position passed.
+    sizes: list[int] = []
+    held = 0
+    for step in in_runs:
+        group = step.kind is StepKind.UNORDERED
+        for _ in range(1 if group else step.runs_min):
+            held += _events_bytes(step, captures, 1)
+            sizes += [held] * (min(2 ** len(step.brackets) - 1, MAX_OVERFLOW) if group else 1)
+    passed = sizes if form.steps[-1].kind is StepKind.ABSENT else sizes[:-1]
+    counted = passed[-1:] if form.overlap is Overlap.ALL else passed
+    small = sum(run + size for size in counted) if partials else 0
     name = len(rule.id) + 17
     width = captures.get(str(taken[0].name), 0)
     bag_least = _log_bytes(width, taken[0].runs_min, name, rule) if bag else 0
     bag_most = _log_bytes(width, max_events, name, rule) if bag else 0
     worst = head + partials * copies * large + bag_most
-    return _Sizes(min(head + small + bag_least, worst), worst, partials + bag)
-
-
-def _under_way(form: SequenceForm, steps: list[Step], captures: dict[str, int], run: int) -> int:
-    """The partial matches of a match that lacks its last event. But for `all`, one is left at every position passed."""
-    sizes: list[int] = []
-    held = 0
-    for step in steps:
-        if step.kind is StepKind.UNORDERED:
-            held += _events_bytes(step, captures, 1)
-            sizes += [held] * min(2 ** len(step.brackets) - 1, MAX_OVERFLOW)
-            continue
-        for _ in range(step.runs_min):
-            held += _events_bytes(step, captures, 1)
-            sizes.append(held)
-    passed = sizes if form.steps[-1].kind is StepKind.ABSENT else sizes[:-1]
-    counted = passed[-1:] if form.overlap is Overlap.ALL else passed
-    return sum(run + size for size in counted)
-
-
-def _most(step: Step, max_events: int) -> int:
-    return max_events if step.runs_max is None else max(step.runs_min, min(step.runs_max, max_events))
+    return min(head + small + bag_least, worst), worst, partials + bag
 
 
 def _events_bytes(step: Step, captures: dict[str, int], events: int) -> int:
@@ -211,7 +184,7 @@ def _overflow(form: SequenceForm, max_partials: int) -> int | None:
     """The fewest events that make too many partial matches: under `all` one each, under `any` all combinations."""
     if form.overlap is Overlap.LATEST:
         return None
-    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
+    taken = form.taken
     sizes = [len(step.brackets) if step.kind is StepKind.UNORDERED else step.runs_min for step in taken]
     waits = form.steps[-1].kind is StepKind.ABSENT
     if sum(sizes) <= 1 and not waits:
@@ -230,27 +203,23 @@ def _overflow(form: SequenceForm, max_partials: int) -> int | None:
 # ---------------------------------------------------------------- sessions and windows
 
 
-def _panes(rule: Rule, form: SessionForm | WindowForm, max_events: int) -> _Sizes:
+def _panes(rule: Rule, form: SessionForm | WindowForm, max_events: int) -> tuple[int, int, int]:
+    """The typical and the largest bytes, and how many are open at worst."""
     aggregates = list(dict.fromkeys(_aggregates(rule)))
-    last = len(_last_event(rule))
-    fixed = 2 * TIME_BYTES + 2 * NUMBER_BYTES + PLACE_BYTES + 6 + last * VALUE_BYTES
+    fixed = 2 * TIME_BYTES + 2 * NUMBER_BYTES + PLACE_BYTES + 6 + len(_last_event(rule)) * VALUE_BYTES
     running = 2 * NUMBER_BYTES + 20 + 16 + 4 + 16 + 3 * VALUE_BYTES + 3
+    kept_values = {"distinct": max_events, "values": LISTED_VALUES}
 
     def size(events: int) -> int:
-        sets = sum(min(events, _kept_values(item, max_events)) * VALUE_BYTES for item in aggregates)
+        sets = sum(min(events, kept_values.get(item.function, 0)) * VALUE_BYTES for item in aggregates)
         return fixed + min(events, LISTED_EVENTS) * PLACE_BYTES + len(aggregates) * running + sets
-
-    many = max(max_events, LISTED_EVENTS)
 
     panes = 1 if isinstance(form, SessionForm) else -(-form.size_ms // form.every_ms)
     asked = COMMON_EVENTS if form.having is None else _asked_for(form.having)
     # A window of which the end has come stays open until a later event or the clock passes it.
     open_panes = panes if isinstance(form, SessionForm) else panes + 1
-    return _Sizes(size(asked) * panes + 3, open_panes * (size(many) + TIME_BYTES) + 3, open_panes)
-
-
-def _kept_values(item: Aggregate, max_events: int) -> int:
-    return {"distinct": max_events, "values": LISTED_VALUES}.get(item.function, 0)
+    largest = size(max(max_events, LISTED_EVENTS))
+    return size(asked) * panes + 3, open_panes * (largest + TIME_BYTES) + 3, open_panes
 
 
 def _asked_for(having: Expr) -> int:
@@ -266,14 +235,11 @@ def _asked_for(having: Expr) -> int:
 # ---------------------------------------------------------------- what is read of events
 
 
-def _shown(rule: Rule) -> Iterator[Expr]:
-    if rule.form.having is not None:
-        yield rule.form.having
-    yield from (expr for _, expr in rule.emit)
-    yield from (part for part in rule.message if not isinstance(part, str))
+def _shown(rule: Rule) -> list[Expr]:
+    return [*rule.shown, *([] if rule.form.having is None else [rule.form.having])]
 
 
-def _captures(rule: Rule) -> dict[str, int]:
+def _captures(rule: Rule, form: SequenceForm) -> dict[str, int]:
     """How many values are kept of an event of each step: what is read of the step, and of the last event."""
     read: dict[str, set[Expr]] = {}
     for expr in (*_conditions(rule), *_shown(rule)):
@@ -283,13 +249,8 @@ def _captures(rule: Rule) -> dict[str, int]:
             elif isinstance(item, Aggregate) and item.target is not None and item.value is not None:
                 read.setdefault(item.target, set()).add(item.value)
     last = len(_last_event(rule))
-    names = {str(bracket.name) for step in _steps(rule) for bracket in step.brackets}
-    names |= {str(step.name) for step in _steps(rule)}
+    names = {str(named.name) for step in form.steps for named in (step, *step.brackets)}
     return {name: len(read.get(name, ())) + last for name in names}
-
-
-def _steps(rule: Rule) -> tuple[Step, ...]:
-    return rule.form.steps if isinstance(rule.form, SequenceForm) else ()
 
 
 def _last_event(rule: Rule) -> set[Expr]:
@@ -311,39 +272,25 @@ def _aggregates(rule: Rule) -> Iterator[Aggregate]:
     return (item for expr in _shown(rule) for item in walk(expr) if isinstance(item, Aggregate))
 
 
-def _width(rule: Rule) -> int:
-    values = {item.value for item in _aggregates(rule) if item.value is not None}
-    return len(values) + len(_last_event(rule))
-
-
-# ---------------------------------------------------------------- how long
-
-
 def _held(rule: Rule, histories: list[History]) -> int | None:
     """How long after a key's last event its state is gone, at the latest."""
-    form = rule.form
-    if isinstance(form, AggregateForm) and satisfiable([_of_nothing(form.having)], Scope()):
-        return None
-    return max([_held_by(form, rule.suppress_ms or 0), *(history.span_ms for history in histories)])
-
-
-def _held_by(form: Form, quiet: int) -> int:
+    form, quiet = rule.form, rule.suppress_ms or 0
     if isinstance(form, SequenceForm):
         waits = form.steps[-1].kind is StepKind.ABSENT
         # A match by timer comes up to maxspan after the last event, and is then remembered for suppress.
         own = form.maxspan_ms + quiet if waits else max(form.maxspan_ms, quiet)
-        return max(own, *(step.for_ms or 0 for step in form.steps))
-    if isinstance(form, AggregateForm):
-        return max(form.over_ms, quiet)
-    return (form.gap_ms if isinstance(form, SessionForm) else form.size_ms) + quiet
+        own = max(own, *(step.for_ms or 0 for step in form.steps))
+    elif isinstance(form, AggregateForm):
 
+        def of_nothing(expr: Expr) -> Expr | None:
+            if not isinstance(expr, Aggregate):
+                return None
+            return Literal(0 if expr.function in ("count", "sum", "distinct") else None)
 
-def _of_nothing(having: Expr) -> Expr:
-    """`having` as it is tested over no event at all."""
-
-    def empty(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Aggregate):
+        # Where `having` can hold over no event at all, the key must be known for ever.
+        if satisfiable([rewrite(form.having, of_nothing)], Scope()):
             return None
-        return Literal(0 if expr.function in ("count", "sum", "distinct") else None)
-
-    return rewrite(having, empty)
+        own = max(form.over_ms, quiet)
+    else:
+        own = (form.gap_ms if isinstance(form, SessionForm) else form.size_ms) + quiet
+    return max([own, *(history.span_ms for history in histories)])

@@ -10,8 +10,8 @@ explainer and the oracle read. Both are made of the classes below. What differs:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -388,6 +388,23 @@ def walk(node: Expr) -> Iterator[Expr]:
         top = stack.pop()
         yield top
         stack.extend(reversed(list(children(top))))
+
+
+def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression with each part for which `change` gives another one replaced; inside those it does not look."""
+    changed = change(expr)
+    if changed is not None:
+        return changed
+    parts: dict[str, Any] = {}
+    for item in fields(expr):
+        value = getattr(expr, item.name)
+        if isinstance(value, EXPRESSIONS):
+            parts[item.name] = rewrite(value, change)
+        elif isinstance(value, LongList):
+            continue
+        elif isinstance(value, tuple) and any(isinstance(each, EXPRESSIONS) for each in value):
+            parts[item.name] = tuple(rewrite(each, change) for each in value)
+    return replace(expr, **parts) if parts else expr
 
 
 def flatten(expr: Expr, op: str) -> list[Expr]:

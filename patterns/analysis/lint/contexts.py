@@ -8,7 +8,6 @@ from functools import reduce
 
 from samovar.patterns.analysis.domains import Effort, Scope
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.syntax.rewrite import rewrite
 from samovar.patterns.syntax.tree import (
     Aggregate,
     Binary,
@@ -25,6 +24,7 @@ from samovar.patterns.syntax.tree import (
     Step,
     StepKind,
     WindowForm,
+    rewrite,
     walk,
 )
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.parse.forms import StepText
 from samovar.patterns.parse.parser import MatchText
 from samovar.patterns.semantics.keys import Keys
 from samovar.patterns.semantics.ordering import check_places
@@ -29,6 +28,7 @@ from samovar.patterns.syntax.tree import (
     Step,
     StepKind,
     WindowForm,
+    flatten,
 )
 
 
@@ -56,46 +56,36 @@ def check_match(match: MatchText, bench: CheckerContext) -> ResolvedMatch | None
 
 
 def _sequence(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
-    named = list(_named(match.steps))
-    _check_names(named, match.steps, bench)
+    # Steps without a name are `stepN`, where N counts positive steps and a group is one.
+    named: list[Step] = []
+    count = 0
+    for text in match.steps:
+        positive = text.step.kind is not StepKind.ABSENT
+        count += positive
+        named.append(replace(text.step, name=f"step{count}") if positive and not text.step.name else text.step)
+    seen: dict[str, Span] = {}
+    for step, text in zip(named, match.steps, strict=True):
+        members = [(item.name, item.span) for item in step.brackets if step.kind is StepKind.UNORDERED]
+        for name, span in [(step.name, text.marks.get("as", step.span)), *members]:
+            _check_name(name, span, seen, bench)
     keys = Keys(match, bench)
-    steps = [_step(index, named, keys, bench) for index in range(len(named))]
-    everything = _readable_at(len(named), named)
+    steps = tuple(_step(index, named, keys, bench) for index in range(len(named)))
     last = next((step for step in reversed(named) if step.kind is not StepKind.ABSENT), named[-1])
+    everything = _readable_at(len(named), named)
     result = ExpressionContext(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
     having = _having(match, result, bench)
     options = match.head.options
     form = SequenceForm(
         keys.form_by(), options.times.get("maxspan", 0), Overlap(options.words.get("overlap", "latest")),
-        Skip(options.words.get("skip", "past_last")), tuple(steps), _until(match, keys, named, bench), having,
+        Skip(options.words.get("skip", "past_last")), steps, _until(match, keys, named, bench), having,
         match.head.span,
     )  # fmt: skip
     return ResolvedMatch(form, result)
 
 
-def _named(texts: list[StepText]) -> Iterator[Step]:
-    """The steps with their names: given ones, or `stepN`, where N counts positive steps and a group is one."""
-    count = 0
-    for text in texts:
-        step = text.step
-        if step.kind is not StepKind.ABSENT:
-            count += 1
-            yield step if step.name else replace(step, name=f"step{count}")
-        else:
-            yield step
-
-
-def _check_names(named: list[Step], texts: list[StepText], bench: CheckerContext) -> None:
-    seen: dict[str, Span] = {}
-    for step, text in zip(named, texts, strict=True):
-        own = [(step.name, text.marks.get("as", step.span))]
-        members = [(item.name, item.span) for item in step.brackets if step.kind is StepKind.UNORDERED]
-        for name, span in [*own, *members]:
-            if name is not None:
-                _check_name(name, span, seen, bench)
-
-
-def _check_name(name: str, span: Span, seen: dict[str, Span], bench: CheckerContext) -> None:
+def _check_name(name: str | None, span: Span, seen: dict[str, Span], bench: CheckerContext) -> None:
+    if name is None:
+        return
     if name in seen:
         hint = f"the other is on line {seen[name].line}; step1, step2, ... name the unnamed ones"
         bench.report.error("duplicate-name", f"two steps are named `{name}`", span, hint=hint)
@@ -107,33 +97,21 @@ def _check_name(name: str, span: Span, seen: dict[str, Span], bench: CheckerCont
 def _step(index: int, named: list[Step], keys: Keys, bench: CheckerContext) -> Step:
     step = named[index]
     readable, unreadable = _readable_at(index, named)
-    what = "the condition of a bracket"
+    what, absent = "the condition of a bracket", step.kind is StepKind.ABSENT
     brackets = []
-    for bracket in step.brackets:
-        place = ExpressionContext((bracket.type,), what, readable, unreadable, "steps", history=True)
-        brackets.append(_bracket(bracket, place, keys.of(bracket, step.kind is not StepKind.ABSENT), bench))
-    name = None if step.kind is StepKind.ABSENT else step.name
-    if step.kind is StepKind.ABSENT:
-        brackets = [replace(bracket, name=None) for bracket in brackets]
-    return replace(step, brackets=tuple(brackets), name=name)
+    for raw in step.brackets:
+        place = ExpressionContext((raw.type,), what, readable, unreadable, "steps", history=True)
+        bracket = _bracket(raw, place, keys.of(raw, not absent), bench)
+        brackets.append(replace(bracket, name=None) if absent else bracket)
+    return replace(step, brackets=tuple(brackets), name=None if absent else step.name)
 
 
 def _bracket(bracket: Bracket, place: ExpressionContext, by: tuple[Key, ...], bench: CheckerContext) -> Bracket:
-    _check_type(bracket, bench)
-    condition = resolve_guarded(bracket.condition, place, bench, condition=True)
-    return replace(bracket, condition=condition, by=by)
-
-
-def _check_type(bracket: Bracket, bench: CheckerContext) -> None:
-    if bench.schema is None or bracket.type == "any" or bracket.type in bench.schema.types:
-        return
-    bench.report.error(
-        "unknown-type",
-        f"there is no event type `{bracket.type}`",
-        bracket.span,
-        expected=one_of([*bench.schema.types, "any"]),
-        hint=did_you_mean(bracket.type, bench.schema.types),
-    )
+    known = None if bench.schema is None else [*bench.schema.types, "any"]
+    if known is not None and bracket.type not in known:
+        message, tip = f"there is no event type `{bracket.type}`", did_you_mean(bracket.type, known[:-1])
+        bench.report.error("unknown-type", message, bracket.span, expected=one_of(known), hint=tip)
+    return replace(bracket, condition=resolve_guarded(bracket.condition, place, bench, condition=True), by=by)
 
 
 def _types(brackets: Iterable[Bracket]) -> tuple[str, ...]:
@@ -188,62 +166,38 @@ def _having(match: MatchText, place: ExpressionContext, bench: CheckerContext) -
 
 def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     keys = Keys(match, bench)
-    raw = [bracket for text in match.steps for bracket in _own_brackets(text)]
+    # A name after the bracket is the bracket's.
+    steps = [text.step for text in match.steps]
+    raw = [replace(bracket, name=bracket.name or step.name) for step in steps for bracket in step.brackets]
     seen: dict[str, Span] = {}
     for bracket in raw:
-        if bracket.name is not None:
-            _check_name(bracket.name, bracket.span, seen, bench)
+        _check_name(bracket.name, bracket.span, seen, bench)
     names = dict.fromkeys(seen, "a bracket's condition reads only its own event")
-    brackets = []
+    resolved = []
     for bracket in raw:
         place = ExpressionContext((bracket.type,), "the condition of a bracket", {}, names, None, history=True)
-        brackets.append(_bracket(bracket, place, keys.of(bracket, True), bench))
+        resolved.append(_bracket(bracket, place, keys.of(bracket, True), bench))
     readable = {item.name: ReadableStep((item.type,), True) for item in raw if item.name is not None}
     result = ExpressionContext(_types(raw), "`having`, `emit` and `message`", readable, {}, "events")
-    return ResolvedMatch(_form(match, keys, tuple(brackets), _having(match, result, bench), bench), result)
-
-
-def _own_brackets(text: StepText) -> Iterator[Bracket]:
-    """The brackets of a form without steps; a name after the bracket is the bracket's."""
-    for bracket in text.step.brackets:
-        yield replace(bracket, name=bracket.name or text.step.name)
-
-
-def _form(
-    match: MatchText, keys: Keys, brackets: tuple[Bracket, ...], having: Expr | None, bench: CheckerContext
-) -> Form:
+    having, brackets = _having(match, result, bench), tuple(resolved)
     times, span, by = match.head.options.times, match.head.span, keys.form_by()
     if match.head.kind == "session":
-        return SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span)
+        return ResolvedMatch(SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span), result)
     if match.head.kind == "window":
         every = times.get("every", 1)
-        return WindowForm(by, every, times.get("size", every), brackets, having, span)
-    if having is not None:
-        _check_upper_bound(having, bench)
-    elif match.sound:
+        return ResolvedMatch(WindowForm(by, every, times.get("size", every), brackets, having, span), result)
+    if having is not None and all(map(_is_upper_bound, flatten(having, "and"))):
+        message = "an aggregate is tested when an event comes, so this is true at the first one"
+        hint = "for too few events write `window by ... every 10m [...] having count() < 5`"
+        bench.report.warning("too-few-in-aggregate", message, having.span, hint=hint)
+    elif having is None and match.sound:
         bench.report.error("missing-having", "an aggregate needs `having`", span, expected="having count() >= 5")
-    return AggregateForm(by, times.get("over", 1), times.get("repeat"), brackets, having or Literal(True), span)
-
-
-def _check_upper_bound(having: Expr, bench: CheckerContext) -> None:
-    """`count() < 5` is true at the very first event: the author waits for an event that does not come."""
-    terms = list(_conjuncts(having))
-    if all(_is_upper_bound(term) for term in terms):
-        bench.report.warning(
-            "too-few-in-aggregate", "an aggregate is tested when an event comes, so this is true at the first one",
-            having.span, hint="for too few events write `window by ... every 10m [...] having count() < 5`",
-        )  # fmt: skip
-
-
-def _conjuncts(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Binary) and expr.op == "and":
-        yield from _conjuncts(expr.left)
-        yield from _conjuncts(expr.right)
-    else:
-        yield expr
+    over, repeat = times.get("over", 1), times.get("repeat")
+    return ResolvedMatch(AggregateForm(by, over, repeat, brackets, having or Literal(True), span), result)
 
 
 def _is_upper_bound(expr: Expr) -> bool:
+    """`count() < 5` is true at the very first event: the author waits for an event that does not come."""
     if not isinstance(expr, Binary):
         return False
     counted = {"<": expr.left, "<=": expr.left, ">": expr.right, ">=": expr.right}.get(expr.op)

@@ -46,16 +46,23 @@ class Keys:
         names = self._names()
         if names is None:
             return ()
+        listed = ", ".join(key.name for key in names)
         own = bracket.by if bracket.by is not None else self._inherited(bracket)
         if own is None:
-            return self._no_key(bracket, names, positive)
+            if positive:
+                message, expected = "this step has no `by`, but others have", f"by FIELD, for the key ({listed})"
+                self.bench.report.error("missing-key", message, bracket.span, expected=expected)
+            else:
+                message = f"`{bracket.type}` has no `by`, so it belongs to no key"
+                hint = f"write `by FIELD` after the bracket, for the key ({listed})"
+                self.bench.report.warning("no-key", message, bracket.span, hint=hint)
+            return tuple(Key(key.name, Literal(None), key.span) for key in names)
         if len(own) != len(names):
-            self.bench.report.error(
-                "key-count", f"`by` names {len(own)} fields here and {len(names)} on the rest", own[0].span,
-                expected=", ".join(key.name for key in names), hint="same number and order everywhere",
-            )  # fmt: skip
+            message = f"`by` names {len(own)} fields here and {len(names)} on the rest"
+            hint = "same number and order everywhere"
+            self.bench.report.error("key-count", message, own[0].span, expected=listed, hint=hint)
             return names
-        return tuple(self._key(key, name.name, bracket) for key, name in zip(own, names, strict=True))
+        return tuple(self._key(key, name.name, bracket.type) for key, name in zip(own, names, strict=True))
 
     def _inherited(self, bracket: Bracket) -> tuple[Key, ...] | None:
         if self.match.head.by is not None:
@@ -66,20 +73,16 @@ class Keys:
         lists = (other.by for brackets in self._positive for other in brackets if other.type == bracket.type)
         return next((by for by in lists if by is not None), None)
 
-    def _no_key(self, bracket: Bracket, names: tuple[Key, ...], positive: bool) -> tuple[Key, ...]:
-        listed = ", ".join(key.name for key in names)
-        if positive:
-            message = "this step has no `by`, but others have"
-            self.bench.report.error("missing-key", message, bracket.span, expected=f"by FIELD, for the key ({listed})")
-        else:
-            message = f"`{bracket.type}` has no `by`, so it belongs to no key"
-            hint = f"write `by FIELD` after the bracket, for the key ({listed})"
-            self.bench.report.warning("no-key", message, bracket.span, hint=hint)
-        return tuple(Key(key.name, Literal(None), key.span) for key in names)
-
-    def _key(self, key: Key, name: str, bracket: Bracket) -> Key:
-        value, kind = self._value(key, (bracket.type,))
-        self._check_kind(name, kind, key, bracket.type)
+    def _key(self, key: Key, name: str, event_type: str) -> Key:
+        value, kind = self._value(key, (event_type,))
+        if kind not in ("any", "null"):
+            # Keys of different types never meet: 7 and "7" are two keys.
+            first, at, first_type = self.kinds.setdefault(name, (kind, key, event_type))
+            if first != kind:
+                message = f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}"
+                hint = "turn one into the other under `let`, with string(...) or number(...), and name that in `by`"
+                expected = f'{first}, as 7 and "7" never meet'
+                self.bench.report.error("key-type", message, key.span, expected=expected, hint=hint)
         return Key(name, value, key.span)
 
     def _value(self, key: Key, types: tuple[str, ...], quiet: bool = False) -> tuple[Expr, str]:
@@ -90,14 +93,3 @@ class Keys:
         except TooLarge:
             bench.report.error("too-large", "the `let` is too large", key.span)
             return key.value, "any"
-
-    def _check_kind(self, name: str, kind: str, key: Key, event_type: str) -> None:
-        """Keys of different types never meet: 7 and "7" are two keys."""
-        if kind in ("any", "null"):
-            return
-        first, at, first_type = self.kinds.setdefault(name, (kind, key, event_type))
-        if first != kind:
-            message = f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}"
-            hint = "turn one into the other under `let`, with string(...) or number(...), and name that in `by`"
-            expected = f'{first}, as 7 and "7" never meet'
-            self.bench.report.error("key-type", message, key.span, expected=expected, hint=hint)

@@ -14,10 +14,12 @@ _WORDS = {"true", "false", "null", "none", "and", "or", "not"}
 
 
 def resolve_name(node: Name, place: ExpressionContext, bench: CheckerContext) -> Typed:
-    path, span = node.path.removeprefix("?"), where(node.span, place)
+    path, span, optional = node.path.removeprefix("?"), where(node.span, place), node.path.startswith("?")
     head, _, rest = path.partition(".")
     if rest and head in place.readable:
-        value, kind = read_event(rest, place.readable[head].types, span, place, bench, node.path.startswith("?"))
+        inner = ExpressionContext(place.readable[head].types, place.what, at=span, lets=place.lets)
+        is_let = rest in bench.lets
+        value, kind = _let(rest, inner, span, bench) if is_let else _field(rest, inner, span, bench, optional)
         return OfStep(head, value, span), kind
     if rest and head in place.unreadable:
         message = f"`{path}` cannot be read here: {place.unreadable[head]}"
@@ -25,48 +27,34 @@ def resolve_name(node: Name, place: ExpressionContext, bench: CheckerContext) ->
         return Field(path, span), ANY
     if path in bench.lets:
         return _let(path, place, span, bench)
-    _check_bare_step(path, place, span, bench)
-    return field_of(path, place, span, bench, node.path.startswith("?"))
+    if path in place.readable and bench.schema is None and path not in bench.known_heads:
+        # A step alone: nearly always a field of it is meant.
+        message = f"`{path}` is a step; alone it reads a field `{path}` of the event"
+        bench.report.warning("step-as-field", message, span, hint=f"read a field of the step: `{path}.amount`")
+    return _field(path, place, span, bench, optional)
 
 
-def read_event(
-    path: str,
-    types: tuple[str, ...],
-    span: Span,
-    place: ExpressionContext,
-    bench: CheckerContext,
-    optional: bool = False,
-) -> Typed:
-    """A field or `let` of one event of the given types."""
-    inner = ExpressionContext(types, place.what, at=span, lets=place.lets)
-    if path in bench.lets:
-        return _let(path, inner, span, bench)
-    return field_of(path, inner, span, bench, optional)
-
-
-def field_of(path: str, place: ExpressionContext, span: Span, bench: CheckerContext, optional: bool = False) -> Typed:
+def _field(path: str, place: ExpressionContext, span: Span, bench: CheckerContext, optional: bool) -> Typed:
     """A field of the event at hand, checked against what is known."""
     if path.startswith("@"):
-        return _special(path, span, bench)
-    if bench.schema is not None:
-        kind = bench.schema.kind(path, place.types)
-        if kind is None and not optional and bench.schema.knows(place.types):
-            _report_unknown(path, place, span, bench)
-        return Field(path, span), kind or ANY
-    if not optional:
-        _check_habits(path, place, span, bench)
-    return Field(path, span), ANY
-
-
-def _special(path: str, span: Span, bench: CheckerContext) -> Typed:
-    # Longer than its name: it stood in backticks, as Elastic's own `@timestamp` does, and is a plain field.
-    in_backticks = span.line == span.end_line and span.end_column - span.column > len(path)
-    if path not in _SPECIAL and in_backticks:
+        # Longer than its name: it stood in backticks, as Elastic's own `@timestamp` does, and is a plain field.
+        in_backticks = span.line == span.end_line and span.end_column - span.column > len(path)
+        if path not in _SPECIAL and not in_backticks:
+            message, tip = f"there is no `{path}`", did_you_mean(path, _SPECIAL)
+            bench.report.error("unknown-field", message, span, expected="@time or @type", hint=tip)
+        return Field(path, span), _SPECIAL.get(path, ANY)
+    if bench.schema is None:
+        if not optional:
+            _check_habits(path, place, span, bench)
         return Field(path, span), ANY
-    if path not in _SPECIAL:
-        message = f"there is no `{path}`"
-        bench.report.error("unknown-field", message, span, expected="@time or @type", hint=did_you_mean(path, _SPECIAL))
-    return Field(path, span), _SPECIAL.get(path, ANY)
+    kind = bench.schema.kind(path, place.types)
+    if kind is None and not optional and bench.schema.knows(place.types):
+        known = bench.schema.fields(place.types)
+        of = " or ".join(f"`{name}`" for name in place.types)
+        message = f"no event has `{path}`" if "any" in place.types else f"{of} has no field `{path}`"
+        tip = _meant(path, place, list(known), bench)
+        bench.report.error("unknown-field", message, span, expected=one_of(known), hint=tip)
+    return Field(path, span), kind or ANY
 
 
 def _let(name: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
@@ -76,14 +64,6 @@ def _let(name: str, place: ExpressionContext, span: Span, bench: CheckerContext)
         bench.report.error("circular-let", f"`let` goes in a circle: {circle}", span)
         return Field(name, span), ANY
     return bench.resolve(bench.lets[name], replace(place, at=span, lets=(*place.lets, name)), bench)
-
-
-def _check_bare_step(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
-    """`probe` alone, where probe is a step: nearly always a field of it is meant."""
-    if path not in place.readable or bench.schema is not None or path in bench.known_heads:
-        return
-    message = f"`{path}` is a step; alone it reads a field `{path}` of the event"
-    bench.report.warning("step-as-field", message, span, hint=f"read a field of the step: `{path}.amount`")
 
 
 def _check_habits(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
@@ -102,19 +82,6 @@ def _check_habits(path: str, place: ExpressionContext, span: Span, bench: Checke
         message = f"no step is named `{head}`"
         hint = f"did you mean `{close}.{rest}`? If it is a field all the same, write `?{path}`"
         bench.report.error("unknown-step", message, span, expected=one_of(place.readable), hint=hint)
-
-
-def _report_unknown(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
-    assert bench.schema is not None
-    known = bench.schema.fields(place.types)
-    of = "any event" if "any" in place.types else " or ".join(f"`{name}`" for name in place.types)
-    bench.report.error(
-        "unknown-field",
-        f"{of} has no field `{path}`" if of != "any event" else f"no event has `{path}`",
-        span,
-        expected=one_of(known),
-        hint=_meant(path, place, list(known), bench),
-    )
 
 
 def _meant(path: str, place: ExpressionContext, known: list[str], bench: CheckerContext) -> str | None:

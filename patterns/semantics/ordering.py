@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from samovar.patterns.parse.forms import StepText
 from samovar.patterns.parse.parser import MatchText
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import Span, Step, StepKind
+from samovar.patterns.syntax.tree import StepKind
 
 _REQUIRED = {
     "sequence": ("maxspan", "sequence by card with maxspan=10m"),
@@ -13,6 +15,7 @@ _REQUIRED = {
     "aggregate": ("over", "aggregate by card over 10m"),
     "window": ("every", "window by user every 10m"),
 }
+_FOR = "`for` belongs to a negation before the first step"
 
 
 def check_places(match: MatchText, report: Report) -> None:
@@ -23,6 +26,13 @@ def check_places(match: MatchText, report: Report) -> None:
         _check_sequence(match, report)
     else:
         _check_other(match, report)
+
+
+def _refuse(text: StepText, messages: Mapping[str, str], report: Report, hint: str | None = None) -> None:
+    """An error for each of these options and prefixes that stands on a step."""
+    for name, message in messages.items():
+        if name in text.marks:
+            report.error("misplaced-option", message, text.marks[name], hint=hint)
 
 
 def _check_sequence(match: MatchText, report: Report) -> None:
@@ -45,97 +55,66 @@ def _check_sequence(match: MatchText, report: Report) -> None:
             _check_negation(text, index < positive[0], index > positive[-1], report)
         else:
             _check_positive(text, index == positive[0], report)
-    _check_last(match.steps[-1], report)
+    last = match.steps[-1].step
+    if last.kind is StepKind.ABSENT:
+        return
+    if last.optional:
+        hint = "without it the match is complete already: leave the step out"
+        where = match.steps[-1].marks["optional"]
+        report.error("optional-last", "the last step cannot be optional", where, hint=hint)
+    if last.runs_max != last.runs_min:
+        message, runs = "the last step cannot have an open or ranged run", f"runs={last.runs_min}"
+        hint = f"the match is made at the {last.runs_min}. event: write `{runs}`, or add the step that ends it"
+        report.error("open-last", message, match.steps[-1].marks["runs"], expected=runs, hint=hint)
 
 
 def _check_negation(text: StepText, first: bool, last: bool, report: Report) -> None:
-    marks = text.marks
-    for name in ("runs", "after"):
-        _refuse(name, marks, f"`{name}` cannot stand on a negation", report)
-    _refuse("optional", marks, "a negation cannot be optional", report)
-    _refuse("next", marks, "`next` cannot stand on a negation", report)
+    unfit = {name: f"`{name}` cannot stand on a negation" for name in ("runs", "after", "next")}
+    _refuse(text, {**unfit, "optional": "a negation cannot be optional"}, report)
     if first:
-        _refuse("within", marks, "`within` cannot stand on a first negation", report, "write `with for=10m`")
-        if "for" not in marks:
+        message = "`within` cannot stand on a first negation"
+        _refuse(text, {"within": message}, report, "write `with for=10m`")
+        if "for" not in text.marks:
             message = "a negation that comes first needs a time to look back"
             report.error("missing-for", message, text.step.span, expected="with for=10m")
-    else:
-        _refuse(
-            "for",
-            marks,
-            "`for` belongs to a negation before the first step",
-            report,
-            "write `with within=10m`" if last else None,
-        )
-        if not last:
-            _refuse(
-                "within",
-                marks,
-                "`within` cannot stand on a negation between steps",
-                report,
-                "put it on the step that follows",
-            )
+        return
+    _refuse(text, {"for": _FOR}, report, "write `with within=10m`" if last else None)
+    if not last:
+        message = "`within` cannot stand on a negation between steps"
+        _refuse(text, {"within": message}, report, "put it on the step that follows")
 
 
 def _check_positive(text: StepText, first: bool, report: Report) -> None:
-    step, marks = text.step, text.marks
-    _refuse("for", marks, "`for` belongs to a negation before the first step", report)
+    unfit = {"for": _FOR}
     if first:
-        for name in ("next", "within", "after"):
-            _refuse(name, marks, f"`{name}` counts from the step before, and this is the first", report)
-    elif step.optional:
-        _refuse("next", marks, "`next` cannot stand on an optional step", report)
-    if step.kind is StepKind.UNORDERED:
-        _check_group(text, report)
-
-
-def _check_group(text: StepText, report: Report) -> None:
-    marks = text.marks
-    for name in ("next", "runs", "optional", "absent"):
-        sign = {"optional": "?", "absent": "!"}.get(name, name)
-        _refuse(name, marks, f"`{sign}` cannot stand on an unordered group", report)
-    if len(text.step.brackets) < 2:
-        expected = "unordered { [...] as a [...] as b }"
-        report.error("small-group", "`unordered` needs at least two members", text.step.span, expected=expected)
-
-
-def _check_last(text: StepText, report: Report) -> None:
-    step = text.step
-    if step.kind is StepKind.ABSENT:
-        return
-    if step.optional:
-        hint = "without it the match is complete already: leave the step out"
-        report.error("optional-last", "the last step cannot be optional", text.marks["optional"], hint=hint)
-    if step.runs_max != step.runs_min:
-        message = "the last step cannot have an open or ranged run"
-        expected = f"runs={step.runs_min}"
-        report.error("open-last", message, text.marks["runs"], expected=expected, hint=_open_last_hint(step))
-
-
-def _open_last_hint(step: Step) -> str:
-    return (
-        f"the match is made at the {step.runs_min}. event: write `runs={step.runs_min}`, or add the step that ends it"
-    )
-
-
-def _refuse(name: str, marks: dict[str, Span], message: str, report: Report, hint: str | None = None) -> None:
-    if name in marks:
-        report.error("misplaced-option", message, marks[name], hint=hint)
+        unfit |= {
+            name: f"`{name}` counts from the step before, and this is the first" for name in ("next", "within", "after")
+        }
+    elif text.step.optional:
+        unfit["next"] = "`next` cannot stand on an optional step"
+    _refuse(text, unfit, report)
+    if text.step.kind is StepKind.UNORDERED:
+        signs = {"next": "next", "runs": "runs", "optional": "?", "absent": "!"}
+        unfit = {name: f"`{sign}` cannot stand on an unordered group" for name, sign in signs.items()}
+        _refuse(text, unfit, report)
+        if len(text.step.brackets) < 2:
+            expected = "unordered { [...] as a [...] as b }"
+            report.error("small-group", "`unordered` needs at least two members", text.step.span, expected=expected)
 
 
 def _check_other(match: MatchText, report: Report) -> None:
     kind = match.head.kind
+    signs = {"absent": "!", "optional": "?"} | {each: each for each in ("next", "runs", "within", "after", "for")}
+    of_steps = "belongs to steps of a sequence"
+    unfit = {name: f"`{sign}` {of_steps}; `{kind}` has only brackets" for name, sign in signs.items()}
     for text in match.steps:
-        for name, sign in (("absent", "!"), ("optional", "?"), ("next", "next")):
-            _refuse(name, text.marks, f"`{sign}` belongs to steps of a sequence; `{kind}` has only brackets", report)
-        for name in ("runs", "within", "after", "for"):
-            _refuse(name, text.marks, f"`{name}` belongs to steps of a sequence; `{kind}` has only brackets", report)
+        _refuse(text, unfit, report)
         if text.step.kind is StepKind.UNORDERED:
             message = f"`unordered` belongs to a sequence; `{kind}` has only brackets"
             report.error("misplaced-option", message, text.step.span)
         elif len(text.step.brackets) > 1:
-            message = f"`or` belongs to steps of a sequence; `{kind}` has only brackets"
             hint = "write the brackets one after the other: an event enters every one it fits"
+            message = f"`or` {of_steps}; `{kind}` has only brackets"
             report.error("misplaced-option", message, text.step.span, hint=hint)
     if match.until is not None:
         report.error("misplaced-option", f"`until` belongs to a sequence, not to `{kind}`", match.until.span)

@@ -33,17 +33,13 @@ def resolve(node: Expr, place: ExpressionContext, bench: CheckerContext) -> Type
         return _RESOLVERS[type(node)](node, place, bench)
 
 
-def resolve_condition(node: Expr, place: ExpressionContext, bench: CheckerContext) -> Expr:
-    """An expression that must be true or false."""
-    expr, kind = resolve(node, place, bench)
-    require_boolean(expr, kind, node.span, bench)
-    return expr
-
-
 def resolve_guarded(node: Expr, place: ExpressionContext, bench: CheckerContext, condition: bool = False) -> Expr:
     """As `resolve`, for a whole expression; one that grows without bound becomes a finding."""
     try:
-        return resolve_condition(node, place, bench) if condition else resolve(node, place, bench)[0]
+        expr, kind = resolve(node, place, bench)
+        if condition:
+            require_boolean(expr, kind, node.span, bench)
+        return expr
     except TooLarge as fault:
         if not bench.exhausted:
             hint = "let definitions that use each other multiply: make them simpler"
@@ -55,28 +51,16 @@ def resolve_guarded(node: Expr, place: ExpressionContext, bench: CheckerContext,
 def require_boolean(expr: Expr, kind: str, span: Span, bench: CheckerContext) -> None:
     if kind in (BOOLEAN, ANY):
         return
-    message = f"a condition must be true or false; this is {_named(kind)}"
-    bench.report.error("not-a-condition", message, span, expected="a comparison", hint=_condition_hint(expr, kind))
-
-
-def _condition_hint(expr: Expr, kind: str) -> str | None:
-    if kind == NUMBER:
-        return "compare it, as in `... > 0`"
+    hint = "compare it, as in `... > 0`" if kind == NUMBER else None
     if kind == TEXT and not isinstance(expr, Literal):
-        return 'compare it, as in `... == "text"` or `... != null`'
-    return None
+        hint = 'compare it, as in `... == "text"` or `... != null`'
+    message = f"a condition must be true or false; this is {_named(kind)}"
+    bench.report.error("not-a-condition", message, span, expected="a comparison", hint=hint)
 
 
 def _literal(node: Literal, place: ExpressionContext, _: CheckerContext) -> Typed:
-    return (node if place.at is None else Literal(node.value, place.at)), literal_kind(node.value)
-
-
-def literal_kind(value: Any) -> str:
-    if value is None:
-        return NULL
-    if isinstance(value, bool):
-        return BOOLEAN
-    return TEXT if isinstance(value, str) else NUMBER
+    kind = {type(None): NULL, bool: BOOLEAN, str: TEXT}.get(type(node.value), NUMBER)
+    return (node if place.at is None else Literal(node.value, place.at)), kind
 
 
 def _unary(node: Unary, place: ExpressionContext, bench: CheckerContext) -> Typed:
@@ -98,7 +82,14 @@ def _binary(node: Binary, place: ExpressionContext, bench: CheckerContext) -> Ty
         require_boolean(right, right_kind, right.span, bench)
         return expr, BOOLEAN
     if node.op in _COMPARISONS:
-        _check_comparison(expr, left_kind, right_kind, bench)
+        kinds = (left_kind, right_kind)
+        if NULL in kinds and node.op in _ORDER:
+            hint = "`== null` and `!= null` ask for null"
+            bench.report.warning("null-order", f"`{node.op} null` is never true", expr.span, hint=hint)
+        elif NULL not in kinds and (_mismatched(*kinds) or LIST in kinds):
+            message, tip = f"{_named(left_kind)} is compared with {_named(right_kind)}", _mismatch_hint(expr, *kinds)
+            expected = f"{_named(left_kind)} on both sides"
+            bench.report.error("type-mismatch", message, expr.span, expected=expected, hint=tip)
         return expr, BOOLEAN
     _require_number(left_kind, node.op, left.span, bench)
     _require_number(right_kind, node.op, right.span, bench)
@@ -108,31 +99,12 @@ def _binary(node: Binary, place: ExpressionContext, bench: CheckerContext) -> Ty
 def _require_number(kind: str, op: str, span: Span, bench: CheckerContext) -> None:
     if kind in (NUMBER, ANY, NULL):
         return
-    tip = "texts are joined by concat(a, b)" if kind == TEXT and op == "+" else None
-    bench.report.error(
-        "not-a-number",
-        f"`{op}` takes numbers; this is {_named(kind)}",
-        span,
-        expected="a number",
-        hint=tip or ("number(...) turns text into a number" if kind == TEXT else None),
-    )
+    tip = "texts are joined by concat(a, b)" if op == "+" else "number(...) turns text into a number"
+    message = f"`{op}` takes numbers; this is {_named(kind)}"
+    bench.report.error("not-a-number", message, span, expected="a number", hint=tip if kind == TEXT else None)
 
 
-def _check_comparison(node: Binary, left: str, right: str, bench: CheckerContext) -> None:
-    if NULL in (left, right):
-        if node.op in _ORDER:
-            hint = "`== null` and `!= null` ask for null"
-            bench.report.warning("null-order", f"`{node.op} null` is never true", node.span, hint=hint)
-        return
-    if mismatched(left, right) or LIST in (left, right):
-        message = f"{_named(left)} is compared with {_named(right)}"
-        expected = f"{_named(left)} on both sides"
-        bench.report.error(
-            "type-mismatch", message, node.span, expected=expected, hint=_mismatch_hint(node, left, right)
-        )
-
-
-def mismatched(left: str, right: str) -> bool:
+def _mismatched(left: str, right: str) -> bool:
     return ANY not in (left, right) and NULL not in (left, right) and left != right
 
 
@@ -172,28 +144,19 @@ def _in(node: In, place: ExpressionContext, bench: CheckerContext) -> Typed:
     for raw in node.items:
         # A list may be long: its literals do not count as nodes, and each is looked at briefly.
         item, item_kind = _literal(raw, place, bench) if isinstance(raw, Literal) else resolve(raw, place, bench)
-        if item_kind in fitting:
-            items.append(item)
-            continue
-        if not mismatched(kind, item_kind):
-            fitting.add(item_kind)
-        else:
-            probe = Binary("==", operand, item, item.span)
-            message = f"{_named(kind)} is compared with {_named(item_kind)}"
-            bench.report.error(
-                "type-mismatch", message, item.span, expected=_named(kind), hint=_mismatch_hint(probe, kind, item_kind)
-            )
         items.append(item)
-    span = where(node.span, place)
-    return In(operand, _listed(items, bench), node.negated, node.ignore_case, span), BOOLEAN
-
-
-def _listed(items: list[Expr], bench: CheckerContext) -> tuple[Expr, ...]:
+        if item_kind not in fitting and _mismatched(kind, item_kind):
+            tip = _mismatch_hint(Binary("==", operand, item, item.span), kind, item_kind)
+            message = f"{_named(kind)} is compared with {_named(item_kind)}"
+            bench.report.error("type-mismatch", message, item.span, expected=_named(kind), hint=tip)
+        else:
+            fitting.add(item_kind)
+    listed: tuple[Expr, ...] = tuple(items)
     literals = [item for item in items if isinstance(item, Literal)]
-    if len(items) <= LONG_LIST or len(literals) < len(items):
-        return tuple(items)
-    found = LongList(literals)
-    return bench.long_lists.setdefault(found, found)
+    if LONG_LIST < len(items) == len(literals):
+        long = LongList(literals)
+        listed = bench.long_lists.setdefault(long, long)
+    return In(operand, listed, node.negated, node.ignore_case, where(node.span, place)), BOOLEAN
 
 
 def _text_match(node: TextMatch, place: ExpressionContext, bench: CheckerContext) -> Typed:

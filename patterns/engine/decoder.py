@@ -25,7 +25,10 @@ class Decoder:
         if type_field == "":
             raise ValueError("the type field has no name; for events of one type pass None and a fixed_type")
         for path in (*paths, time_field, type_field or "", fixed_type):
-            refuse_path(path)
+            if "\0" in path:
+                raise ValueError(f"a field's name cannot hold a NUL character: {path!r}")
+            if path.count(".") >= MAX_PATH_NAMES:
+                raise ValueError(f"a field's path has at most {MAX_PATH_NAMES} names: {path[:40]!r}...")
         self.paths = tuple(paths)
         self.time_field = time_field
         self.type_field = type_field
@@ -88,10 +91,3 @@ class Decoder:
     def bad(self, verdict: Any, message: bytes) -> Bad:
         """A verdict that is not OK, in words."""
         return bad_of(int(verdict["code"]), int(verdict["at"]), message, self.time_field, self.type_field)
-
-
-def refuse_path(path: str) -> None:
-    if "\0" in path:
-        raise ValueError(f"a field's name cannot hold a NUL character: {path!r}")
-    if path.count(".") >= MAX_PATH_NAMES:
-        raise ValueError(f"a field's path has at most {MAX_PATH_NAMES} names: {path[:40]!r}...")

@@ -188,8 +188,7 @@ def _batches(
             return
         if not frames.is_frame(first):
             raise TypeError(f"events are dicts, data frames or a path to JSON lines, not {first.__class__.__name__}")
-    columns = frames.EventColumns(time, type, fixed_type)
-    made = frames.Frames(fields, columns, lambda row, reason: bad.append(BadEvent(row, reason)), missing)
+    made = frames.Frames(fields, time, type, fixed_type, lambda *fault: bad.append(BadEvent(*fault)), missing)
     for frame in frames.batches_of(events):
         yield made.take(frame)
 

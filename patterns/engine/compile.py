@@ -8,10 +8,11 @@ native/match/program.cpp; the two change together.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from samovar.native.opcodes import AGGREGATES, OPS, OPS_BY_WORD
 from samovar.patterns.engine import scalars
@@ -24,6 +25,7 @@ from samovar.patterns.syntax.tree import (
     Call,
     Expr,
     Field,
+    Form,
     History,
     In,
     Key,
@@ -33,7 +35,6 @@ from samovar.patterns.syntax.tree import (
     Scalar,
     SequenceForm,
     SessionForm,
-    Step,
     StepKind,
     TextMatch,
     Unary,
@@ -56,6 +57,7 @@ OVERLAPS = {"latest": 0, "all": 1, "any": 2}
 SKIPS = {"past_last": 0, "to_next": 1, "none": 2}
 TAGS = {type(None): 0, bool: 1, int: 2, float: 3, str: 4}
 OPEN_RUN = 1 << 60
+Item = TypeVar("Item")
 BRACKETS_MOST = 64
 
 
@@ -158,7 +160,7 @@ class _Tables:
                 payload, size = len(self.blob), len(data)
                 self.blob += data
             elif isinstance(value, float):
-                payload = int.from_bytes(_double(value), "little", signed=True)
+                payload = int.from_bytes(struct.pack("<d", value), "little", signed=True)
             elif value is not None:
                 payload = int(value)
             self.constant_words += [TAGS[type(value)], payload, size]
@@ -213,12 +215,6 @@ class _Tables:
         return words
 
 
-def _double(value: float) -> bytes:
-    import struct  # noqa: PLC0415 - needed for float literals only
-
-    return struct.pack("<d", value)
-
-
 class _RuleCompiler:
     """One rule's way into the tables: names, captures, aggregates and brackets are the rule's own."""
 
@@ -240,15 +236,10 @@ class _RuleCompiler:
 
     def expression(self, expr: Expr) -> int:
         """Over the event at hand (in a bracket), or over a whole match (in having, emit, message)."""
-        if self.bracket is None and _reads_event(expr) and _event_only(expr):
-            return self.last_event(expr)
+        reads_event = any(isinstance(part, Field) for part in walk(expr))
+        if self.bracket is None and reads_event and _event_only(expr):
+            return self.tables.node(LASTEVENT, 0, _place(self.column(expr), self.last))
         return self.plain(expr)
-
-    def last_event(self, expr: Expr) -> int:
-        column = self.column(expr)
-        if column not in self.last:
-            self.last.append(column)
-        return self.tables.node(LASTEVENT, 0, self.last.index(column))
 
     def plain(self, expr: Expr) -> int:  # noqa: PLR0911 - one return a kind of expression
         node = self.tables.node
@@ -261,7 +252,7 @@ class _RuleCompiler:
                 return node(AGG, self.aggregate(Aggregate("last", step, value)))
             case OfStep(step, value):
                 name = self.names[step]
-                return node(LAST, name, self.capture(name, self.column(value)))
+                return node(LAST, name, _place(self.column(value), self.captures[name]))
             case Aggregate():
                 return node(AGG, self.aggregate(expr))
             case History():
@@ -300,29 +291,16 @@ class _RuleCompiler:
         self.bracket = outer
         return compiled
 
-    def capture(self, name: int, column: int) -> int:
-        if column not in self.captures[name]:
-            self.captures[name].append(column)
-        return self.captures[name].index(column)
-
     def aggregate(self, expr: Aggregate) -> int:
-        slot = -1
         column = None if expr.value is None else self.column(expr.value)
         if self.sequence:
             assert expr.target is not None
             target = self.names[expr.target]
-            if column is not None:
-                slot = self.capture(target, column)
         else:
             target = -1 if expr.target is None else self.bracket_names[expr.target]
-            if column is not None:
-                if column not in self.values:
-                    self.values.append(column)
-                slot = self.values.index(column)
-        entry = (AGGREGATES[expr.function], target, slot)
-        if entry not in self.aggregates:
-            self.aggregates.append(entry)
-        return self.aggregates.index(entry)
+        values = self.captures[target] if self.sequence else self.values
+        slot = -1 if column is None else _place(column, values)
+        return _place((AGGREGATES[expr.function], target, slot), self.aggregates)
 
     def history(self, expr: History) -> int:
         assert self.bracket is not None
@@ -354,13 +332,11 @@ class _RuleCompiler:
         return self.tables.node(FOLD, fold, args=[node])
 
     def text_match(self, expr: TextMatch) -> int:
-        operand = self.expression(expr.operand)
+        operand, patterns = self.expression(expr.operand), expr.patterns
         if expr.kind == "regex":
-            identity = (expr.patterns, expr.ignore_case)
-            make = partial(scalars.regex_search, expr.patterns, expr.ignore_case)
-            search = self.tables.function("regex", identity, make)
+            make = partial(scalars.regex_search, patterns, expr.ignore_case)
+            search = self.tables.function("regex", (patterns, expr.ignore_case), make)
             return self.tables.node(CALL, search, args=[operand])
-        patterns = expr.patterns
         if expr.ignore_case:
             operand, patterns = self.folded(operand), tuple(map(scalars.fold_text, patterns))
         return self.tables.node(LIKE, self.tables.literals(self.tables.patterns, patterns), args=[operand])
@@ -420,7 +396,11 @@ class _RuleCompiler:
         ]
         having = -1 if rule.form.having is None else self.expression(rule.form.having)
         suppress = -1 if rule.suppress_ms is None else rule.suppress_ms
-        self.append_last()
+        # What is read of the last event stands behind the captures of every step, so their places stay.
+        if self.sequence:
+            self.captures = [[*captures, *self.last] for captures in self.captures]
+        else:
+            self.values = [*self.values, *self.last]
         words = [FORMS[type(rule.form)], tables.constant(rule.id), tables.constant(version), suppress]
         words += _listed(tables.constant(key.name) for key in rule.form.by)
         words.append(len(self.brackets))
@@ -441,97 +421,63 @@ class _RuleCompiler:
             words += part
         return [*words, having, *form_words]
 
-    def append_last(self) -> None:
-        """What is read of the last event stands behind the captures of every step, so their places stay."""
-        if self.sequence:
-            self.captures = [[*captures, *self.last] for captures in self.captures]
-        else:
-            self.values = [*self.values, *self.last]
-
 
 def _compile_rule(tables: _Tables, rule: Rule) -> tuple[RulePlan, list[int]]:
     version = version_of(rule)
     compiler = _RuleCompiler(tables, rule, step_names(rule.form))
-    form_words = _FORM_WORDS[type(rule.form)](compiler, rule.form)
-    words = compiler.words(version, form_words)
-    plan = RulePlan(
-        rule,
-        version,
-        tuple(bracket for bracket, _, _ in compiler.sources),
-        tuple(columns for _, columns, _ in compiler.sources),
-        tuple(conditions for _, _, conditions in compiler.sources),
-        tuple(compiler.names),
-    )
-    return plan, words
+    words = compiler.words(version, _form_words(compiler, rule.form))
+    brackets, columns, conditions = zip(*compiler.sources, strict=True)
+    return RulePlan(rule, version, brackets, columns, conditions, tuple(compiler.names)), words
+
+
+def _form_words(compiler: _RuleCompiler, form: Form) -> list[int]:
+    if isinstance(form, SequenceForm):
+        return _sequence_words(compiler, form)
+    for bracket in form.brackets:
+        compiler.add_bracket(bracket)
+    if isinstance(form, AggregateForm):
+        return [form.over_ms, _or_minus(form.repeat_ms)]
+    if isinstance(form, SessionForm):
+        return [form.gap_ms, _or_minus(form.max_ms)]
+    return [form.every_ms, form.size_ms]
 
 
 def _sequence_words(compiler: _RuleCompiler, form: SequenceForm) -> list[int]:
-    positive: list[list[int]] = []
+    positive: list[int] = []
     gaps: list[list[int]] = [[]]
     for step in form.steps:
         brackets = [compiler.add_bracket(bracket) for bracket in step.brackets]
         if step.kind is StepKind.ABSENT:
             for bracket in brackets:
                 gaps[-1] += [bracket, _or_minus(step.within_ms), _or_minus(step.for_ms)]
-        else:
-            positive.append(_step_words(compiler, step, brackets))
-            gaps.append([])
+            continue
+        unordered = step.kind is StepKind.UNORDERED
+        names = [bracket.name for bracket in step.brackets] if unordered else [step.name]
+        most = OPEN_RUN if step.runs_max is None else step.runs_max
+        positive += [int(unordered), int(step.optional), int(step.next), step.runs_min, most]
+        positive += [_or_minus(step.within_ms), _or_minus(step.after_ms)]
+        positive += [*_listed(brackets), *_listed(compiler.names[str(name)] for name in names)]
+        gaps.append([])
     until = -1 if form.until is None else compiler.add_bracket(form.until)
     uses_next = any(step.next for step in form.steps)
     # With keys on steps only, an event of a type that has none belongs to no key.
     own_by = not form.by or form.by[0].span < form.steps[0].span
     words = [form.maxspan_ms, OVERLAPS[form.overlap], SKIPS[form.skip]]
-    words += [int(uses_next), compiler.key(form.by) if uses_next and own_by else -1, until, len(positive)]
-    for step_words in positive:
-        words += step_words
+    words += [int(uses_next), compiler.key(form.by) if uses_next and own_by else -1, until, len(gaps) - 1, *positive]
     for gap in gaps:
         words += [len(gap) // 3, *gap]
     return words
-
-
-def _step_words(compiler: _RuleCompiler, step: Step, brackets: list[int]) -> list[int]:
-    unordered = step.kind is StepKind.UNORDERED
-    names = [bracket.name for bracket in step.brackets] if unordered else [step.name]
-    most = OPEN_RUN if step.runs_max is None else step.runs_max
-    words = [int(unordered), int(step.optional), int(step.next), step.runs_min, most]
-    words += [_or_minus(step.within_ms), _or_minus(step.after_ms)]
-    return [*words, *_listed(brackets), *_listed(compiler.names[str(name)] for name in names)]
-
-
-def _aggregate_words(compiler: _RuleCompiler, form: AggregateForm) -> list[int]:
-    _add_brackets(compiler, form.brackets)
-    return [form.over_ms, _or_minus(form.repeat_ms)]
-
-
-def _session_words(compiler: _RuleCompiler, form: SessionForm) -> list[int]:
-    _add_brackets(compiler, form.brackets)
-    return [form.gap_ms, _or_minus(form.max_ms)]
-
-
-def _window_words(compiler: _RuleCompiler, form: WindowForm) -> list[int]:
-    _add_brackets(compiler, form.brackets)
-    return [form.every_ms, form.size_ms]
-
-
-_FORM_WORDS: dict[type, Callable[..., list[int]]] = {
-    SequenceForm: _sequence_words,
-    AggregateForm: _aggregate_words,
-    SessionForm: _session_words,
-    WindowForm: _window_words,
-}
-
-
-def _add_brackets(compiler: _RuleCompiler, brackets: Iterable[Bracket]) -> None:
-    for bracket in brackets:
-        compiler.add_bracket(bracket)
 
 
 def _event_only(expr: Expr) -> bool:
     return not any(isinstance(part, (OfStep, Aggregate)) for part in walk(expr))
 
 
-def _reads_event(expr: Expr) -> bool:
-    return any(isinstance(part, Field) for part in walk(expr))
+def _place(item: Item, items: list[Item]) -> int:
+    """Where an item stands among others of its kind, to which it is added if it is new."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)
 
 
 def _listed(items: Iterable[int]) -> list[int]:

@@ -30,42 +30,28 @@ def shows_all(_: Expr) -> bool:
     return True
 
 
-def leaves(expr: Expr) -> list[Expr]:
-    """What a condition reads, in the order in which the kernel notes the values."""
+def leaves(expr: Expr, of_match: bool = False) -> list[Expr]:
+    """What a condition reads, in the order in which the kernel notes the values.
+
+    Of a match, as in `having`, an expression over the last event alone is read as a whole.
+    """
+    if of_match and not any(isinstance(part, OfStep | Aggregate) for part in walk(expr)) and leaves(expr):
+        return [expr]
+    parts: tuple[Expr, ...] = ()
     match expr:
         case Field() | OfStep() | Aggregate() | History():
             return [expr]
         case Binary("==" | "!=", left, right) if Literal(None) in (left, right):
-            return leaves(left if right == Literal(None) else right)
+            parts = (left if right == Literal(None) else right,)
         case Binary(_, left, right):
-            return leaves(left) + leaves(right)
+            parts = left, right
         case Unary(_, operand) | TextMatch(_, operand):
-            return leaves(operand)
+            parts = (operand,)
         case In(operand, items):
-            inner = items if isinstance(items, tuple) and not isinstance(items, LongList) else ()
-            return leaves(operand) + [leaf for item in inner for leaf in leaves(item)]
+            parts = operand, *(items if isinstance(items, tuple) and not isinstance(items, LongList) else ())
         case Call(_, args):
-            return [leaf for arg in args for leaf in leaves(arg)]
-    return []
-
-
-def leaves_of_match(expr: Expr) -> list[Expr]:
-    """The same for `having`, where an expression over the last event alone is read as a whole."""
-    if not any(isinstance(part, OfStep | Aggregate) for part in walk(expr)) and leaves(expr):
-        return [expr]
-    match expr:
-        case Binary("==" | "!=", left, right) if Literal(None) in (left, right):
-            return leaves_of_match(left if right == Literal(None) else right)
-        case Binary(_, left, right):
-            return leaves_of_match(left) + leaves_of_match(right)
-        case Unary(_, operand) | TextMatch(_, operand):
-            return leaves_of_match(operand)
-        case In(operand, items):
-            inner = items if isinstance(items, tuple) and not isinstance(items, LongList) else ()
-            return leaves_of_match(operand) + [leaf for item in inner for leaf in leaves_of_match(item)]
-        case Call(_, args):
-            return [leaf for arg in args for leaf in leaves_of_match(arg)]
-    return leaves(expr)
+            parts = args
+    return [leaf for part in parts for leaf in leaves(part, of_match)]
 
 
 def read_text(expr: Expr, read: Sequence[Any], of_match: bool = False, shows: Shows = shows_all) -> str:
@@ -73,8 +59,7 @@ def read_text(expr: Expr, read: Sequence[Any], of_match: bool = False, shows: Sh
     if not shows(expr):
         paths = dict.fromkeys(part.path for part in walk(expr) if isinstance(part, Field))
         return f"a condition on {', '.join(paths)}"
-    parts = leaves_of_match(expr) if of_match else leaves(expr)
-    told = zip(parts, read, strict=False)
+    told = zip(leaves(expr, of_match), read, strict=False)
     shown = {unparse(part): value_text(value) if shows(part) else "hidden" for part, value in told}
     values = ", ".join(f"{name} is {value}" for name, value in shown.items() if name != unparse(expr))
     return f"`{unparse(expr)}`" + (f" ({values})" if values else "")
@@ -87,9 +72,6 @@ def value_text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, Other):
         value = value.json
-    text = f'"{value}"' if isinstance(value, str) else f"{value:g}" if _is_round(value) else str(value)
+    is_round = isinstance(value, float) and value.is_integer() and abs(value) < 1e6
+    text = f'"{value}"' if isinstance(value, str) else f"{value:g}" if is_round else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _is_round(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer() and abs(value) < 1e6

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from samovar.common.times import duration_text
-from samovar.patterns.explain.captured_operands import Shows, leaves_of_match, read_text, shows_all, value_text
+from samovar.patterns.explain.captured_operands import Shows, leaves, read_text, shows_all, value_text
 from samovar.patterns.explain.key_trace import BY_LINE, KeyEvent, KeyTrace, Names, listed
 from samovar.patterns.syntax.tree import (
     AggregateForm,
     Binary,
-    Bracket,
     Expr,
     Literal,
     SequenceForm,
@@ -100,9 +99,8 @@ class _Teller(ABC):
         return list(zip(parts, note["conjuncts"], strict=False))
 
     def having_text(self, note: Mapping[str, Any]) -> str:
-        parts = [(part, told["read"]) for part, told in self.conjuncts(note) if not told["holds"]]
-        failing = [read_text(part, read, True, self.shows) for part, read in parts]
-        return " and ".join(failing)
+        failing = [(part, told["read"]) for part, told in self.conjuncts(note) if not told["holds"]]
+        return " and ".join(read_text(part, read, True, self.shows) for part, read in failing)
 
 
 # ---------------------------------------------------------------- sequences
@@ -114,7 +112,7 @@ class _OfSequence(_Teller):
         form = story.plan.rule.form
         assert isinstance(form, SequenceForm)
         self.form = form
-        self.steps = [step for step in form.steps if step.kind is not StepKind.ABSENT]
+        self.steps = form.taken
         self.step_names = step_names(form)
 
     # ------------------------------------------------------------ one event
@@ -132,48 +130,36 @@ class _OfSequence(_Teller):
                     told.append(f"would complete a match, but `having` refuses it: {self.having_text(note)}")
                 case "match":
                     told.append("completes a match" + (" (suppressed)" if note["suppressed"] else ""))
-        taken = self.taken_as(event.offset, notes)
-        told += [f"taken as {taken}"] * bool(taken)
+        taken: dict[str, None] = {}
+        for note in notes:
+            if note["what"] == "partial":
+                taken.update((self.step_names[name], None) for name, at in note["events"] if at == event.offset)
+        told += [f"taken as {' and '.join(taken)}"] * bool(taken)
         if not told:
             told = list(dict.fromkeys(text for note in notes if (text := self.refusal(note))))
         return told or ["of no use to the rule at this point"]
 
-    def taken_as(self, offset: int, notes: Sequence[Mapping[str, Any]]) -> str:
-        found: dict[str, None] = {}
-        for note in notes:
-            if note["what"] == "partial":
-                found.update((self.step_names[name], None) for name, taken in note["events"] if taken == offset)
-        return " and ".join(found)
-
     def refusal(self, note: Mapping[str, Any]) -> str:
-        what = note["what"]
-        if what not in REFUSALS:
+        if note["what"] not in REFUSALS:
             return ""
-        name, step = self.bracket_name(note), self.steps[note["target"]]
-        match what:
+        # A step's name; of a member or an alternative also which one.
+        step, bracket = self.steps[note["target"]], self.plan.brackets[note["bracket"]]
+        name = str(bracket.name if step.kind is StepKind.UNORDERED else step.name)
+        if step.kind is not StepKind.UNORDERED and len(step.brackets) > 1:
+            name += f" [{bracket.type}]"
+        since = duration_text(note["since"]) if note["what"] in ("within", "after") else ""
+        match note["what"]:
             case "condition" | "across":
                 return f"not {name}: {self.condition(note)} does not hold"
             case "within":
-                late = duration_text(note["since"])
-                return (
-                    f"too late for {name}: {late} after the step before it, within={duration_text(step.within_ms or 0)}"
-                )
+                limit = duration_text(step.within_ms or 0)
+                return f"too late for {name}: {since} after the step before it, within={limit}"
             case "after":
-                early = duration_text(note["since"])
-                return (
-                    f"too early for {name}: {early} after the step before it, after={duration_text(step.after_ms or 0)}"
-                )
+                limit = duration_text(step.after_ms or 0)
+                return f"too early for {name}: {since} after the step before it, after={limit}"
             case "next":
                 return f"not {name}: it is not the next event after the step before it (`next`)"
         return f"no start as {name}: what must be absent before it has just happened"
-
-    def bracket_name(self, note: Mapping[str, Any]) -> str:
-        """A step's name; of a member or an alternative also which one."""
-        step = self.steps[note["target"]]
-        bracket: Bracket = self.plan.brackets[note["bracket"]]
-        if step.kind is StepKind.UNORDERED:
-            return str(bracket.name)
-        return f"{step.name} [{bracket.type}]" if len(step.brackets) > 1 else str(step.name)
 
     def at_step(self, number: int) -> str:
         step = self.steps[number]
@@ -199,7 +185,8 @@ class _OfSequence(_Teller):
         for name, offset in best["events"]:
             by_name.setdefault(self.step_names[name], []).append(offset)
         had = ", ".join(f"{name} ({self.names.events(offsets)})" for name, offsets in by_name.items())
-        return f"The furthest partial match had {had}{self.waited_for(best)}."
+        waited = self.waited_for(best)
+        return f"The furthest partial match had {had}{waited}."
 
     def waited_for(self, best: Mapping[str, Any]) -> str:
         if best["waits"]:
@@ -207,10 +194,8 @@ class _OfSequence(_Teller):
         place = best["step"]
         step = self.steps[place]
         if step.kind is StepKind.UNORDERED:
-            taken = {name for name, _ in best["events"]}
-            open_members = [
-                str(bracket.name) for bracket in step.brackets if self.step_names.index(str(bracket.name)) not in taken
-            ]
+            taken = {self.step_names[name] for name, _ in best["events"]}
+            open_members = [str(bracket.name) for bracket in step.brackets if bracket.name not in taken]
             if open_members:
                 return f" and waited for {' and '.join(open_members)}"
         elif best["count"] < step.runs_min:
@@ -232,12 +217,10 @@ class _OfSequence(_Teller):
         shown = texts[-SHOWN_REFUSALS:] if len(texts) > SHOWN_REFUSALS else texts
         more = [f"{len(texts) - len(shown)} earlier events did not fit either."] * (len(texts) > len(shown))
         if not texts and step >= 0:
-            return ["No later event was of the type that it waited for."] if not self.later_types(place) else []
+            # Unless something else says how the partial ended.
+            ended = any(note["what"] in ("killed", "until", "having") for note in self.story.notes[place + 1 :])
+            return [] if ended else ["No later event was of the type that it waited for."]
         return more + [_sentence(text) for text in shown]
-
-    def later_types(self, place: int) -> bool:
-        """Whether anything else says how the partial ended."""
-        return any(note["what"] in ("killed", "until", "having") for note in self.story.notes[place + 1 :])
 
     def ended(self, place: int, best: Mapping[str, Any]) -> list[str]:
         for note in self.story.notes[place + 1 :]:
@@ -267,14 +250,13 @@ class _OfWindow(_Teller):
         notes = self.by_event.get(event.offset, [])
         windows = [note for note in notes if note["what"] == "window"]
         told = [self.state(note) for note in windows]
-        told += [f"not {self.bracket_text(note)}: {self.condition(note)} does not hold" for note in notes
-                 if note["what"] == "condition" and not windows]  # fmt: skip
+        for note in notes:
+            if note["what"] == "condition" and not windows:
+                bracket = self.plan.brackets[note["bracket"]]
+                name = bracket.name or f"in [{bracket.type} ...]"
+                told.append(f"not {name}: {self.condition(note)} does not hold")
         told += ["fires"] * any(note["what"] == "match" and not note["suppressed"] for note in notes)
         return told or ["of no use to the rule"]
-
-    def bracket_text(self, note: Mapping[str, Any]) -> str:
-        bracket: Bracket = self.plan.brackets[note["bracket"]]
-        return bracket.name or f"in [{bracket.type} ...]"
 
     def state(self, note: Mapping[str, Any]) -> str:
         form = self.plan.rule.form
@@ -283,7 +265,7 @@ class _OfWindow(_Teller):
             where += f" from {self.names.time(note['start'])}"
         values: dict[str, str] = {}
         for part, told in self.conjuncts(note):
-            read = zip(leaves_of_match(part), told["read"], strict=False)
+            read = zip(leaves(part, of_match=True), told["read"], strict=False)
             values.update((unparse(leaf), value_text(value)) for leaf, value in read if self.shows(leaf))
         text = f"{note['count']} {where}" + "".join(f", {name} is {value}" for name, value in values.items())
         if isinstance(form, AggregateForm):

@@ -273,6 +273,12 @@ class SequenceForm:
         """The steps that take events: all but the absences."""
         return [step for step in self.steps if step.kind is not StepKind.ABSENT]
 
+    @property
+    def takes_one_event(self) -> bool:
+        """Whether a single event is all that a match takes."""
+        taken = self.taken
+        return len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
+
 
 @dataclass(frozen=True, slots=True)
 class AggregateForm:

@@ -68,7 +68,17 @@ class Diagram:
 
 def diagram(rule: Rule) -> Diagram:
     """The drawing's content for a rule. What cannot be seen in its texts is written as escapes."""
-    shown: Diagram = _visible(_diagram(rule))
+    form = rule.form
+    suppressed = () if rule.suppress_ms is None else (f"at most one alert in {duration_text(rule.suppress_ms)}",)
+    by = f"by {', '.join(key.name for key in form.by)}" if form.by else "one key for all"
+    if isinstance(form, SequenceForm):
+        drawn = _sequence(rule, form, by, suppressed)
+    else:
+        boxes = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in form.brackets)
+        having = () if form.having is None else _condition(form.having, "having")
+        line = _time_line(form)
+        drawn = Diagram(rule.id, rule.title, rule.severity, (by, *suppressed), boxes, line, having)
+    shown: Diagram = _visible(drawn)
     return shown
 
 
@@ -80,24 +90,6 @@ def _visible(part: Any) -> Any:
     if isinstance(part, Box | TimeLine | Diagram):
         return replace(part, **{item.name: _visible(getattr(part, item.name)) for item in fields(part)})
     return part
-
-
-def _diagram(rule: Rule) -> Diagram:
-    if isinstance(rule.form, SequenceForm):
-        return _sequence(rule, rule.form)
-    brackets = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in rule.form.brackets)
-    having = () if rule.form.having is None else _condition(rule.form.having, "having")
-    return Diagram(
-        rule.id, rule.title, rule.severity, (_by(rule), *_suppress(rule)), brackets, _time_line(rule.form), having
-    )
-
-
-def _by(rule: Rule) -> str:
-    return f"by {', '.join(key.name for key in rule.form.by)}" if rule.form.by else "one key for all"
-
-
-def _suppress(rule: Rule) -> list[str]:
-    return [] if rule.suppress_ms is None else [f"at most one alert in {duration_text(rule.suppress_ms)}"]
 
 
 def _time_line(form: AggregateForm | SessionForm | WindowForm) -> TimeLine:
@@ -114,51 +106,47 @@ def _time_line(form: AggregateForm | SessionForm | WindowForm) -> TimeLine:
 # ---------------------------------------------------------------- sequences
 
 
-def _sequence(rule: Rule, form: SequenceForm) -> Diagram:
+def _sequence(rule: Rule, form: SequenceForm, by: str, suppressed: tuple[str, ...]) -> Diagram:
     boxes, number = [], 0
-    taken = [index for index, step in enumerate(form.steps) if step.kind is not StepKind.ABSENT]
+    last = max(index for index, step in enumerate(form.steps) if step.kind is not StepKind.ABSENT)
     for index, step in enumerate(form.steps):
         number += step.kind is not StepKind.ABSENT
-        boxes.append(_box(step, number, index > taken[-1], form))
-    facts = [_by(rule)] + [f"all within {duration_text(form.maxspan_ms)}"] * (not is_one_event(form))
+        boxes.append(_box(step, number, index > last, form))
+    waits = list(form.steps[last + 1 :])
+    # One event, and nothing is waited for: the rule has no span.
+    span = None if form.takes_one_event and not waits else duration_text(form.maxspan_ms)
+    facts = [by] + [f"all within {span}"] * (span is not None)
     facts += [] if form.overlap is Overlap.LATEST else [f"overlap={form.overlap}", f"skip={form.skip}"]
-    waits = list(form.steps[taken[-1] + 1 :])
     return Diagram(
         rule.id,
         rule.title,
         rule.severity,
-        (*facts, *_suppress(rule)),
+        (*facts, *suppressed),
         tuple(boxes),
         having=() if form.having is None else _condition(form.having, "having"),
         until=() if form.until is None else _bracket(form.until),
         clock=_clock(waits, form) if waits else None,
-        span=None if is_one_event(form) else duration_text(form.maxspan_ms),
+        span=span,
     )
 
 
-def is_one_event(form: SequenceForm) -> bool:
-    """Whether a single event is all that a match takes, and nothing is waited for."""
-    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
-    single = len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
-    return single and form.steps[-1].kind is not StepKind.ABSENT
-
-
 def _box(step: Step, number: int, last: bool, form: SequenceForm) -> Box:
-    lines = tuple(line for at, bracket in enumerate(step.brackets) for line in _alternative(step, bracket, at))
+    unordered = step.kind is StepKind.UNORDERED
+    lines: list[str] = []
+    for at, bracket in enumerate(step.brackets):
+        first, *rest = _bracket(bracket)
+        lines += [f"• {bracket.name}: {first}" if unordered else f"or {first}" if at else first, *rest]
     if step.kind is StepKind.ABSENT:
+        kind, title = (WAIT, f"not until {_clock([step], form)}") if last else (ABSENT, "not in between")
         if step.for_ms is not None:
-            return Box(BEFORE, f"not in the {duration_text(step.for_ms)} before", lines)
-        return Box(WAIT, f"not until {_clock([step], form)}", lines) if last else Box(ABSENT, "not in between", lines)
-    title = f"{number} {step.name}" if step.kind is StepKind.TAKE else f"{number} all of these, in any order"
-    kind = GROUP if step.kind is StepKind.UNORDERED else TAKE
-    return Box(kind, title, lines, tuple(_arrow(step)), _loop(step), step.optional)
-
-
-def _alternative(step: Step, bracket: Bracket, at: int) -> tuple[str, ...]:
-    lines = _bracket(bracket)
-    if step.kind is StepKind.UNORDERED:
-        return (f"• {bracket.name}: {lines[0]}", *lines[1:])
-    return lines if at == 0 else (f"or {lines[0]}", *lines[1:])
+            kind, title = BEFORE, f"not in the {duration_text(step.for_ms)} before"
+        return Box(kind, title, tuple(lines))
+    title = f"{number} all of these, in any order" if unordered else f"{number} {step.name}"
+    loop = f"{step.runs_min} or more" if step.runs_max is None else f"{step.runs_min} to {step.runs_max}"
+    if step.runs_min == step.runs_max:
+        loop = f"{step.runs_min} times"
+    kind = GROUP if unordered else TAKE
+    return Box(kind, title, tuple(lines), tuple(_arrow(step)), loop if step.repeated else None, step.optional)
 
 
 def _arrow(step: Step) -> list[str]:
@@ -168,14 +156,6 @@ def _arrow(step: Step) -> list[str]:
     if step.after_ms is not None:
         labels.append(f"after {duration_text(step.after_ms)}")
     return labels
-
-
-def _loop(step: Step) -> str | None:
-    if not step.repeated:
-        return None
-    if step.runs_max is None:
-        return f"{step.runs_min} or more"
-    return f"{step.runs_min} times" if step.runs_min == step.runs_max else f"{step.runs_min} to {step.runs_max}"
 
 
 def _clock(waits: list[Step], form: SequenceForm) -> str:

@@ -16,37 +16,29 @@ MAX_PROGRAM_BYTES = 1 << 20
 
 def check_pattern(kind: str, pattern: str, span: Span, report: Report) -> None:
     """A pattern of `like` or `regex` as it stands in the rule."""
-    if kind == "regex":
-        _check_regex(pattern, span, report)
-    else:
-        _check_like(pattern, span, report)
-
-
-def _check_regex(pattern: str, span: Span, report: Report) -> None:
+    if kind != "regex":
+        if len(pattern) > MAX_LIKE_LENGTH:
+            report.error("pattern-too-long", f"a pattern of more than {MAX_LIKE_LENGTH:,} characters", span)
+        elif "%" in pattern and "*" not in pattern and "?" not in pattern:
+            hint = f'`*` stands for any text: "{pattern.replace("%", "*")}"'
+            report.warning("sql-pattern", "`%` is an ordinary character in `like`", span, hint=hint)
+        return
     if len(pattern) > MAX_REGEX_LENGTH:
         report.error("regex-too-large", f"a regular expression of more than {MAX_REGEX_LENGTH:,} characters", span)
         return
-    fault = regex_fault(pattern)
+    fault = _regex_fault(pattern)
     if fault is None:
         return
     tip = None
     if "repetition" in fault or "too large" in fault:
         tip = "use fewer or smaller {n} repetitions"
-    elif "perl" in fault or "lookaround" in fault or "invalid escape" in fault or "group" in fault:
+    elif any(word in fault for word in ("perl", "lookaround", "invalid escape", "group")):
         tip = 'RE2 has no lookahead, lookbehind or backreferences; `"""..."""` keeps backslashes as they are'
     report.error("bad-regex", f"not a regular expression: {fault}", span, expected="RE2 syntax", hint=tip)
 
 
-def _check_like(pattern: str, span: Span, report: Report) -> None:
-    if len(pattern) > MAX_LIKE_LENGTH:
-        report.error("pattern-too-long", f"a pattern of more than {MAX_LIKE_LENGTH:,} characters", span)
-    elif "%" in pattern and "*" not in pattern and "?" not in pattern:
-        hint = f'`*` stands for any text: "{pattern.replace("%", "*")}"'
-        report.warning("sql-pattern", "`%` is an ordinary character in `like`", span, hint=hint)
-
-
 @lru_cache(maxsize=256)
-def regex_fault(pattern: str) -> str | None:
+def _regex_fault(pattern: str) -> str | None:
     """What RE2 has against an expression, or None."""
     # Imported here: most rules have no regex, and the library costs start-up time.
     import re2  # noqa: PLC0415

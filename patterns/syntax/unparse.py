@@ -48,7 +48,7 @@ def _write(expr: Expr, place: int) -> str:
     return f"({text})" if binding < place else text
 
 
-def _parts(expr: Expr) -> tuple[str, int]:
+def _parts(expr: Expr) -> tuple[str, int]:  # noqa: PLR0911 - one return per kind of expression
     match expr:
         case Literal(value):
             return literal_text(value), _ATOM
@@ -66,28 +66,27 @@ def _parts(expr: Expr) -> tuple[str, int]:
             binding = _BINDING[op]
             associative = op in ("and", "or", "+", "*")
             times = (binding == _COMPARISON and is_difference(left)) or (op == "/" and any(map(is_moment, walk(left))))
-            shown = _time_text(right) if times else _write(right, binding + (not associative))
+            shown = _write(right, binding + (not associative))
+            if times and isinstance(right, Literal) and type(right.value) is int and right.value >= UNITS["s"]:
+                shown = duration_text(right.value)
             return f"{_write(left, binding + (binding == _COMPARISON))} {op} {shown}", binding
-        case In():
-            return _membership(expr), _COMPARISON
+        case In(operand, items, negated, ignore_case):
+            sign = ("not " * negated) + "in" + "~" * ignore_case
+            listed = _first(items if isinstance(items, tuple) else (items,), unparse)
+            return f"{_write(operand, 5)} {sign} ({listed})", _COMPARISON
         case TextMatch(kind, operand, patterns, ignore_case):
             sign = kind + "~" * ignore_case
-            return f"{_write(operand, 5)} {sign} {_patterns(patterns)}", _COMPARISON
-    return _call(expr), _ATOM
-
-
-def _call(expr: Expr) -> str:
-    match expr:
+            shown = literal_text(patterns[0]) if len(patterns) == 1 else f"({_first(patterns, literal_text)})"
+            return f"{_write(operand, 5)} {sign} {shown}", _COMPARISON
         case Call(function, args):
-            return f"{function}({', '.join(map(unparse, args))})"
+            return f"{function}({', '.join(map(unparse, args))})", _ATOM
         case Aggregate(function, target, value):
             inner = target or "" if value is None else unparse(value if target is None else OfStep(target, value))
-            return f"{function}({inner})"
+            return f"{function}({inner})", _ATOM
         case History(function, value, span_ms, where):
             inner = "" if value is None else f"{unparse(value)}, "
             condition = "" if where is None else f" where {unparse(where)}"
-            return f"{function}({inner}{duration_text(span_ms)}{condition})"
-    raise TypeError(f"not an expression: {expr!r}")
+            return f"{function}({inner}{duration_text(span_ms)}{condition})", _ATOM
 
 
 def literal_text(value: Scalar) -> str:
@@ -123,16 +122,6 @@ def _of_step(step: str, value: Expr) -> str:
     return f"{step}.({unparse(value)})"
 
 
-def _membership(expr: In) -> str:
-    sign = ("not " * expr.negated) + "in" + "~" * expr.ignore_case
-    items = expr.items if isinstance(expr.items, tuple) else (expr.items,)
-    return f"{_write(expr.operand, 5)} {sign} ({_first(items, unparse)})"
-
-
-def _patterns(patterns: tuple[str, ...]) -> str:
-    return literal_text(patterns[0]) if len(patterns) == 1 else f"({_first(patterns, literal_text)})"
-
-
 def _first(items: tuple[Item, ...], text: Callable[[Item], str]) -> str:
     """All of a list, or its beginning where it is long."""
     many = len(items) > _SHOWN_ITEMS + 1
@@ -155,9 +144,3 @@ def is_moment(expr: Expr | None) -> bool:
         case History("prev" | "min" | "max", value) | Aggregate("first" | "last" | "min" | "max", _, value):
             return is_moment(value)
     return False
-
-
-def _time_text(expr: Expr) -> str:
-    if isinstance(expr, Literal) and type(expr.value) is int and expr.value >= UNITS["s"]:
-        return duration_text(expr.value)
-    return _write(expr, _COMPARISON + 1)

@@ -89,7 +89,10 @@ def read(fragment: Fragment, report: Report) -> Node | None:
     if fragment.text.startswith("\ufeff"):
         fragment = fragment.part(1, len(fragment.text))
     try:
-        return _Composer(fragment, report).compose()
+        parser, composer = _Parser(fragment.text), _Composer(fragment, report)
+        while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
+            composer.take(event)
+        return composer.root
     except yaml.MarkedYAMLError as fault:
         _report_syntax(fault, fragment, report)
     return None
@@ -154,13 +157,7 @@ class _Composer:
     root: Node | None = None
     documents: int = 0
 
-    def compose(self) -> Node | None:
-        parser = _Parser(self.fragment.text)
-        while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
-            self._take(event)
-        return self.root
-
-    def _take(self, event: Any) -> None:
+    def take(self, event: Any) -> None:
         mark = event.start_mark
         if isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
@@ -168,13 +165,19 @@ class _Composer:
                 raise _Refused(problem="a rule file holds one document", problem_mark=mark)
         elif isinstance(event, yaml.ScalarEvent):
             self._check(event)
-            self._add(self._text(event))
+            style = event.style or None
+            flow = bool(self.stack) and self.stack[-1].flow
+            span = mark.index, event.end_mark.index
+            self._add(Text(event.value, style is None, flow, self.fragment, *span, style))
         elif isinstance(event, yaml.CollectionStartEvent):
             self._check(event)
             flow = bool(event.flow_style) or any(above.flow for above in self.stack[-1:])
             self.stack.append(_Open(isinstance(event, yaml.MappingStartEvent), mark.index, flow))
         elif isinstance(event, yaml.CollectionEndEvent):
-            self._close(event)
+            done = self.stack.pop()
+            place = _span(self.fragment, done.start, event.end_mark.index)
+            entries = tuple(self._entries(done.children)) if done.is_map else ()
+            self._add(YamlMap(entries, place) if done.is_map else List(tuple(done.children), place))
         elif isinstance(event, yaml.AliasEvent):
             self._check(event)
 
@@ -195,14 +198,6 @@ class _Composer:
         else:
             self.root = node
 
-    def _close(self, event: Any) -> None:
-        done = self.stack.pop()
-        span = _span(self.fragment, done.start, event.end_mark.index)
-        if done.is_map:
-            self._add(YamlMap(tuple(self._entries(done.children)), span))
-        else:
-            self._add(List(tuple(done.children), span))
-
     def _entries(self, children: list[Node]) -> Iterator[tuple[Text, Node]]:
         seen: dict[str, Text] = {}
         for key, value in zip(children[::2], children[1::2], strict=True):
@@ -214,12 +209,6 @@ class _Composer:
             else:
                 seen[key.text] = key
                 yield key, value
-
-    def _text(self, event: Any) -> Text:
-        start, end = event.start_mark.index, event.end_mark.index
-        style = event.style or None
-        flow = bool(self.stack) and self.stack[-1].flow
-        return Text(event.value, style is None, flow, self.fragment, start, end, style)
 
 
 def _span(fragment: Fragment, start: int, end: int) -> Span:
@@ -242,18 +231,14 @@ def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Repo
     if isinstance(fault, _Refused):
         hint = "write the value out" if "anchor" in problem else "one file for each rule" if "one" in problem else None
         report.error("yaml-refused", problem, where, hint=hint)
-    else:
-        message = f"not YAML: {problem}"
-        report.error("yaml-syntax", message, where, hint=_syntax_hint(problem, fragment.text[at : at + 1]))
-
-
-def _syntax_hint(problem: str, char: str) -> str:
+        return
+    hint = "a value that begins with or holds { } [ ] , : or # needs quotes"
     if "mapping values are not allowed" in problem:
-        return "a value that holds `: ` needs quotes, or a block: `match: |` and the text on the next lines"
-    if char == "\t":
-        return "indent with spaces"
-    if "cannot start any token" in problem:
-        return "put the value in double quotes"
-    if "escape" in problem:
-        return "in double quotes YAML reads `\\`: write `\\\\`, or use single quotes or a block"
-    return "a value that begins with or holds { } [ ] , : or # needs quotes"
+        hint = "a value that holds `: ` needs quotes, or a block: `match: |` and the text on the next lines"
+    elif fragment.text[at : at + 1] == "\t":
+        hint = "indent with spaces"
+    elif "cannot start any token" in problem:
+        hint = "put the value in double quotes"
+    elif "escape" in problem:
+        hint = "in double quotes YAML reads `\\`: write `\\\\`, or use single quotes or a block"
+    report.error("yaml-syntax", f"not YAML: {problem}", where, hint=hint)

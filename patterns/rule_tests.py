@@ -63,22 +63,17 @@ def run_tests(rule: Rule) -> list[RuleTestResult]:
 
 def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     program = compile_rules([rule])
-    messages = [message_of(test, place) for place in range(len(test.events))]
+    events = [{**each.fields, "type": each.type, "ts": BASE_MS + each.offset_ms} for each in test.events]
+    texts = [json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events]
+    messages = [text.encode("utf-8", "replace") for text in texts]
     found: list[dict[str, Any]] = []
     for matches in _fed(EventReplay(program), messages):
         found += matches
     shown = [told(match) for match in found]
     wanted = [asked(expected) for expected in test.expect]
     differences = tuple(compare(wanted, shown))
-    missing = len(found) < len(wanted)
-    why = _why(rule, test, messages, found) if missing else ()
+    why = _why(rule, test, messages, found) if len(found) < len(wanted) else ()
     return RuleTestResult(rule.id, rule.path, test.name, test.span.line, len(wanted), len(found), differences, why)
-
-
-def message_of(test: RuleTest, place: int) -> bytes:
-    event = test.events[place]
-    fields = {**event.fields, "type": event.type, "ts": BASE_MS + event.offset_ms}
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
@@ -136,11 +131,7 @@ def compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, An
 def agrees(name: str, wanted: Any, match: Mapping[str, Any]) -> bool:
     found = match.get(name)
     if name == "emit":
-        return (
-            all(entry in found and same(value, found[entry]) for entry, value in wanted.items())
-            if found
-            else not wanted
-        )
+        return all(entry in (found or {}) and same(value, found[entry]) for entry, value in wanted.items())
     if name == "steps":
         return {step: places for step, places in wanted.items() if places} == found
     return same(wanted, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import Any
 
 from samovar.patterns.semantics.schema import Schema
@@ -74,7 +74,10 @@ class Domain:
         """A number for each place around the constants that is allowed."""
         bounds = [bound for bound in (self.least, self.most) if bound is not None]
         marks = sorted({*constants, *bounds}) or [0]
-        yield from dict.fromkeys(value for value in self._around(marks) if self._allows(value))
+        least = -inf if self.least is None else self.least
+        most = inf if self.most is None else self.most
+        whole = (value for value in self._around(marks) if not self.whole or value == floor(value))
+        yield from dict.fromkeys(value for value in whole if least <= value <= most)
 
     def _around(self, marks: list[Any]) -> Iterator[Any]:
         for mark in (marks[0] - 1, *marks, marks[-1] + 1):
@@ -85,11 +88,6 @@ class Domain:
             middle = (low + high) / 2
             if low < middle < high:
                 yield middle
-
-    def _allows(self, value: float) -> bool:
-        if self.whole and value != floor(value):
-            return False
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
 
 _COUNTED = Domain(NUMBER, nullable=False, least=0, whole=True)
@@ -111,10 +109,14 @@ def allowed(term: Expr, scope: Scope) -> Domain:
     return replace(domain, nullable=False) if term in scope.present else domain
 
 
-def _domain(term: Expr, scope: Scope) -> Domain:
+def _domain(term: Expr, scope: Scope) -> Domain:  # noqa: PLR0911 - one return per kind of term
     match term:
-        case Field():
-            return _field(term, scope)
+        case Field("@time"):
+            return Domain(NUMBER, nullable=False)
+        case Field("@type"):
+            return Domain(TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
+        case Field(path):
+            return Domain(_schema_kind(path, scope.types, scope.schema))
         case OfStep(step, Field(path)) if path not in ("@time", "@type"):
             return Domain(_schema_kind(path, scope.steps.get(step, ("any",)), scope.schema))
         case OfStep(_, value):
@@ -122,7 +124,11 @@ def _domain(term: Expr, scope: Scope) -> Domain:
         case Aggregate():
             return _aggregate(term, scope)
         case History():
-            return _history(term)
+            if term.function == "seen":
+                return Domain("boolean", nullable=False)
+            if term.function in ("count", "distinct"):
+                return _COUNTED
+            return Domain(HISTORY[term.function] or (NUMBER if term.value == Field("@time") else ANY))
         case Binary("-", Field("@time"), right):
             return _since(right, scope)
         case Binary() | Unary():
@@ -130,22 +136,6 @@ def _domain(term: Expr, scope: Scope) -> Domain:
         case Call(function):
             return _CALLS.get(function, Domain(FUNCTIONS[function].result or ANY))
     return Domain("boolean" if isinstance(term, In | TextMatch) else ANY)
-
-
-def _field(term: Field, scope: Scope) -> Domain:
-    if term.path == "@time":
-        return Domain(NUMBER, nullable=False)
-    if term.path == "@type":
-        return Domain(TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
-    return Domain(_schema_kind(term.path, scope.types, scope.schema))
-
-
-def _history(term: History) -> Domain:
-    if term.function == "seen":
-        return Domain("boolean", nullable=False)
-    if term.function in ("count", "distinct"):
-        return _COUNTED
-    return Domain(HISTORY[term.function] or (NUMBER if term.value == Field("@time") else ANY))
 
 
 def _schema_kind(path: str, types: tuple[str, ...], schema: Schema | None) -> str:

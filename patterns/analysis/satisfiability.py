@@ -10,32 +10,156 @@ once the effort allowed for a rule is spent: a rule file may come from anybody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, product
-from math import prod
-from typing import TypeAlias
+from math import fmod, isfinite, prod
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, TypeAlias
 
 from samovar.patterns.analysis.domains import Scope, allowed
-from samovar.patterns.analysis.terms import (
-    Among,
-    Compare,
-    IsNull,
-    IsTrue,
-    SomeText,
-    Test,
-    TextTest,
-    Value,
-    folded,
-    text_test,
+from samovar.patterns.engine.scalars import fold_text, regex_search
+from samovar.patterns.syntax.tree import (
+    LONG_LIST,
+    Binary,
+    Call,
+    Expr,
+    In,
+    Literal,
+    LongList,
+    Scalar,
+    TextMatch,
+    Unary,
+    flatten,
 )
-from samovar.patterns.syntax.tree import LONG_LIST, Binary, Expr, In, Literal, Scalar, Unary, flatten
 
 MAX_TRIES = 4_000
 MAX_TEXT_TESTS = 8
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _RELATIONS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+# ---------------------------------------------------------------- what a condition tests
+
+
+@dataclass(frozen=True)
+class SomeText:
+    """A text that no constant is equal to, and that fits these patterns; with text=False a list or an object."""
+
+    fits: frozenset[TextTest]
+    text: bool = True
+
+
+Value: TypeAlias = Scalar | SomeText
+
+
+@dataclass(frozen=True)
+class Compare:
+    op: str
+    constant: Scalar
+
+    def passes(self, value: Value) -> bool:
+        if value is None or self.constant is None:
+            return False
+        if isinstance(value, SomeText) or _kind(value) != _kind(self.constant):
+            return self.op == "!="
+        return _OPERATORS[self.op](value, self.constant)
+
+    def constants(self) -> Iterable[Scalar]:
+        return (self.constant,)
+
+
+@dataclass(frozen=True)
+class Among:
+    values: tuple[Scalar, ...]
+
+    def passes(self, value: Value) -> bool:
+        return any(Compare("==", item).passes(value) for item in self.values)
+
+    def constants(self) -> Iterable[Scalar]:
+        return self.values
+
+
+@dataclass(frozen=True)
+class IsNull:
+    def passes(self, value: Value) -> bool:
+        return value is None
+
+    def constants(self) -> Iterable[Scalar]:
+        return ()
+
+
+@dataclass(frozen=True)
+class TextTest:
+    """A pattern: like, like~, regex, regex~, in~, starts_with, ends_with, contains, order (a sign and a text)."""
+
+    kind: str
+    patterns: tuple[str, ...]
+
+    def passes(self, value: Value) -> bool:
+        if isinstance(value, SomeText):
+            return self in value.fits
+        return isinstance(value, str) and _fits(self.kind, self.patterns, value)
+
+    def constants(self) -> Iterable[Scalar]:
+        return ()
+
+    def prefix(self) -> str | None:
+        """How every text that fits begins, where that is one beginning."""
+        if len(self.patterns) != 1:
+            return None
+        if self.kind == "starts_with":
+            return self.patterns[0]
+        return re.split(r"[*?]", self.patterns[0])[0] if self.kind == "like" else None
+
+
+Test: TypeAlias = Compare | Among | IsNull | TextTest
+_IS_TRUE = Compare("==", True)
+
+
+def _fits(kind: str, patterns: tuple[str, ...], text: str) -> bool:
+    match kind:
+        case "like" | "like~":
+            fold = fold_text if kind == "like~" else str
+            return any(_like(fold(pattern), fold(text)) for pattern in patterns)
+        case "regex" | "regex~":
+            return regex_search(patterns, kind == "regex~")(text) is True
+        case "in~":
+            return fold_text(text) in set(map(fold_text, patterns))
+        case "starts_with":
+            return text.startswith(patterns)
+        case "ends_with":
+            return text.endswith(patterns)
+        case "order":
+            return _OPERATORS[patterns[0]](text, patterns[1])
+    return any(pattern in text for pattern in patterns)
+
+
+def _like(pattern: str, text: str) -> bool:
+    """Whole text, `*` any run of characters, `?` one: two places and the last star to go back to."""
+    at = place = 0
+    star, taken = -1, 0
+    while place < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, taken, at = at, place, at + 1
+        elif at < len(pattern) and pattern[at] in ("?", text[place]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            taken += 1
+            at, place = star + 1, taken
+        else:
+            return False
+    return not pattern[at:].strip("*")
+
+
+def _kind(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return "text" if isinstance(value, str) else "number"
+
 
 Pair: TypeAlias = "tuple[Expr, Expr]"  # two terms that are compared with each other
 Term: TypeAlias = "Expr | Pair"
@@ -83,8 +207,11 @@ def _tree(expr: Expr) -> Tree:
             return _comparison(op, left, right)
         case In() if isinstance(expr.items, tuple):
             return _membership(expr, expr.items)
-    texts = text_test(expr)
-    return Atom(*texts) if texts else Atom(expr, IsTrue())
+        case TextMatch(kind, operand, patterns, ignore_case):
+            return Atom(operand, TextTest(kind + "~" * ignore_case, patterns))
+        case Call("starts_with" | "ends_with" | "contains" as kind, (operand, Literal(str() as text))):
+            return Atom(operand, TextTest(kind, (text,)))
+    return Atom(expr, _IS_TRUE)
 
 
 def _comparison(op: str, left: Expr, right: Expr) -> Tree:
@@ -106,7 +233,7 @@ def _comparison(op: str, left: Expr, right: Expr) -> Tree:
 def _membership(expr: In, items: tuple[Expr, ...]) -> Tree:
     values = () if len(items) > LONG_LIST else tuple(item.value for item in items if isinstance(item, Literal))
     if len(values) < len(items):
-        found: Tree = Atom(expr if not expr.negated else In(expr.operand, items, False, expr.ignore_case), IsTrue())
+        found: Tree = Atom(expr if not expr.negated else In(expr.operand, items, False, expr.ignore_case), _IS_TRUE)
     elif expr.ignore_case:
         found = Atom(expr.operand, TextTest("in~", tuple(str(value) for value in values)))
     elif isinstance(expr.operand, Literal):
@@ -135,28 +262,19 @@ def _atoms(tree: Tree) -> Iterator[Atom]:
 # ---------------------------------------------------------------- trying values
 
 
-@dataclass
-class _Group:
-    """Conjuncts that share terms, and so cannot be looked at one by one."""
-
-    trees: list[Tree] = field(default_factory=list)
-    terms: set[Term] = field(default_factory=set)
-
-
 def _groups(trees: Iterable[Tree]) -> list[list[Tree]]:
-    groups: list[_Group] = []
+    """Conjuncts that share terms, and so cannot be looked at one by one."""
+    groups: list[tuple[list[Tree], set[Term]]] = []
     for tree in trees:
-        terms = {atom.term for atom in _atoms(tree)}
-        joined = _Group([tree], terms)
-        apart = []
-        for group in groups:
-            if group.terms & terms:
-                joined.trees = group.trees + joined.trees
-                joined.terms = group.terms | joined.terms
+        joined, terms = [tree], {atom.term for atom in _atoms(tree)}
+        own, apart = set(terms), []
+        for others, known in groups:
+            if known & own:
+                joined, terms = others + joined, known | terms
             else:
-                apart.append(group)
-        groups = [*apart, joined]
-    return [group.trees for group in groups]
+                apart.append((others, known))
+        groups = [*apart, (joined, terms)]
+    return [trees for trees, _ in groups]
 
 
 def _possible(trees: list[Tree], scope: Scope) -> bool:
@@ -172,12 +290,11 @@ def _possible(trees: list[Tree], scope: Scope) -> bool:
     tries = prod(map(len, values))
     if tries > MAX_TRIES or not scope.effort.spend(tries + len(tests)):
         return True
-    terms = list(tests)
-    return any(_all_hold(trees, dict(zip(terms, chosen, strict=True))) for chosen in product(*values))
-
-
-def _all_hold(trees: list[Tree], tried: Tries) -> bool:
-    return all(_holds(tree, tried) for tree in trees)
+    for chosen in product(*values):
+        tried = dict(zip(tests, chosen, strict=True))
+        if all(_holds(tree, tried) for tree in trees):
+            return True
+    return False
 
 
 def _holds(tree: Tree, tried: Tries) -> bool:
@@ -208,15 +325,12 @@ def _values(term: Term, tests: set[Test], scope: Scope) -> Iterator[Value | str]
     if domain.kind in ("any", "boolean"):
         yield from (True, False)
     if domain.kind in ("any", "number"):
-        yield from domain.numbers(sorted({value for value in constants if _is_number(value)}, key=float))
+        numbers = {value for value in constants if isinstance(value, int | float) and not isinstance(value, bool)}
+        yield from domain.numbers(sorted(numbers, key=float))
     if domain.kind in ("any", "text"):
         yield from _texts([value for value in constants if isinstance(value, str)], tests)
     if domain.kind == "any":
         yield SomeText(frozenset(), text=False)
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _texts(constants: list[str], tests: set[Test]) -> Iterator[Value]:
@@ -225,11 +339,46 @@ def _texts(constants: list[str], tests: set[Test]) -> Iterator[Value]:
     patterns = [test for test in tests if isinstance(test, TextTest)]
     for chosen in product((False, True), repeat=len(patterns)):
         fitting = [test for test, fits in zip(patterns, chosen, strict=True) if fits]
-        if not _clash(fitting):
+        starts = [start for test in fitting if (start := test.prefix()) is not None]
+        # Unless two patterns ask for different beginnings.
+        if all(one.startswith(two) or two.startswith(one) for one in starts for two in starts):
             yield SomeText(frozenset(fitting))
 
 
-def _clash(tests: list[TextTest]) -> bool:
-    """Whether two patterns ask for different beginnings."""
-    starts = [start for test in tests if (start := test.prefix()) is not None]
-    return any(not (one.startswith(two) or two.startswith(one)) for one in starts for two in starts)
+# ---------------------------------------------------------------- arithmetic with constants
+
+
+def folded(expr: Expr) -> Expr:
+    """The expression with arithmetic between constants done."""
+    match expr:
+        case Binary(op, left, right):
+            left, right = folded(left), folded(right)
+            if op in "+-*/%" and isinstance(left, Literal) and isinstance(right, Literal):
+                return Literal(_arithmetic(op, left.value, right.value), expr.span)
+            return replace(expr, left=left, right=right)
+        case Unary("-", operand):
+            operand = folded(operand)
+            if isinstance(operand, Literal):
+                return Literal(_arithmetic("-", 0, operand.value), expr.span)
+            return replace(expr, operand=operand)
+        case Unary("not", operand):
+            return replace(expr, operand=folded(operand))
+        case In(operand, LongList()):
+            return replace(expr, operand=folded(operand))
+        case In(operand, tuple() as items):
+            return replace(expr, operand=folded(operand), items=tuple(folded(item) for item in items))
+    return expr
+
+
+def _arithmetic(op: str, left: Scalar, right: Scalar) -> Scalar:
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        return None
+    if isinstance(left, bool) or isinstance(right, bool) or (op in "/%" and right == 0):
+        return None
+    try:
+        result = {"+": left + right, "-": left - right, "*": left * right}.get(op)
+        if result is None:
+            result = left / right if op == "/" else fmod(left, right)
+    except OverflowError:
+        return None
+    return result if isfinite(result) else None

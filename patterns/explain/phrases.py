@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from samovar.common.times import UNITS
-from samovar.patterns.analysis.terms import folded
+from samovar.patterns.analysis.satisfiability import folded
 from samovar.patterns.syntax.tree import (
     Aggregate,
     Binary,

@@ -9,20 +9,8 @@ from math import ceil, floor, inf
 from typing import Any
 
 from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.functions import AGGREGATES, ANY, FUNCTIONS, HISTORY, NUMBER, TEXT
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    Binary,
-    Call,
-    Expr,
-    Field,
-    History,
-    In,
-    OfStep,
-    Scalar,
-    TextMatch,
-    Unary,
-)
 
 
 @dataclass
@@ -47,18 +35,18 @@ class Scope:
 
     types: tuple[str, ...] = ("any",)
     schema: Schema | None = None
-    present: frozenset[Expr] = frozenset()
+    present: frozenset[tree.Expr] = frozenset()
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counts: Mapping[str | None, tuple[int, int | None]] = field(default_factory=dict)
     span_ms: int | None = None
     effort: Effort = field(default_factory=Effort, compare=False)
 
-    def ordered(self, left: Expr, right: Expr) -> bool:
+    def ordered(self, left: tree.Expr, right: tree.Expr) -> bool:
         """Whether two terms are the time of the event at hand, and the time of an event taken before it."""
-        return left == Field("@time") and self.is_earlier(right)
+        return left == tree.Field("@time") and self.is_earlier(right)
 
-    def is_earlier(self, expr: Expr) -> bool:
-        return isinstance(expr, OfStep) and expr.value == Field("@time") and expr in self.present
+    def is_earlier(self, expr: tree.Expr) -> bool:
+        return isinstance(expr, tree.OfStep) and expr.value == tree.Field("@time") and expr in self.present
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ class Domain:
     least: float | None = None
     most: float | None = None
     whole: bool = False
-    only: tuple[Scalar, ...] | None = None
+    only: tuple[tree.Scalar, ...] | None = None
 
     def numbers(self, constants: list[Any]) -> Iterator[int | float]:
         """A number for each place around the constants that is allowed."""
@@ -103,46 +91,46 @@ _CALLS = {
 }
 
 
-def allowed(term: Expr, scope: Scope) -> Domain:
+def allowed(term: tree.Expr, scope: Scope) -> Domain:
     """The values that a term can have."""
     domain = _domain(term, scope)
     return replace(domain, nullable=False) if term in scope.present else domain
 
 
-def _domain(term: Expr, scope: Scope) -> Domain:  # noqa: PLR0911 - one return per kind of term
+def _domain(term: tree.Expr, scope: Scope) -> Domain:  # noqa: PLR0911 - one return per kind of term
     match term:
-        case Field("@time"):
+        case tree.Field("@time"):
             return Domain(NUMBER, nullable=False)
-        case Field("@type"):
+        case tree.Field("@type"):
             return Domain(TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
-        case Field(path):
+        case tree.Field(path):
             return Domain(_schema_kind(path, scope.types, scope.schema))
-        case OfStep(step, Field(path)) if path not in ("@time", "@type"):
+        case tree.OfStep(step, tree.Field(path)) if path not in ("@time", "@type"):
             return Domain(_schema_kind(path, scope.steps.get(step, ("any",)), scope.schema))
-        case OfStep(_, value):
+        case tree.OfStep(_, value):
             return replace(_domain(value, Scope()), nullable=True)
-        case Aggregate():
+        case tree.Aggregate():
             return _aggregate(term, scope)
-        case History():
+        case tree.History():
             if term.function == "seen":
                 return Domain("boolean", nullable=False)
             if term.function in ("count", "distinct"):
                 return _COUNTED
-            return Domain(HISTORY[term.function] or (NUMBER if term.value == Field("@time") else ANY))
-        case Binary("-", Field("@time"), right):
+            return Domain(HISTORY[term.function] or (NUMBER if term.value == tree.Field("@time") else ANY))
+        case tree.Binary("-", tree.Field("@time"), right):
             return _since(right, scope)
-        case Binary() | Unary():
+        case tree.Binary() | tree.Unary():
             return Domain(NUMBER)
-        case Call(function):
+        case tree.Call(function):
             return _CALLS.get(function, Domain(FUNCTIONS[function].result or ANY))
-    return Domain("boolean" if isinstance(term, In | TextMatch) else ANY)
+    return Domain("boolean" if isinstance(term, tree.In | tree.TextMatch) else ANY)
 
 
 def _schema_kind(path: str, types: tuple[str, ...], schema: Schema | None) -> str:
     return ANY if schema is None else schema.kind(path, types) or ANY
 
 
-def _aggregate(term: Aggregate, scope: Scope) -> Domain:
+def _aggregate(term: tree.Aggregate, scope: Scope) -> Domain:
     if term.function == "count":
         least, most = scope.counts.get(term.target, (0, None))
         return replace(_COUNTED, least=least, most=most)
@@ -151,9 +139,9 @@ def _aggregate(term: Aggregate, scope: Scope) -> Domain:
     return Domain(AGGREGATES[term.function] or ANY, nullable=term.function != "sum")
 
 
-def _since(earlier: Expr, scope: Scope) -> Domain:
+def _since(earlier: tree.Expr, scope: Scope) -> Domain:
     """The time since an earlier event: never below zero, and bounded by how far the rule looks back."""
-    if isinstance(earlier, History) and earlier.function == "prev" and earlier.value == Field("@time"):
+    if isinstance(earlier, tree.History) and earlier.function == "prev" and earlier.value == tree.Field("@time"):
         return Domain(NUMBER, least=0, most=earlier.span_ms, whole=True)
     if scope.is_earlier(earlier):
         return Domain(NUMBER, nullable=False, least=0, most=scope.span_ms, whole=True)

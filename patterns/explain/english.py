@@ -8,23 +8,11 @@ from dataclasses import dataclass
 
 from samovar.patterns.analysis.cost import Cost, cost
 from samovar.patterns.explain.phrases import condition_words, counted, duration_words, listed, span_words, value_words
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.findings import visible
-from samovar.patterns.syntax.tree import (
-    AggregateForm,
-    Bracket,
-    Literal,
-    Overlap,
-    Rule,
-    SequenceForm,
-    SessionForm,
-    Skip,
-    Step,
-    StepKind,
-    WindowForm,
-)
 from samovar.patterns.syntax.unparse import unparse
 
-_ANY_CONDITION = Literal(True)
+_ANY_CONDITION = tree.Literal(True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class Explanation:
     sections: tuple[Section, ...]
 
 
-def explain(rule: Rule) -> Explanation:
+def explain(rule: tree.Rule) -> Explanation:
     """What a rule does, in plain English."""
     names = [key.name for key in rule.form.by]
     watched = "All events together, as one stream."
@@ -104,12 +92,12 @@ def size_words(size: int) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _told(rule: Rule) -> Iterator[Section]:
+def _told(rule: tree.Rule) -> Iterator[Section]:
     form = rule.form
-    if isinstance(form, SequenceForm):
+    if isinstance(form, tree.SequenceForm):
         yield Section("What must happen", tuple(_happenings(form)))
         yield Section("When it fires", tuple(_sequence_fires(form)))
-    elif isinstance(form, AggregateForm):
+    elif isinstance(form, tree.AggregateForm):
         lines = [f"With each event it looks back over the last {span_words(form.over_ms)}. It takes in:"]
         yield Section("What it looks at", (*lines, *_taken_in(form.brackets)))
         again = "It fires once, and again only after that has stopped being so in between."
@@ -117,7 +105,7 @@ def _told(rule: Rule) -> Iterator[Section]:
             every = duration_words(form.repeat_ms)
             again = f"While that goes on, it fires again with the first event after every {every}."
         yield Section("When it fires", (f"As soon as {condition_words(form.having)}.", again))
-    elif isinstance(form, SessionForm):
+    elif isinstance(form, tree.SessionForm):
         cut = f" A session is cut after {duration_words(form.max_ms)}." if form.max_ms is not None else ""
         text = f"Sessions: events with no quiet time of more than {duration_words(form.gap_ms)} between them.{cut}"
         yield Section("What it looks at", (text, "It takes in:", *_taken_in(form.brackets)))
@@ -133,11 +121,11 @@ def _told(rule: Rule) -> Iterator[Section]:
         yield Section("When it fires", (f"When the window is over{_if_having(form)}.",))
 
 
-def _if_having(form: SessionForm | WindowForm) -> str:
+def _if_having(form: tree.SessionForm | tree.WindowForm) -> str:
     return "" if form.having is None else f", if {condition_words(form.having)}"
 
 
-def _taken_in(brackets: tuple[Bracket, ...]) -> Iterator[str]:
+def _taken_in(brackets: tuple[tree.Bracket, ...]) -> Iterator[str]:
     for number, bracket in enumerate(brackets, 1):
         yield f"{number}. {_event(bracket, plural=True, name=bracket.name)}{_key_note(bracket)}."
 
@@ -145,11 +133,11 @@ def _taken_in(brackets: tuple[Bracket, ...]) -> Iterator[str]:
 # ---------------------------------------------------------------- sequences
 
 
-def _happenings(form: SequenceForm) -> Iterator[str]:
+def _happenings(form: tree.SequenceForm) -> Iterator[str]:
     number = 0
     for index, step in enumerate(form.steps):
-        if step.kind is StepKind.ABSENT:
-            last = all(step.kind is StepKind.ABSENT for step in form.steps[index:])
+        if step.kind is tree.StepKind.ABSENT:
+            last = all(step.kind is tree.StepKind.ABSENT for step in form.steps[index:])
             text = _absence(step, last, form)
         else:
             text = _step(step, number == 0)
@@ -164,13 +152,13 @@ def _happenings(form: SequenceForm) -> Iterator[str]:
         yield f"If {_event(form.until)} comes, all that was begun is forgotten."
 
 
-def _step(step: Step, first: bool) -> str:
+def _step(step: tree.Step, first: bool) -> str:
     lead = "It starts with" if first else "Then"
     if step.next and not first:
         lead = "Right after that, with no other event of the key between,"
     if step.optional:
         lead = "It may start with" if first else "Then perhaps"
-    if step.kind is StepKind.UNORDERED:
+    if step.kind is tree.StepKind.UNORDERED:
         members = listed([_event(member, name=member.name) + _key_note(member) for member in step.brackets])
         return f"{lead} all of these, in any order: {members}{_times(step)}."
     events = [_event(bracket, plural=step.repeated, name=step.name) + _key_note(bracket) for bracket in step.brackets]
@@ -182,7 +170,7 @@ def _step(step: Step, first: bool) -> str:
     return f"{lead} {either}{many}{' or '.join(events)}{_times(step)}{tail}."
 
 
-def _times(step: Step) -> str:
+def _times(step: tree.Step) -> str:
     parts = []
     if step.within_ms is not None:
         parts.append(f"at most {duration_words(step.within_ms)}")
@@ -191,7 +179,7 @@ def _times(step: Step) -> str:
     return f", {' and '.join(parts)} after the step before" if parts else ""
 
 
-def _absence(step: Step, last: bool, form: SequenceForm) -> str:
+def _absence(step: tree.Step, last: bool, form: tree.SequenceForm) -> str:
     what = " and no ".join(_event(bracket, article=False) + _key_note(bracket) for bracket in step.brackets)
     if step.for_ms is not None:
         return f"In the {span_words(step.for_ms)} before the start there was no {what}."
@@ -202,33 +190,33 @@ def _absence(step: Step, last: bool, form: SequenceForm) -> str:
     return f"Then, until {duration_words(form.maxspan_ms)} after the first event, there comes no {what}."
 
 
-def _sequence_fires(form: SequenceForm) -> Iterator[str]:
-    if form.steps[-1].kind is StepKind.ABSENT:
+def _sequence_fires(form: tree.SequenceForm) -> Iterator[str]:
+    if form.steps[-1].kind is tree.StepKind.ABSENT:
         yield "By the clock, when that time has passed and nothing forbidden has come."
     elif form.takes_one_event:
         yield "At once, with that event."
         return
     else:
         yield "At the moment of the last event."
-    if form.overlap is Overlap.LATEST and form.steps[-1].kind is StepKind.ABSENT:
+    if form.overlap is tree.Overlap.LATEST and form.steps[-1].kind is tree.StepKind.ABSENT:
         yield "While it waits, further beginnings of the same key are not followed."
     else:
         yield {
-            Overlap.ANY: "Every combination of events that fits is found.",
-            Overlap.ALL: "Every event that could be the beginning is followed by itself.",
-            Overlap.LATEST: "Where it could have begun at several events, the newest is followed.",
+            tree.Overlap.ANY: "Every combination of events that fits is found.",
+            tree.Overlap.ALL: "Every event that could be the beginning is followed by itself.",
+            tree.Overlap.LATEST: "Where it could have begun at several events, the newest is followed.",
         }[form.overlap]
     yield {
-        Skip.PAST_LAST: "After an alert it begins anew: no event before it is used again.",
-        Skip.TO_NEXT: "After an alert, what began with the same event is forgotten; the rest goes on.",
-        Skip.NONE: "After an alert all that was begun goes on.",
+        tree.Skip.PAST_LAST: "After an alert it begins anew: no event before it is used again.",
+        tree.Skip.TO_NEXT: "After an alert, what began with the same event is forgotten; the rest goes on.",
+        tree.Skip.NONE: "After an alert all that was begun goes on.",
     }[form.skip]
 
 
 # ---------------------------------------------------------------- events, alerts
 
 
-def _event(bracket: Bracket, plural: bool = False, article: bool = True, name: str | None = None) -> str:
+def _event(bracket: tree.Bracket, plural: bool = False, article: bool = True, name: str | None = None) -> str:
     """`a purchase event ("probe") in which amount is below 2`."""
     noun = "event of any type" if bracket.type == "any" else f"{bracket.type} event"
     if plural:
@@ -240,22 +228,22 @@ def _event(bracket: Bracket, plural: bool = False, article: bool = True, name: s
     return f"{noun}{called}{where}"
 
 
-def _key_note(bracket: Bracket) -> str:
+def _key_note(bracket: tree.Bracket) -> str:
     """Where the key has another name in this type: by which field it is found."""
     others = [
         f"{value_words(key.value)} is the {key.name}"
         for key in bracket.by or ()
-        if unparse(key.value) != key.name and not isinstance(key.value, Literal)
+        if unparse(key.value) != key.name and not isinstance(key.value, tree.Literal)
     ]
     return f" ({listed(others)})" if others else ""
 
 
-def _alert(rule: Rule) -> Iterator[str]:
+def _alert(rule: tree.Rule) -> Iterator[str]:
     if rule.message:
         text = ""
         for part in rule.message:
             words = part if isinstance(part, str) else value_words(part)
-            text += words if isinstance(part, str | Literal) else f"<{words}>"
+            text += words if isinstance(part, str | tree.Literal) else f"<{words}>"
         yield f"“{text}”"
     for name, expr in rule.emit:
         words = value_words(expr)

@@ -15,17 +15,8 @@ from typing import Any
 from samovar.common.times import duration_text
 from samovar.patterns.explain.captured_operands import Shows, leaves, read_text, shows_all, value_text
 from samovar.patterns.explain.key_trace import BY_LINE, KeyEvent, KeyTrace, Names, listed
-from samovar.patterns.syntax.tree import (
-    AggregateForm,
-    Binary,
-    Expr,
-    Literal,
-    SequenceForm,
-    SessionForm,
-    StepKind,
-    flatten,
-    step_names,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import flatten, step_names
 from samovar.patterns.syntax.unparse import unparse
 
 REFUSALS = ("condition", "across", "within", "after", "next", "absence")
@@ -42,7 +33,7 @@ class WhyText:
 
 def explain(story: KeyTrace, names: Names = BY_LINE, shows: Shows = shows_all) -> WhyText:
     """The story in sentences, which tell nothing of what an expression gives that `shows` says no to."""
-    sequence = isinstance(story.plan.rule.form, SequenceForm)
+    sequence = isinstance(story.plan.rule.form, tree.SequenceForm)
     teller: _Teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
     return WhyText(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
 
@@ -90,7 +81,7 @@ class _Teller(ABC):
         parts = self.plan.columns if note["what"] == "condition" else self.plan.conditions
         return read_text(parts[note["bracket"]][note["index"]], note["read"], shows=self.shows)
 
-    def conjuncts(self, note: Mapping[str, Any]) -> list[tuple[Expr, Mapping[str, Any]]]:
+    def conjuncts(self, note: Mapping[str, Any]) -> list[tuple[tree.Expr, Mapping[str, Any]]]:
         having = self.plan.rule.form.having
         if having is None:
             return []
@@ -110,7 +101,7 @@ class _OfSequence(_Teller):
     def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
         super().__init__(story, names, shows)
         form = story.plan.rule.form
-        assert isinstance(form, SequenceForm)
+        assert isinstance(form, tree.SequenceForm)
         self.form = form
         self.steps = form.taken
         self.step_names = step_names(form)
@@ -144,8 +135,8 @@ class _OfSequence(_Teller):
             return ""
         # A step's name; of a member or an alternative also which one.
         step, bracket = self.steps[note["target"]], self.plan.brackets[note["bracket"]]
-        name = str(bracket.name if step.kind is StepKind.UNORDERED else step.name)
-        if step.kind is not StepKind.UNORDERED and len(step.brackets) > 1:
+        name = str(bracket.name if step.kind is tree.StepKind.UNORDERED else step.name)
+        if step.kind is not tree.StepKind.UNORDERED and len(step.brackets) > 1:
             name += f" [{bracket.type}]"
         since = duration_text(note["since"]) if note["what"] in ("within", "after") else ""
         match note["what"]:
@@ -163,7 +154,7 @@ class _OfSequence(_Teller):
 
     def at_step(self, number: int) -> str:
         step = self.steps[number]
-        if step.kind is StepKind.UNORDERED:
+        if step.kind is tree.StepKind.UNORDERED:
             return " and ".join(str(bracket.name) for bracket in step.brackets)
         return str(step.name)
 
@@ -193,7 +184,7 @@ class _OfSequence(_Teller):
             return " and waited for its time to pass"
         place = best["step"]
         step = self.steps[place]
-        if step.kind is StepKind.UNORDERED:
+        if step.kind is tree.StepKind.UNORDERED:
             taken = {self.step_names[name] for name, _ in best["events"]}
             open_members = [str(bracket.name) for bracket in step.brackets if bracket.name not in taken]
             if open_members:
@@ -260,15 +251,15 @@ class _OfWindow(_Teller):
 
     def state(self, note: Mapping[str, Any]) -> str:
         form = self.plan.rule.form
-        where = "in the session" if isinstance(form, SessionForm) else "in the window"
-        if not isinstance(form, SessionForm | AggregateForm):
+        where = "in the session" if isinstance(form, tree.SessionForm) else "in the window"
+        if not isinstance(form, tree.SessionForm | tree.AggregateForm):
             where += f" from {self.names.time(note['start'])}"
         values: dict[str, str] = {}
         for part, told in self.conjuncts(note):
             read = zip(leaves(part, of_match=True), told["read"], strict=False)
             values.update((unparse(leaf), value_text(value)) for leaf, value in read if self.shows(leaf))
         text = f"{note['count']} {where}" + "".join(f", {name} is {value}" for name, value in values.items())
-        if isinstance(form, AggregateForm):
+        if isinstance(form, tree.AggregateForm):
             held = all(told["holds"] for _, told in self.conjuncts(note))
             text += "; `having` still holds, fired already" if held and not note["armed"] else ""
         return text
@@ -278,7 +269,7 @@ class _OfWindow(_Teller):
             return self.nothing_seen()
         if told := self.matched():
             return told
-        aggregate = isinstance(self.plan.rule.form, AggregateForm)
+        aggregate = isinstance(self.plan.rule.form, tree.AggregateForm)
         tested = [note for note in self.story.notes if note["what"] == ("window" if aggregate else "closed")]
         if not tested:
             opened = any(note["what"] == "window" for note in self.story.notes)
@@ -295,9 +286,9 @@ class _OfWindow(_Teller):
         return sum(told["holds"] for _, told in parts), -lacking
 
 
-def _distance(expr: Expr, read: Sequence[Any]) -> float:
+def _distance(expr: tree.Expr, read: Sequence[Any]) -> float:
     match expr:
-        case Binary("<" | "<=" | ">" | ">=" | "==", _, Literal(int() | float() as limit)) if len(read) == 1:
+        case tree.Binary("<" | "<=" | ">" | ">=" | "==", _, tree.Literal(int() | float() as limit)) if len(read) == 1:
             value = read[0]
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return abs(float(value) - float(limit))

@@ -11,17 +11,10 @@ from samovar.common.suggest import did_you_mean
 from samovar.common.times import unit_hint
 from samovar.patterns.rulefile.params import warn_numbers
 from samovar.patterns.semantics.check import ResolvedMatch
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import (
-    ExpectedMatch,
-    RuleTest,
-    Scalar,
-    SessionForm,
-    Span,
-    TestEvent,
-    step_names,
-)
+from samovar.patterns.syntax.tree import step_names
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, plain_data, read
 
 MAX_EVENTS = 10_000
@@ -34,7 +27,7 @@ _EXAMPLE = '"+5s purchase {card: c1, amount: 1}"'
 
 def read_tests(
     node: Node | None, report: Report, checked: ResolvedMatch | None, emitted: Sequence[str]
-) -> tuple[RuleTest, ...]:
+) -> tuple[tree.RuleTest, ...]:
     if node is None or (isinstance(node, Text) and node.value is None):
         return ()
     if not isinstance(node, List):
@@ -50,7 +43,7 @@ class _Reader:
     checked: ResolvedMatch | None
     emitted: frozenset[str]
 
-    def test(self, node: Node, number: int) -> RuleTest:
+    def test(self, node: Node, number: int) -> tree.RuleTest:
         sections = self._sections(node, _TEST_KEYS, "a test")
         name = sections.get("name")
         for key in ("events", "expect"):
@@ -60,7 +53,7 @@ class _Reader:
         events = tuple(event for item in self._items(sections.get("events")) if (event := self._event(item)))
         expect = tuple(self._expected(item, len(events)) for item in self._items(sections.get("expect")))
         title = name.text if isinstance(name, Text) and name.text else f"test {number}"
-        return RuleTest(title, events, expect, node.span)
+        return tree.RuleTest(title, events, expect, node.span)
 
     def _sections(self, node: Node, known: Sequence[str], what: str) -> dict[str, Node]:
         if not isinstance(node, YamlMap):
@@ -86,7 +79,7 @@ class _Reader:
 
     # ------------------------------------------------------------ events
 
-    def _event(self, node: Node) -> TestEvent | None:
+    def _event(self, node: Node) -> tree.TestEvent | None:
         if not isinstance(node, Text):
             hint = "put the whole event in double quotes"
             self.report.error("bad-event", "an event is one text", node.span, expected=_EXAMPLE, hint=hint)
@@ -103,9 +96,9 @@ class _Reader:
             return None
         offset = self._offset(found["at"], node.fragment.locate(found.start("at"), found.end("at")))
         fields = self._fields(node, found.start("fields"), found.end("fields")) if found["fields"] else {}
-        return TestEvent(offset or 0, found["type"], fields, node.span)
+        return tree.TestEvent(offset or 0, found["type"], fields, node.span)
 
-    def _offset(self, text: str, span: Span) -> int | None:
+    def _offset(self, text: str, span: tree.Span) -> int | None:
         ms = duration_ms(text[1:]) if text.startswith("+") else None
         if ms is None:
             tip = (
@@ -129,11 +122,11 @@ class _Reader:
 
     # ------------------------------------------------------------ expectations
 
-    def _expected(self, node: Node, events: int) -> ExpectedMatch:
+    def _expected(self, node: Node, events: int) -> tree.ExpectedMatch:
         sections = self._sections(node, _EXPECT_KEYS, "an expected match")
         times = {name: self._time(sections.get(name)) for name in ("at", "start", "end")}
         message = sections.get("message")
-        return ExpectedMatch(
+        return tree.ExpectedMatch(
             self._key(sections.get("key")), times["at"], times["start"], times["end"],
             self._steps(sections.get("steps"), events), self._emit(sections.get("emit")),
             message.text if isinstance(message, Text) else None, node.span,
@@ -161,13 +154,13 @@ class _Reader:
                 )
         return {key.text: value for key, value in node.entries}
 
-    def _key(self, node: Node | None) -> dict[str, Scalar] | None:
+    def _key(self, node: Node | None) -> dict[str, tree.Scalar] | None:
         known = [key.name for key in self.checked.form.by] if self.checked else None
         found = self._map(node, "key", known)
         return None if found is None else {name: plain_data(value) for name, value in found.items()}
 
     def _emit(self, node: Node | None) -> dict[str, Any] | None:
-        always = {"count"} if self.checked and isinstance(self.checked.form, SessionForm) else set()
+        always = {"count"} if self.checked and isinstance(self.checked.form, tree.SessionForm) else set()
         found = self._map(node, "emit", sorted(self.emitted | always))
         return None if found is None else {name: plain_data(value) for name, value in found.items()}
 

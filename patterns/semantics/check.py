@@ -11,32 +11,15 @@ from samovar.patterns.semantics.keys import Keys
 from samovar.patterns.semantics.ordering import check_places
 from samovar.patterns.semantics.resolve import resolve_guarded
 from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, ReadableStep, one_of
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    AggregateForm,
-    Binary,
-    Bracket,
-    Expr,
-    Form,
-    Key,
-    Literal,
-    Overlap,
-    SequenceForm,
-    SessionForm,
-    Skip,
-    Span,
-    Step,
-    StepKind,
-    WindowForm,
-    flatten,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import flatten
 
 
 @dataclass(frozen=True)
 class ResolvedMatch:
     """The resolved form, and the place from which `emit` and `message` read it."""
 
-    form: Form
+    form: tree.Form
     result: ExpressionContext
 
 
@@ -57,33 +40,33 @@ def check_match(match: MatchText, bench: CheckerContext) -> ResolvedMatch | None
 
 def _sequence(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     # Steps without a name are `stepN`, where N counts positive steps and a group is one.
-    named: list[Step] = []
+    named: list[tree.Step] = []
     count = 0
     for text in match.steps:
-        positive = text.step.kind is not StepKind.ABSENT
+        positive = text.step.kind is not tree.StepKind.ABSENT
         count += positive
         named.append(replace(text.step, name=f"step{count}") if positive and not text.step.name else text.step)
-    seen: dict[str, Span] = {}
+    seen: dict[str, tree.Span] = {}
     for step, text in zip(named, match.steps, strict=True):
-        members = [(item.name, item.span) for item in step.brackets if step.kind is StepKind.UNORDERED]
+        members = [(item.name, item.span) for item in step.brackets if step.kind is tree.StepKind.UNORDERED]
         for name, span in [(step.name, text.marks.get("as", step.span)), *members]:
             _check_name(name, span, seen, bench)
     keys = Keys(match, bench)
     steps = tuple(_step(index, named, keys, bench) for index in range(len(named)))
-    last = next((step for step in reversed(named) if step.kind is not StepKind.ABSENT), named[-1])
+    last = next((step for step in reversed(named) if step.kind is not tree.StepKind.ABSENT), named[-1])
     everything = _readable_at(len(named), named)
     result = ExpressionContext(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
     having = _having(match, result, bench)
     options = match.head.options
-    form = SequenceForm(
-        keys.form_by(), options.times.get("maxspan", 0), Overlap(options.words.get("overlap", "latest")),
-        Skip(options.words.get("skip", "past_last")), steps, _until(match, keys, named, bench), having,
+    form = tree.SequenceForm(
+        keys.form_by(), options.times.get("maxspan", 0), tree.Overlap(options.words.get("overlap", "latest")),
+        tree.Skip(options.words.get("skip", "past_last")), steps, _until(match, keys, named, bench), having,
         match.head.span,
     )  # fmt: skip
     return ResolvedMatch(form, result)
 
 
-def _check_name(name: str | None, span: Span, seen: dict[str, Span], bench: CheckerContext) -> None:
+def _check_name(name: str | None, span: tree.Span, seen: dict[str, tree.Span], bench: CheckerContext) -> None:
     if name is None:
         return
     if name in seen:
@@ -94,10 +77,10 @@ def _check_name(name: str | None, span: Span, seen: dict[str, Span], bench: Chec
     seen.setdefault(name, span)
 
 
-def _step(index: int, named: list[Step], keys: Keys, bench: CheckerContext) -> Step:
+def _step(index: int, named: list[tree.Step], keys: Keys, bench: CheckerContext) -> tree.Step:
     step = named[index]
     readable, unreadable = _readable_at(index, named)
-    what, absent = "the condition of a bracket", step.kind is StepKind.ABSENT
+    what, absent = "the condition of a bracket", step.kind is tree.StepKind.ABSENT
     brackets = []
     for raw in step.brackets:
         place = ExpressionContext((raw.type,), what, readable, unreadable, "steps", history=True)
@@ -106,7 +89,9 @@ def _step(index: int, named: list[Step], keys: Keys, bench: CheckerContext) -> S
     return replace(step, brackets=tuple(brackets), name=None if absent else step.name)
 
 
-def _bracket(bracket: Bracket, place: ExpressionContext, by: tuple[Key, ...], bench: CheckerContext) -> Bracket:
+def _bracket(
+    bracket: tree.Bracket, place: ExpressionContext, by: tuple[tree.Key, ...], bench: CheckerContext
+) -> tree.Bracket:
     known = None if bench.schema is None else [*bench.schema.types, "any"]
     if known is not None and bracket.type not in known:
         message, tip = f"there is no event type `{bracket.type}`", did_you_mean(bracket.type, known[:-1])
@@ -114,39 +99,39 @@ def _bracket(bracket: Bracket, place: ExpressionContext, by: tuple[Key, ...], be
     return replace(bracket, condition=resolve_guarded(bracket.condition, place, bench, condition=True), by=by)
 
 
-def _types(brackets: Iterable[Bracket]) -> tuple[str, ...]:
+def _types(brackets: Iterable[tree.Bracket]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(bracket.type for bracket in brackets))
 
 
-def _readable_at(index: int, named: list[Step]) -> tuple[dict[str, ReadableStep], dict[str, str]]:
+def _readable_at(index: int, named: list[tree.Step]) -> tuple[dict[str, ReadableStep], dict[str, str]]:
     """What the step at an index may read, and why not the rest. An index past the end reads all."""
     readable: dict[str, ReadableStep] = {}
     unreadable: dict[str, str] = {}
     for at, step in enumerate(named):
         for name, brackets in _readings(step):
-            if step.kind is StepKind.ABSENT:
+            if step.kind is tree.StepKind.ABSENT:
                 unreadable[name] = "it must not happen, so it has no event"
             elif at > index:
                 unreadable[name] = "it comes later"
-            elif at == index and step.kind is StepKind.UNORDERED:
+            elif at == index and step.kind is tree.StepKind.UNORDERED:
                 unreadable[name] = "members of `unordered` cannot read each other"
             elif at == index and not step.repeated:
                 unreadable[name] = "it is this very step; leave its name out"
             else:
                 readable[name] = ReadableStep(_types(brackets), step.repeated)
-        if step.kind is StepKind.UNORDERED and step.name:
+        if step.kind is tree.StepKind.UNORDERED and step.name:
             unreadable[step.name] = "it is a group: read one of its members"
     return readable, unreadable
 
 
-def _readings(step: Step) -> Iterator[tuple[str, tuple[Bracket, ...]]]:
-    if step.kind is StepKind.UNORDERED:
+def _readings(step: tree.Step) -> Iterator[tuple[str, tuple[tree.Bracket, ...]]]:
+    if step.kind is tree.StepKind.UNORDERED:
         yield from ((member.name, (member,)) for member in step.brackets if member.name)
     elif step.name:
         yield step.name, step.brackets
 
 
-def _until(match: MatchText, keys: Keys, named: list[Step], bench: CheckerContext) -> Bracket | None:
+def _until(match: MatchText, keys: Keys, named: list[tree.Step], bench: CheckerContext) -> tree.Bracket | None:
     if match.until is None:
         return None
     if "as" in match.until_marks:
@@ -157,7 +142,7 @@ def _until(match: MatchText, keys: Keys, named: list[Step], bench: CheckerContex
     return replace(_bracket(match.until, place, keys.of(match.until, False), bench), name=None)
 
 
-def _having(match: MatchText, place: ExpressionContext, bench: CheckerContext) -> Expr | None:
+def _having(match: MatchText, place: ExpressionContext, bench: CheckerContext) -> tree.Expr | None:
     return None if match.having is None else resolve_guarded(match.having, place, bench, condition=True)
 
 
@@ -169,7 +154,7 @@ def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     # A name after the bracket is the bracket's.
     steps = [text.step for text in match.steps]
     raw = [replace(bracket, name=bracket.name or step.name) for step in steps for bracket in step.brackets]
-    seen: dict[str, Span] = {}
+    seen: dict[str, tree.Span] = {}
     for bracket in raw:
         _check_name(bracket.name, bracket.span, seen, bench)
     names = dict.fromkeys(seen, "a bracket's condition reads only its own event")
@@ -182,10 +167,12 @@ def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     having, brackets = _having(match, result, bench), tuple(resolved)
     times, span, by = match.head.options.times, match.head.span, keys.form_by()
     if match.head.kind == "session":
-        return ResolvedMatch(SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span), result)
+        return ResolvedMatch(
+            tree.SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span), result
+        )
     if match.head.kind == "window":
         every = times.get("every", 1)
-        return ResolvedMatch(WindowForm(by, every, times.get("size", every), brackets, having, span), result)
+        return ResolvedMatch(tree.WindowForm(by, every, times.get("size", every), brackets, having, span), result)
     if having is not None and all(map(_is_upper_bound, flatten(having, "and"))):
         message = "an aggregate is tested when an event comes, so this is true at the first one"
         hint = "for too few events write `window by ... every 10m [...] having count() < 5`"
@@ -193,12 +180,12 @@ def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     elif having is None and match.sound:
         bench.report.error("missing-having", "an aggregate needs `having`", span, expected="having count() >= 5")
     over, repeat = times.get("over", 1), times.get("repeat")
-    return ResolvedMatch(AggregateForm(by, over, repeat, brackets, having or Literal(True), span), result)
+    return ResolvedMatch(tree.AggregateForm(by, over, repeat, brackets, having or tree.Literal(True), span), result)
 
 
-def _is_upper_bound(expr: Expr) -> bool:
+def _is_upper_bound(expr: tree.Expr) -> bool:
     """`count() < 5` is true at the very first event: the author waits for an event that does not come."""
-    if not isinstance(expr, Binary):
+    if not isinstance(expr, tree.Binary):
         return False
     counted = {"<": expr.left, "<=": expr.left, ">": expr.right, ">=": expr.right}.get(expr.op)
-    return isinstance(counted, Aggregate) and counted.function == "count"
+    return isinstance(counted, tree.Aggregate) and counted.function == "count"

@@ -8,25 +8,8 @@ from functools import reduce
 
 from samovar.patterns.analysis.domains import Effort, Scope
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    Binary,
-    Bracket,
-    Call,
-    Expr,
-    Field,
-    History,
-    Literal,
-    OfStep,
-    Rule,
-    SequenceForm,
-    SessionForm,
-    Step,
-    StepKind,
-    WindowForm,
-    rewrite,
-    walk,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import rewrite, walk
 
 
 @dataclass(frozen=True)
@@ -36,22 +19,22 @@ class ConditionContext:
     `index` is the step's place in the sequence; None for `until`, `having` and the brackets of the other forms.
     """
 
-    condition: Expr
+    condition: tree.Expr
     scope: Scope
-    facts: tuple[Expr, ...] = ()
+    facts: tuple[tree.Expr, ...] = ()
     index: int | None = None
-    bracket: Bracket | None = None
+    bracket: tree.Bracket | None = None
     having: bool = False
 
 
-def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionContext]:
+def places(rule: tree.Rule, schema: Schema | None, effort: Effort) -> list[ConditionContext]:
     """Every condition of a rule's match."""
     form = rule.form
-    if not isinstance(form, SequenceForm):
+    if not isinstance(form, tree.SequenceForm):
         found = [ConditionContext(b.condition, event_scope(b, schema, effort), bracket=b) for b in form.brackets]
         if form.having is not None:
             counts: dict[str | None, tuple[int, int | None]] = {}
-            if isinstance(form, SessionForm | WindowForm):
+            if isinstance(form, tree.SessionForm | tree.WindowForm):
                 counts[None] = (1, None)
             types = tuple(bracket.type for bracket in form.brackets)
             scope = Scope(types, schema, counts=counts, effort=effort)
@@ -59,7 +42,7 @@ def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionC
         return found
     found = []
     for index, step in enumerate(form.steps):
-        before = [earlier for earlier in form.steps[:index] if earlier.kind is not StepKind.ABSENT]
+        before = [earlier for earlier in form.steps[:index] if earlier.kind is not tree.StepKind.ABSENT]
         for bracket in step.brackets:
             scope = _after(before, event_scope(bracket, schema, effort), form)
             own = {step.name: (0, step.runs_max)} if step.repeated else {}
@@ -75,13 +58,13 @@ def places(rule: Rule, schema: Schema | None, effort: Effort) -> list[ConditionC
     return found
 
 
-def event_scope(bracket: Bracket, schema: Schema | None, effort: Effort) -> Scope:
+def event_scope(bracket: tree.Bracket, schema: Schema | None, effort: Effort) -> Scope:
     """What is known of an event that a bracket looks at: its type, and that its key is not null."""
-    present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, Literal))
+    present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, tree.Literal))
     return Scope((bracket.type,), schema, present, effort=effort)
 
 
-def _after(steps: Iterable[Step], scope: Scope, form: SequenceForm) -> Scope:
+def _after(steps: Iterable[tree.Step], scope: Scope, form: tree.SequenceForm) -> Scope:
     """What is known when these steps have been taken."""
     types: dict[str, tuple[str, ...]] = {}
     counts: dict[str | None, tuple[int, int | None]] = {}
@@ -91,35 +74,35 @@ def _after(steps: Iterable[Step], scope: Scope, form: SequenceForm) -> Scope:
             types[name] = tuple(bracket.type for bracket in brackets)
             counts[name] = (0 if step.optional else step.runs_min, step.runs_max)
             if not step.optional:
-                present.add(OfStep(name, Field("@time")))
-                present |= {OfStep(name, key.value) for bracket in brackets[:1] for key in bracket.by or ()}
+                present.add(tree.OfStep(name, tree.Field("@time")))
+                present |= {tree.OfStep(name, key.value) for bracket in brackets[:1] for key in bracket.by or ()}
     return replace(scope, steps=types, counts=counts, present=frozenset(present), span_ms=form.maxspan_ms)
 
 
-def named_brackets(step: Step) -> list[tuple[str, tuple[Bracket, ...]]]:
+def named_brackets(step: tree.Step) -> list[tuple[str, tuple[tree.Bracket, ...]]]:
     """The names under which a step is read, and the brackets behind each."""
-    if step.kind is StepKind.UNORDERED:
+    if step.kind is tree.StepKind.UNORDERED:
         return [(str(member.name), (member,)) for member in step.brackets]
     return [(str(step.name), step.brackets)]
 
 
-def _facts(steps: Iterable[Step]) -> tuple[Expr, ...]:
+def _facts(steps: Iterable[tree.Step]) -> tuple[tree.Expr, ...]:
     """What the conditions of steps say of their events, as seen from later steps: `amount < 2` of step probe is
     `probe.amount < 2`; a function of its fields is read as a whole, as a `let` is.
     """
 
-    def of_one_event(condition: Expr) -> bool:
-        return not any(isinstance(part, OfStep | Aggregate | History) for part in walk(condition))
+    def of_one_event(condition: tree.Expr) -> bool:
+        return not any(isinstance(part, tree.OfStep | tree.Aggregate | tree.History) for part in walk(condition))
 
     facts = []
     for step in steps:
         for name, brackets in named_brackets(step):
 
-            def moved(part: Expr, name: str = name) -> Expr | None:
-                return OfStep(name, part, part.span) if isinstance(part, Field | Call) else None
+            def moved(part: tree.Expr, name: str = name) -> tree.Expr | None:
+                return tree.OfStep(name, part, part.span) if isinstance(part, tree.Field | tree.Call) else None
 
             conditions = [bracket.condition for bracket in brackets]
             if not step.optional and all(map(of_one_event, conditions)):
                 alternatives = [rewrite(condition, moved) for condition in conditions]
-                facts.append(reduce(lambda one, two: Binary("or", one, two), alternatives))
+                facts.append(reduce(lambda one, two: tree.Binary("or", one, two), alternatives))
     return tuple(facts)

@@ -10,19 +10,8 @@ from samovar.patterns.analysis.lint.catalog import LintFindings
 from samovar.patterns.analysis.lint.contexts import event_scope
 from samovar.patterns.analysis.satisfiability import implies, satisfiable
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    AggregateForm,
-    Bracket,
-    History,
-    Overlap,
-    SequenceForm,
-    SessionForm,
-    Step,
-    StepKind,
-    WindowForm,
-    walk,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import walk
 from samovar.patterns.syntax.yaml import Text
 
 LONG_MS = 30 * UNITS["d"]
@@ -34,26 +23,30 @@ LARGE_STATE_BYTES = 16_000_000
 _UNIQUE = re.compile(r"(.*[._-])?(uuid|guid|id)\Z", re.I)
 
 
-def check_steps(form: SequenceForm, notes: LintFindings) -> None:
+def check_steps(form: tree.SequenceForm, notes: LintFindings) -> None:
     _check_times(form, notes)
     for step in form.steps:
-        if step.kind is not StepKind.UNORDERED:
+        if step.kind is not tree.StepKind.UNORDERED:
             text = "every event of this alternative fits the one on line {line} too"
             hint = "leave it out, or make the other one narrower"
             _check_covered(step.brackets, frozenset(), ("covered-alternative", text, hint), notes)
     for before, step in zip(form.steps, form.steps[1:], strict=False):
-        if before.kind is StepKind.ABSENT and step.kind is not StepKind.ABSENT and before is not form.steps[0]:
+        if (
+            before.kind is tree.StepKind.ABSENT
+            and step.kind is not tree.StepKind.ABSENT
+            and before is not form.steps[0]
+        ):
             _check_negation(before, step, notes)
     for step in form.steps if form.until is not None else ():
         for bracket in step.brackets:
             if form.until is not None and _covers(form.until, bracket, notes):
-                what = "negation" if step.kind is StepKind.ABSENT else "step"
+                what = "negation" if step.kind is tree.StepKind.ABSENT else "step"
                 text = f"`until` is tested first and takes every event that could be this {what}"
                 notes.add("until-takes-step", text, bracket.span, "make the condition of `until` narrower")
     _check_waiting(form, notes)
 
 
-def _covers(wide: Bracket, narrow: Bracket, notes: LintFindings) -> bool:
+def _covers(wide: tree.Bracket, narrow: tree.Bracket, notes: LintFindings) -> bool:
     """Whether every event that fits the narrow bracket fits the wide one too, under the same key."""
     keys = [[key.value for key in bracket.by or ()] for bracket in (wide, narrow)]
     if wide.type not in ("any", narrow.type) or keys[0] != keys[1]:
@@ -62,7 +55,7 @@ def _covers(wide: Bracket, narrow: Bracket, notes: LintFindings) -> bool:
 
 
 def _check_covered(
-    brackets: tuple[Bracket, ...], read: frozenset[str | None], finding: tuple[str, str, str], notes: LintFindings
+    brackets: tuple[tree.Bracket, ...], read: frozenset[str | None], finding: tuple[str, str, str], notes: LintFindings
 ) -> None:
     """Brackets that another one covers; of two that cover each other the later. Those that are `read` count."""
     id, text, hint = finding
@@ -76,7 +69,7 @@ def _check_covered(
                 break
 
 
-def _check_times(form: SequenceForm, notes: LintFindings) -> None:
+def _check_times(form: tree.SequenceForm, notes: LintFindings) -> None:
     maxspan, least = form.maxspan_ms, 0
     for step in form.steps:
         if step.within_ms is not None and step.after_ms is not None and step.within_ms < step.after_ms:
@@ -95,13 +88,13 @@ def _check_times(form: SequenceForm, notes: LintFindings) -> None:
         if least > maxspan:
             return
     first = form.taken[0]
-    if form.maxspan_ms == 0 and (len(form.taken) > 1 or first.runs_min > 1 or first.kind is StepKind.UNORDERED):
+    if form.maxspan_ms == 0 and (len(form.taken) > 1 or first.runs_min > 1 or first.kind is tree.StepKind.UNORDERED):
         text = "with `maxspan=0ms` all events of a match have the very same time"
         notes.add("zero-maxspan", text, form.span, "write the time that the whole may take, as in `maxspan=10m`")
 
 
-def _check_negation(negation: Step, step: Step, notes: LintFindings) -> None:
-    def can_be_both(one: Bracket, two: Bracket) -> bool:
+def _check_negation(negation: tree.Step, step: tree.Step, notes: LintFindings) -> None:
+    def can_be_both(one: tree.Bracket, two: tree.Bracket) -> bool:
         if "any" not in (one.type, two.type) and one.type != two.type:
             return False
         narrow = two if one.type == "any" else one
@@ -120,10 +113,10 @@ def _check_negation(negation: Step, step: Step, notes: LintFindings) -> None:
         notes.add("idle-negation", text, negation.span, "leave it out, or leave `next` out")
 
 
-def _check_waiting(form: SequenceForm, notes: LintFindings) -> None:
+def _check_waiting(form: tree.SequenceForm, notes: LintFindings) -> None:
     """While one partial waits for its deadline, `latest` drops newer ones of the same key."""
     last, start = form.steps[-1], form.taken[0]
-    if last.kind is not StepKind.ABSENT or form.overlap is not Overlap.LATEST:
+    if last.kind is not tree.StepKind.ABSENT or form.overlap is not tree.Overlap.LATEST:
         return
     if all(any(_covers(wide, bracket, notes) for wide in last.brackets) for bracket in start.brackets):
         return  # a new start kills the waiting one: a heartbeat
@@ -149,17 +142,17 @@ def check_bounds(notes: LintFindings) -> None:
     _check_long(notes)
     if not form.by:
         notes.add("one-key", "without `by` every event has the same key", form.span, "write `by FIELD`")
-    if isinstance(form, SessionForm) and form.max_ms is None:
+    if isinstance(form, tree.SessionForm) and form.max_ms is None:
         text = f"a key that is never quiet for {duration_text(form.gap_ms)} never ends its session"
         notes.add("open-session", text, form.span, f"add `max=8h`: `with gap={duration_text(form.gap_ms)}, max=8h`")
-    if isinstance(form, WindowForm) and form.size_ms // form.every_ms > MANY_WINDOWS:
+    if isinstance(form, tree.WindowForm) and form.size_ms // form.every_ms > MANY_WINDOWS:
         text = f"every event enters {form.size_ms // form.every_ms:,} windows"
         notes.add("many-windows", text, form.span, "make `every` longer, or write an `aggregate`, whose window slides")
-    if isinstance(form, SequenceForm):
+    if isinstance(form, tree.SequenceForm):
         _check_cost(form, notes)
     else:
         shown = [*notes.rule.shown, *([form.having] if form.having else [])]
-        read = frozenset(item.target for expr in shown for item in walk(expr) if isinstance(item, Aggregate))
+        read = frozenset(item.target for expr in shown for item in walk(expr) if isinstance(item, tree.Aggregate))
         text = "every event of this bracket is taken in by the one on line {line} already"
         hint = "name it with `as` to count it by itself, or leave it out"
         _check_covered(form.brackets, read, ("covered-bracket", text, hint), notes)
@@ -168,14 +161,14 @@ def check_bounds(notes: LintFindings) -> None:
 
 def _check_long(notes: LintFindings) -> None:
     form = notes.rule.form
-    span_ms = {SequenceForm: "maxspan_ms", AggregateForm: "over_ms"}.get(type(form))
+    span_ms = {tree.SequenceForm: "maxspan_ms", tree.AggregateForm: "over_ms"}.get(type(form))
     if span_ms is not None and getattr(form, span_ms) > LONG_MS:
         text = f"the state of every key is held for {duration_text(getattr(form, span_ms))}"
         notes.add("long-span", text, form.span, "a shorter span, or seen(...) with a long one, holds less")
-    steps = form.steps if isinstance(form, SequenceForm) else (form,)
+    steps = form.steps if isinstance(form, tree.SequenceForm) else (form,)
     for bracket in (bracket for step in steps for bracket in step.brackets):
         for item in walk(bracket.condition):
-            if isinstance(item, History) and item.span_ms > LONG_HISTORY_MS:
+            if isinstance(item, tree.History) and item.span_ms > LONG_HISTORY_MS:
                 what = "event" if bracket.type == "any" else f"`{bracket.type}`"
                 held = duration_text(item.span_ms)
                 text = f"every {what} of a key is held for {held}, at most {MAX_EVENTS:,} of them"
@@ -183,11 +176,11 @@ def _check_long(notes: LintFindings) -> None:
                 notes.add("long-history", text, item.span, hint if item.where is None else None)
 
 
-def _check_cost(form: SequenceForm, notes: LintFindings) -> None:
+def _check_cost(form: tree.SequenceForm, notes: LintFindings) -> None:
     found = cost(notes.rule)
     bounded = all(step.within_ms is not None and step.runs_max == step.runs_min for step in form.taken[1:])
     few = found.overflow_events is not None and found.overflow_events < FEW_EVENTS
-    if form.overlap is Overlap.ANY and few and not bounded:
+    if form.overlap is tree.Overlap.ANY and few and not bounded:
         text = (
             f"{found.overflow_events} events of one key within {duration_text(form.maxspan_ms)} can make more than "
             f"{MAX_PARTIALS:,} partial matches; the oldest are then dropped"
@@ -205,15 +198,15 @@ def _check_suppress(notes: LintFindings) -> None:
         return
     key_span, node = notes.sections().get("suppress", (form.span, None))
     where = node.span if isinstance(node, Text) else key_span
-    if isinstance(form, AggregateForm) and form.repeat_ms is not None:
+    if isinstance(form, tree.AggregateForm) and form.repeat_ms is not None:
         if quiet >= form.repeat_ms:
             text = f"`suppress` silences the reminders that `repeat={duration_text(form.repeat_ms)}` asks for"
             notes.add("suppress-hides-repeat", text, where, "leave one of them out")
         return
     apart = 0
-    if isinstance(form, SessionForm):
+    if isinstance(form, tree.SessionForm):
         apart = min(form.gap_ms, form.max_ms or form.gap_ms)
-    elif isinstance(form, WindowForm):
+    elif isinstance(form, tree.WindowForm):
         apart = form.every_ms - 1
     if 0 < quiet <= apart:
         text = f"two alerts of a key are always more than {duration_text(quiet)} apart"

@@ -6,21 +6,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from samovar.common.times import duration_text
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.findings import visible
-from samovar.patterns.syntax.tree import (
-    AggregateForm,
-    Bracket,
-    Expr,
-    Literal,
-    Overlap,
-    Rule,
-    SequenceForm,
-    SessionForm,
-    Step,
-    StepKind,
-    WindowForm,
-    flatten,
-)
+from samovar.patterns.syntax.tree import flatten
 from samovar.patterns.syntax.unparse import unparse
 
 TAKE, GROUP, ABSENT, BEFORE, WAIT = "take", "group", "absent", "before", "wait"
@@ -66,12 +54,12 @@ class Diagram:
     span: str | None = None
 
 
-def diagram(rule: Rule) -> Diagram:
+def diagram(rule: tree.Rule) -> Diagram:
     """The drawing's content for a rule. What cannot be seen in its texts is written as escapes."""
     form = rule.form
     suppressed = () if rule.suppress_ms is None else (f"at most one alert in {duration_text(rule.suppress_ms)}",)
     by = f"by {', '.join(key.name for key in form.by)}" if form.by else "one key for all"
-    if isinstance(form, SequenceForm):
+    if isinstance(form, tree.SequenceForm):
         drawn = _sequence(rule, form, by, suppressed)
     else:
         boxes = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in form.brackets)
@@ -92,11 +80,11 @@ def _visible(part: Any) -> Any:
     return part
 
 
-def _time_line(form: AggregateForm | SessionForm | WindowForm) -> TimeLine:
-    if isinstance(form, AggregateForm):
+def _time_line(form: tree.AggregateForm | tree.SessionForm | tree.WindowForm) -> TimeLine:
+    if isinstance(form, tree.AggregateForm):
         again = () if form.repeat_ms is None else (duration_text(form.repeat_ms),)
         return TimeLine("sliding", (duration_text(form.over_ms), *again))
-    if isinstance(form, SessionForm):
+    if isinstance(form, tree.SessionForm):
         most = () if form.max_ms is None else (duration_text(form.max_ms),)
         return TimeLine("session", (duration_text(form.gap_ms), *most))
     kind = "tumbling" if form.size_ms == form.every_ms else "hopping"
@@ -106,17 +94,17 @@ def _time_line(form: AggregateForm | SessionForm | WindowForm) -> TimeLine:
 # ---------------------------------------------------------------- sequences
 
 
-def _sequence(rule: Rule, form: SequenceForm, by: str, suppressed: tuple[str, ...]) -> Diagram:
+def _sequence(rule: tree.Rule, form: tree.SequenceForm, by: str, suppressed: tuple[str, ...]) -> Diagram:
     boxes, number = [], 0
-    last = max(index for index, step in enumerate(form.steps) if step.kind is not StepKind.ABSENT)
+    last = max(index for index, step in enumerate(form.steps) if step.kind is not tree.StepKind.ABSENT)
     for index, step in enumerate(form.steps):
-        number += step.kind is not StepKind.ABSENT
+        number += step.kind is not tree.StepKind.ABSENT
         boxes.append(_box(step, number, index > last, form))
     waits = list(form.steps[last + 1 :])
     # One event, and nothing is waited for: the rule has no span.
     span = None if form.takes_one_event and not waits else duration_text(form.maxspan_ms)
     facts = [by] + [f"all within {span}"] * (span is not None)
-    facts += [] if form.overlap is Overlap.LATEST else [f"overlap={form.overlap}", f"skip={form.skip}"]
+    facts += [] if form.overlap is tree.Overlap.LATEST else [f"overlap={form.overlap}", f"skip={form.skip}"]
     return Diagram(
         rule.id,
         rule.title,
@@ -130,13 +118,13 @@ def _sequence(rule: Rule, form: SequenceForm, by: str, suppressed: tuple[str, ..
     )
 
 
-def _box(step: Step, number: int, last: bool, form: SequenceForm) -> Box:
-    unordered = step.kind is StepKind.UNORDERED
+def _box(step: tree.Step, number: int, last: bool, form: tree.SequenceForm) -> Box:
+    unordered = step.kind is tree.StepKind.UNORDERED
     lines: list[str] = []
     for at, bracket in enumerate(step.brackets):
         first, *rest = _bracket(bracket)
         lines += [f"• {bracket.name}: {first}" if unordered else f"or {first}" if at else first, *rest]
-    if step.kind is StepKind.ABSENT:
+    if step.kind is tree.StepKind.ABSENT:
         kind, title = (WAIT, f"not until {_clock([step], form)}") if last else (ABSENT, "not in between")
         if step.for_ms is not None:
             kind, title = BEFORE, f"not in the {duration_text(step.for_ms)} before"
@@ -149,7 +137,7 @@ def _box(step: Step, number: int, last: bool, form: SequenceForm) -> Box:
     return Box(kind, title, tuple(lines), tuple(_arrow(step)), loop if step.repeated else None, step.optional)
 
 
-def _arrow(step: Step) -> list[str]:
+def _arrow(step: tree.Step) -> list[str]:
     labels = ["the very next event"] if step.next else []
     if step.within_ms is not None:
         labels.append(f"within {duration_text(step.within_ms)}")
@@ -158,7 +146,7 @@ def _arrow(step: Step) -> list[str]:
     return labels
 
 
-def _clock(waits: list[Step], form: SequenceForm) -> str:
+def _clock(waits: list[tree.Step], form: tree.SequenceForm) -> str:
     """When a last negation lets go: the latest of several."""
     if any(step.within_ms is None or step.within_ms >= form.maxspan_ms for step in waits):
         return f"{duration_text(form.maxspan_ms)} after the first event"
@@ -168,16 +156,16 @@ def _clock(waits: list[Step], form: SequenceForm) -> str:
 # ---------------------------------------------------------------- brackets
 
 
-def _bracket(bracket: Bracket) -> tuple[str, ...]:
+def _bracket(bracket: tree.Bracket) -> tuple[str, ...]:
     name = "any event" if bracket.type == "any" else bracket.type
     others = [unparse(key.value) for key in bracket.by or () if unparse(key.value) != key.name]
     by = f" by {', '.join(others)}" if others else ""
-    if bracket.condition == Literal(True):
+    if bracket.condition == tree.Literal(True):
         return (name + by,)
     return (name + by, *_condition(bracket.condition, "where"))
 
 
-def _condition(condition: Expr, word: str) -> tuple[str, ...]:
+def _condition(condition: tree.Expr, word: str) -> tuple[str, ...]:
     """One part of the condition a line: `where amount < 2`, `and country != probe.country`."""
     parts = flatten(condition, "and")
     texts = [f"({text})" if " or " in text and len(parts) > 1 else text for text in map(unparse, parts)]

@@ -123,10 +123,8 @@ def follow_from(
     """
     (plan,) = program.rules
     states = States(program, show_suppressed=True, **limits)
-    if len(batch) and len(before):
-        step(states, before, int(batch.time[0]))
-    elif len(before):
-        step(states, before, int(before.time[-1]))
+    if len(before):
+        step(states, before, int(batch.time[0] if len(batch) else before.time[-1]))
     states.trace(encode_key(key))
     step(states, batch, until_ms)
     notes = states.notes()

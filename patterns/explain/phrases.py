@@ -67,7 +67,7 @@ def scalar_words(value: tree.Scalar) -> str:
 # ---------------------------------------------------------------- conditions
 
 
-def condition_words(expr: tree.Expr) -> str:
+def condition_words(expr: tree.Expr) -> str:  # noqa: PLR0911 - one return per kind of condition
     """What must be true, as a clause: `amount is below 2 and country is one of "KP", "IR"`."""
     expr = folded(expr)
     match expr:
@@ -81,11 +81,6 @@ def condition_words(expr: tree.Expr) -> str:
             return _not(operand)
         case tree.Binary("==" | "!=" | "<" | "<=" | ">" | ">=" as op, left, right):
             return _comparison(op, left, right)
-    return _test(expr)
-
-
-def _test(expr: tree.Expr) -> str:
-    match expr:
         case tree.In():
             return _membership(expr, expr.negated)
         case tree.TextMatch():
@@ -167,26 +162,19 @@ def _text_match(expr: tree.TextMatch, negated: bool) -> str:
     if len(expr.patterns) > _SHOWN:
         shown.append(f"{len(expr.patterns) - _SHOWN:,} more")
     patterns = listed(shown, "or")
+    verb, opposite = ("looks like", "does not look like")
+    first = expr.patterns[0]
+    core = first.strip("*")
     if expr.kind == "regex":
-        verb = "does not match" if negated else "matches"
-        return f"{value_words(expr.operand)} {verb} the expression {patterns}{case}"
-    simple = _simple_pattern(expr.patterns[0]) if len(expr.patterns) == 1 else None
-    if simple is None:
-        verb = "does not look like" if negated else "looks like"
-        return f"{value_words(expr.operand)} {verb} {patterns}{case}"
-    verb, text = simple
-    verbs = {"begins with": "does not begin with", "ends with": "does not end with", "contains": "does not contain",
-             "is": "is not"}  # fmt: skip
-    return f'{value_words(expr.operand)} {verbs[verb] if negated else verb} "{text}"{case}'
-
-
-def _simple_pattern(pattern: str) -> tuple[str, str] | None:
-    core = pattern.strip("*")
-    if not core or "*" in core or "?" in core:
-        return None
-    ends = pattern.startswith("*"), pattern.endswith("*")
-    verb = {(False, True): "begins with", (True, False): "ends with", (True, True): "contains"}.get(ends, "is")
-    return verb, core
+        verb, opposite, patterns = "matches", "does not match", f"the expression {patterns}"
+    elif len(expr.patterns) == 1 and core and "*" not in core and "?" not in core:
+        ends, patterns = (first.startswith("*"), first.endswith("*")), f'"{core}"'
+        verb, opposite = {
+            (False, True): ("begins with", "does not begin with"),
+            (True, False): ("ends with", "does not end with"),
+            (True, True): ("contains", "does not contain"),
+        }.get(ends, ("is", "is not"))
+    return f"{value_words(expr.operand)} {opposite if negated else verb} {patterns}{case}"
 
 
 def _seen(expr: tree.History, verb: str) -> str:
@@ -222,7 +210,9 @@ def value_words(expr: tree.Expr) -> str:
 
 def _arithmetic(expr: tree.Binary) -> str:
     if is_difference(expr):
-        return _difference(expr.left, expr.right)
+        since = _moment(expr.right)
+        is_now = expr.left == tree.Field("@time")
+        return f"the time since {since}" if is_now else f"the time from {since} to {_moment(expr.left)}"
     value = expr.right.value if isinstance(expr.right, tree.Literal) else None
     unit = next((name for unit, name in _UNIT_NAMES.items() if UNITS[unit] == value and unit != "ms"), None)
     if expr.op == "/" and unit is not None and any(is_difference(part) for part in walk(expr.left)):
@@ -234,11 +224,6 @@ def _operand(expr: tree.Expr, op: str) -> str:
     text = value_words(expr)
     loose = isinstance(expr, tree.Binary) and expr.op in ("+", "-") and op not in ("+", "-") and not is_difference(expr)
     return f"({text})" if loose else text
-
-
-def _difference(left: tree.Expr, right: tree.Expr) -> str:
-    since = _moment(right)
-    return f"the time since {since}" if left == tree.Field("@time") else f"the time from {since} to {_moment(left)}"
 
 
 def _moment(expr: tree.Expr) -> str:

@@ -174,18 +174,15 @@ class AvroDecoder(Decoder):
         if name == "EMPTY":
             return Bad(name, "the message is empty: an event is a record of Avro", None)
         if name in OF_A_VALUE:
-            shown = self._shown_value(name, message)
+            text = self.json(message)
+            path = self.type_field if name == "TYPE_NOT_TEXT" else self.time_field
+            found = None if isinstance(text, Bad) else lookup(json.loads(text), (path or "").split("."))
+            shown = "" if isinstance(text, Bad) else shown_value(found)
         else:
             shown = self._shown(name, reason, where, int(verdict["at"]), message)
         if name == "NOT_AN_OBJECT":
             return Bad(name, f"an event is a record or a map, and this is {shown}", None)
         return Bad(name, sentence(name, shown, self.time_field, self.type_field or ""), None)
-
-    def _shown_value(self, name: str, message: bytes) -> str:
-        """What stands in the field of the time or of the type."""
-        text = self.json(message)
-        path = self.type_field if name == "TYPE_NOT_TEXT" else self.time_field
-        return "" if isinstance(text, Bad) else shown_value(lookup(json.loads(text), (path or "").split(".")))
 
     def _shown(self, name: str, reason: str, where: int, at: int, message: bytes) -> str:
         number = PLAIN if self.avro.writers is None else number_of(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -170,3 +171,11 @@ def _condition(condition: tree.Expr, word: str) -> tuple[str, ...]:
     parts = flatten(condition, "and")
     texts = [f"({text})" if " or " in text and len(parts) > 1 else text for text in map(unparse, parts)]
     return tuple(f"  {word if at == 0 else 'and'} {text}" for at, text in enumerate(texts))
+
+
+def wrap_line(line: str, width: int) -> list[str]:
+    """A line of a box as rows of at most so many characters; what goes on is indented further."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
+    )

@@ -6,7 +6,18 @@ import textwrap
 from itertools import groupby
 
 from samovar.patterns.explain.draw.canvas import MONO, SANS, Canvas
-from samovar.patterns.explain.draw.diagram import ABSENT, BEFORE, GROUP, TAKE, WAIT, Box, Diagram, TimeLine, diagram
+from samovar.patterns.explain.draw.diagram import (
+    ABSENT,
+    BEFORE,
+    GROUP,
+    TAKE,
+    WAIT,
+    Box,
+    Diagram,
+    TimeLine,
+    diagram,
+    wrap_line,
+)
 from samovar.patterns.syntax.tree import Rule
 
 LEFT = 84  # of the boxes: next to them run the span of the whole and the ways round
@@ -50,12 +61,8 @@ def _rows(box: Box) -> list[tuple[str, str]]:
     """The lines of a box, wrapped, each with its style: the event type stands out."""
     rows: list[tuple[str, str]] = []
     for line in box.lines:
-        indent = " " * (len(line) - len(line.lstrip()))
-        style = "t c" if indent else "c r" if box.kind in (ABSENT, BEFORE, WAIT) else "c y"
-        wrapped = textwrap.wrap(
-            line.strip(), CHARACTERS, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-        )
-        rows += [(row, style) for row in wrapped]
+        style = "c r" if box.kind in (ABSENT, BEFORE, WAIT) else "c y"
+        rows += [(row, "t c" if line[:1].isspace() else style) for row in wrap_line(line, CHARACTERS)]
     return rows
 
 
@@ -231,41 +238,32 @@ def _time(canvas: Canvas, time_line: TimeLine, left: float, y: float, wide: floa
     elif time_line.kind == "session":
         events = (0.08, 0.13, 0.16, 0.27, 0.35, 0.40, 0.82, 0.87)
         _bar(canvas, left + wide * 0.06, y, wide * 0.36, "a session")
-        _quiet(canvas, left + wide * 0.42, y, wide * 0.26, f"{size} quiet")
+        x, quiet = left + wide * 0.42, wide * 0.26
+        canvas.path(f"M{x + 4:g} {y + 13:g}H{x + quiet - 12:g}", "line soft", tip=True)
+        canvas.write(x + quiet / 2 - 4, y + 7, f"{size} quiet", "m", "middle")
+        canvas.clock(x + quiet, y + 13)
         end = _axis(canvas, left, y + 46, wide, (0.06, 0.42), events)
         cut = f", or {more[0]} after its start" if more else ""
         note = f"ends {size} after its last event{cut}"
+    elif time_line.kind == "tumbling":
+        for at in range(3):
+            _bar(canvas, left + wide * (0.02 + at * 0.30), y, wide * 0.29, more[0])
+        end = _axis(canvas, left, y + 46, wide, (0, 1), _EVENTS)
+        note = "windows by the clock; each is looked at when it is over"
     else:
-        end, note = _clocked(canvas, time_line, left, y, wide)
+        for at in range(3):
+            _bar(canvas, left + wide * (0.02 + at * 0.18), y + at * 30, wide * 0.5, more[0])
+        end = _axis(canvas, left, y + 106, wide, (0, 1), _EVENTS)
+        note = f"windows by the clock, a new one every {size}; each is looked at when it is over"
     for line in textwrap.wrap(note, int(wide / SANS)):
         canvas.write(left + wide / 2, end + 16, line, "m", "middle")
         end += 17
     return end + 11
 
 
-def _clocked(canvas: Canvas, time_line: TimeLine, left: float, y: float, wide: float) -> tuple[float, str]:
-    every, size = time_line.spans
-    if time_line.kind == "tumbling":
-        for at in range(3):
-            _bar(canvas, left + wide * (0.02 + at * 0.30), y, wide * 0.29, size)
-        return _axis(
-            canvas, left, y + 46, wide, (0, 1), _EVENTS
-        ), "windows by the clock; each is looked at when it is over"
-    for at in range(3):
-        _bar(canvas, left + wide * (0.02 + at * 0.18), y + at * 30, wide * 0.5, size)
-    end = _axis(canvas, left, y + 106, wide, (0, 1), _EVENTS)
-    return end, f"windows by the clock, a new one every {every}; each is looked at when it is over"
-
-
 def _bar(canvas: Canvas, x: float, y: float, wide: float, text: str) -> None:
     canvas.box(x, y, wide, 26, "bar", 6)
     canvas.write(x + wide / 2, y + 17, text, "t", "middle")
-
-
-def _quiet(canvas: Canvas, x: float, y: float, wide: float, text: str) -> None:
-    canvas.path(f"M{x + 4:g} {y + 13:g}H{x + wide - 12:g}", "line soft", tip=True)
-    canvas.write(x + wide / 2 - 4, y + 7, text, "m", "middle")
-    canvas.clock(x + wide, y + 13)
 
 
 def _axis(

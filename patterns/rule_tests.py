@@ -131,7 +131,8 @@ def compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, An
 def agrees(name: str, wanted: Any, match: Mapping[str, Any]) -> bool:
     found = match.get(name)
     if name == "emit":
-        return all(entry in (found or {}) and same(value, found[entry]) for entry, value in wanted.items())
+        entries = found or {}
+        return all(entry in entries and same(value, entries[entry]) for entry, value in wanted.items())
     if name == "steps":
         return {step: places for step, places in wanted.items() if places} == found
     return same(wanted, found)

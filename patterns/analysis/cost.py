@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 
-from samovar.patterns.analysis.domains import Scope
-from samovar.patterns.analysis.satisfiability import satisfiable
+from samovar.patterns.analysis.satisfiability import Scope, satisfiable
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.syntax import tree
@@ -232,7 +231,7 @@ def _captures(rule: tree.Rule, form: tree.SequenceForm) -> dict[str, int]:
             elif isinstance(item, tree.Aggregate) and item.target is not None and item.value is not None:
                 read.setdefault(item.target, set()).add(item.value)
     last = len(_last_event(rule))
-    names = {str(named.name) for step in form.steps for named in (step, *step.brackets)}
+    names = {str(step.name) for step in form.steps} | {str(bracket.name) for bracket in brackets_of(rule)}
     return {name: len(read.get(name, ())) + last for name in names}
 
 

@@ -119,11 +119,11 @@ class Builder:
         items: list[Expr] = []
         for child in children:
             token = child.children[0] if isinstance(child, Tree) and child.data == "literal" else child
-            name = token[1:] if isinstance(token, Token) and token.type == "PARAM" else None
+            name = str(token)[1:] if isinstance(token, Token) and token.type == "PARAM" else ""
             if isinstance(token, Token) and name in self.constants.lists:
                 span = self.span(token)
                 items += [Literal(value, span) for value in self.constants.lists[name]]
-            elif isinstance(token, Token) and name is not None and name not in self.constants.params:
+            elif isinstance(token, Token) and name and name not in self.constants.params:
                 self.scalar(token)
             elif child is not None:
                 items.append(self.expression(child))

@@ -313,6 +313,6 @@ def _count(node: object, builder: Builder) -> int | None:
     value = builder.scalar(token) if isinstance(token, Token) and (is_param or token.type == "NUMBER") else None
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if not is_param or token[1:] in builder.constants.params:
+    if not is_param or str(token)[1:] in builder.constants.params:
         builder.report.error("no-count", "`runs` takes a whole number", builder.span(node), expected=RUNS)
     return None

@@ -39,16 +39,16 @@ def read_params(
         if ms is not None:
             durations.add(key.text)
         params[key.text] = value.value if ms is None else ms
-    for name, value in given.items():
+    for name, new in given.items():
         if _is_declared(name, params, node, "params", report):
             # Of the same kind as the one in the file.
             default = params[name]
-            value = duration_ms(value) if name in durations and isinstance(value, str) else value
-            same_kind = default is None or (value is not None and isinstance(value, str) == isinstance(default, str))
-            if isinstance(default, bool) or isinstance(value, bool):
-                same_kind = default is None or (isinstance(value, bool) and isinstance(default, bool))
-            if same_kind and isinstance(value, None | bool | int | float | str):
-                params[name] = value
+            new = duration_ms(new) if name in durations and isinstance(new, str) else new
+            same_kind = default is None or (new is not None and isinstance(new, str) == isinstance(default, str))
+            if isinstance(default, bool) or isinstance(new, bool):
+                same_kind = default is None or (isinstance(new, bool) and isinstance(default, bool))
+            if same_kind and isinstance(new, None | bool | int | float | str):
+                params[name] = new
             else:
                 message = f"the value set for `{name}` is not of the kind of {default!r}"
                 report.error("bad-parameter", message, node.span if node else _START)

@@ -14,7 +14,7 @@ from samovar.patterns.parse.parser import read_expression, read_match
 from samovar.patterns.rulefile.params import read_lists, read_params, warn_numbers
 from samovar.patterns.rulefile.tests_section import read_tests
 from samovar.patterns.semantics.check import ResolvedMatch, check_match
-from samovar.patterns.semantics.resolve import resolve, resolve_guarded
+from samovar.patterns.semantics.resolve import resolve_guarded
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext
 from samovar.patterns.syntax.constants import Constants, duration_ms
@@ -57,7 +57,7 @@ class RuleReader:
         for name in ("params", "lists", "emit", "tests"):
             if name in self.sections:
                 warn_numbers(self.sections[name], report)
-        self.bench = CheckerContext(report, schema, known_fields, {}, resolve)
+        self.bench = CheckerContext(report, schema, known_fields, {})
 
     def read(self, path: str, text: str) -> Rule | None:
         self._check_keys()

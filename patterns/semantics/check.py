@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from samovar.common.suggest import did_you_mean
+from samovar.patterns.parse.forms import StepText
 from samovar.patterns.parse.parser import MatchText
-from samovar.patterns.semantics.keys import Keys
-from samovar.patterns.semantics.ordering import check_places
-from samovar.patterns.semantics.resolve import resolve_guarded
-from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, ReadableStep, one_of
+from samovar.patterns.semantics.resolve import resolve, resolve_guarded
+from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, ReadableStep, TooLarge, one_of
 from samovar.patterns.syntax import tree
-from samovar.patterns.syntax.tree import flatten
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.tree import Bracket, Expr, Key, Literal, StepKind, flatten
 
 
 @dataclass(frozen=True)
@@ -189,3 +189,202 @@ def _is_upper_bound(expr: tree.Expr) -> bool:
         return False
     counted = {"<": expr.left, "<=": expr.left, ">": expr.right, ">=": expr.right}.get(expr.op)
     return isinstance(counted, tree.Aggregate) and counted.function == "count"
+
+
+@dataclass
+class Keys:
+    """Resolves `by` lists.
+
+    Without a `by` on the form the first step's names are the key's. A bracket without one then takes the list of its
+    own step's last alternative or of a step of the same type; a type without any belongs to no key (its key is null).
+    """
+
+    match: MatchText
+    bench: CheckerContext
+    kinds: dict[str, tuple[str, Key, str]] = field(default_factory=dict)
+
+    @property
+    def _positive(self) -> list[tuple[Bracket, ...]]:
+        return [text.step.brackets for text in self.match.steps if text.step.kind is not StepKind.ABSENT]
+
+    def _names(self) -> tuple[Key, ...] | None:
+        """The list that gives the key its names; None for one key over all events."""
+        if self.match.head.by is not None:
+            return self.match.head.by
+        lists = (bracket.by for brackets in self._positive for bracket in brackets)
+        return next((by for by in lists if by is not None), None)
+
+    def form_by(self) -> tuple[Key, ...]:
+        names = self._names()
+        if names is None:
+            return ()
+        first = next((bracket for brackets in self._positive for bracket in brackets), None)
+        types = (first.type,) if first else ("any",)
+        return tuple(Key(key.name, self._value(key, types, quiet=True)[0], key.span) for key in names)
+
+    def of(self, bracket: Bracket, positive: bool) -> tuple[Key, ...]:
+        names = self._names()
+        if names is None:
+            return ()
+        listed = ", ".join(key.name for key in names)
+        own = bracket.by if bracket.by is not None else self._inherited(bracket)
+        if own is None:
+            if positive:
+                message, expected = "this step has no `by`, but others have", f"by FIELD, for the key ({listed})"
+                self.bench.report.error("missing-key", message, bracket.span, expected=expected)
+            else:
+                message = f"`{bracket.type}` has no `by`, so it belongs to no key"
+                hint = f"write `by FIELD` after the bracket, for the key ({listed})"
+                self.bench.report.warning("no-key", message, bracket.span, hint=hint)
+            return tuple(Key(key.name, Literal(None), key.span) for key in names)
+        if len(own) != len(names):
+            message = f"`by` names {len(own)} fields here and {len(names)} on the rest"
+            hint = "same number and order everywhere"
+            self.bench.report.error("key-count", message, own[0].span, expected=listed, hint=hint)
+            return names
+        return tuple(self._key(key, name.name, bracket.type) for key, name in zip(own, names, strict=True))
+
+    def _inherited(self, bracket: Bracket) -> tuple[Key, ...] | None:
+        if self.match.head.by is not None:
+            return self.match.head.by
+        for brackets in self._positive:
+            if any(other.span == bracket.span for other in brackets) and brackets[-1].by is not None:
+                return brackets[-1].by
+        lists = (other.by for brackets in self._positive for other in brackets if other.type == bracket.type)
+        return next((by for by in lists if by is not None), None)
+
+    def _key(self, key: Key, name: str, event_type: str) -> Key:
+        value, kind = self._value(key, (event_type,))
+        if kind not in ("any", "null"):
+            # Keys of different types never meet: 7 and "7" are two keys.
+            first, at, first_type = self.kinds.setdefault(name, (kind, key, event_type))
+            if first != kind:
+                message = f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}"
+                hint = "turn one into the other under `let`, with string(...) or number(...), and name that in `by`"
+                expected = f'{first}, as 7 and "7" never meet'
+                self.bench.report.error("key-type", message, key.span, expected=expected, hint=hint)
+        return Key(name, value, key.span)
+
+    def _value(self, key: Key, types: tuple[str, ...], quiet: bool = False) -> tuple[Expr, str]:
+        place = ExpressionContext(types, "`by`")
+        bench = self.bench if not quiet else CheckerContext(Report(""), None, None, self.bench.lets)
+        try:
+            return resolve(key.value, place, bench)
+        except TooLarge:
+            bench.report.error("too-large", "the `let` is too large", key.span)
+            return key.value, "any"
+
+
+_REQUIRED = {
+    "sequence": ("maxspan", "sequence by card with maxspan=10m"),
+    "session": ("gap", "session by user with gap=30m"),
+    "aggregate": ("over", "aggregate by card over 10m"),
+    "window": ("every", "window by user every 10m"),
+}
+_FOR = "`for` belongs to a negation before the first step"
+
+
+def check_places(match: MatchText, report: Report) -> None:
+    name, example = _REQUIRED[match.head.kind]
+    if name not in match.head.options.marks and not match.head.options.misspelt:
+        report.error(f"missing-{name}", f"`{match.head.kind}` needs `{name}`", match.head.span, expected=example)
+    if match.head.kind == "sequence":
+        _check_sequence(match, report)
+    else:
+        _check_other(match, report)
+
+
+def _refuse(text: StepText, messages: Mapping[str, str], report: Report, hint: str | None = None) -> None:
+    """An error for each of these options and prefixes that stands on a step."""
+    for name, message in messages.items():
+        if name in text.marks:
+            report.error("misplaced-option", message, text.marks[name], hint=hint)
+
+
+def _check_sequence(match: MatchText, report: Report) -> None:
+    options = match.head.options
+    if options.words.get("overlap", "latest") == "latest" and options.words.get("skip", "past_last") != "past_last":
+        message = "`overlap=latest` always skips past the last match"
+        hint = f"write `overlap=all, skip={options.words['skip']}`"
+        report.error("skip-with-latest", message, options.marks["skip"], hint=hint)
+    positive = [index for index, text in enumerate(match.steps) if text.step.kind is not StepKind.ABSENT]
+    if not positive:
+        message = "every step is a negation: nothing can begin a match"
+        hint = "put `[type where ...]` before or after it"
+        report.error("only-negations", message, match.steps[0].step.span, hint=hint)
+        return
+    if all(match.steps[index].step.optional for index in positive):
+        hint = "take the `?` from one of them"
+        report.error("all-optional", "every step is optional", match.steps[positive[0]].step.span, hint=hint)
+    for index, text in enumerate(match.steps):
+        if text.step.kind is StepKind.ABSENT:
+            _check_negation(text, index < positive[0], index > positive[-1], report)
+        else:
+            _check_positive(text, index == positive[0], report)
+    last = match.steps[-1].step
+    if last.kind is StepKind.ABSENT:
+        return
+    if last.optional:
+        hint = "without it the match is complete already: leave the step out"
+        where = match.steps[-1].marks["optional"]
+        report.error("optional-last", "the last step cannot be optional", where, hint=hint)
+    if last.runs_max != last.runs_min:
+        message, runs = "the last step cannot have an open or ranged run", f"runs={last.runs_min}"
+        hint = f"the match is made at the {last.runs_min}. event: write `{runs}`, or add the step that ends it"
+        report.error("open-last", message, match.steps[-1].marks["runs"], expected=runs, hint=hint)
+
+
+def _check_negation(text: StepText, first: bool, last: bool, report: Report) -> None:
+    unfit = {name: f"`{name}` cannot stand on a negation" for name in ("runs", "after", "next")}
+    _refuse(text, {**unfit, "optional": "a negation cannot be optional"}, report)
+    if first:
+        message = "`within` cannot stand on a first negation"
+        _refuse(text, {"within": message}, report, "write `with for=10m`")
+        if "for" not in text.marks:
+            message = "a negation that comes first needs a time to look back"
+            report.error("missing-for", message, text.step.span, expected="with for=10m")
+        return
+    _refuse(text, {"for": _FOR}, report, "write `with within=10m`" if last else None)
+    if not last:
+        message = "`within` cannot stand on a negation between steps"
+        _refuse(text, {"within": message}, report, "put it on the step that follows")
+
+
+def _check_positive(text: StepText, first: bool, report: Report) -> None:
+    unfit = {"for": _FOR}
+    if first:
+        unfit |= {
+            name: f"`{name}` counts from the step before, and this is the first" for name in ("next", "within", "after")
+        }
+    elif text.step.optional:
+        unfit["next"] = "`next` cannot stand on an optional step"
+    _refuse(text, unfit, report)
+    if text.step.kind is StepKind.UNORDERED:
+        signs = {"next": "next", "runs": "runs", "optional": "?", "absent": "!"}
+        unfit = {name: f"`{sign}` cannot stand on an unordered group" for name, sign in signs.items()}
+        _refuse(text, unfit, report)
+        if len(text.step.brackets) < 2:
+            expected = "unordered { [...] as a [...] as b }"
+            report.error("small-group", "`unordered` needs at least two members", text.step.span, expected=expected)
+
+
+def _check_other(match: MatchText, report: Report) -> None:
+    kind = match.head.kind
+    signs = {"absent": "!", "optional": "?"} | {each: each for each in ("next", "runs", "within", "after", "for")}
+    of_steps = "belongs to steps of a sequence"
+    unfit = {name: f"`{sign}` {of_steps}; `{kind}` has only brackets" for name, sign in signs.items()}
+    for text in match.steps:
+        _refuse(text, unfit, report)
+        if text.step.kind is StepKind.UNORDERED:
+            message = f"`unordered` belongs to a sequence; `{kind}` has only brackets"
+            report.error("misplaced-option", message, text.step.span)
+        elif len(text.step.brackets) > 1:
+            hint = "write the brackets one after the other: an event enters every one it fits"
+            message = f"`or` {of_steps}; `{kind}` has only brackets"
+            report.error("misplaced-option", message, text.step.span, hint=hint)
+    if match.until is not None:
+        report.error("misplaced-option", f"`until` belongs to a sequence, not to `{kind}`", match.until.span)
+    times = match.head.options.times
+    if kind == "window" and times.get("size", times.get("every", 0)) < times.get("every", 0):
+        message = "`size` is smaller than `every`: events between windows would be lost"
+        report.error("small-window", message, match.head.options.marks["size"], expected="size of at least every")

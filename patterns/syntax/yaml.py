@@ -158,7 +158,7 @@ class _Composer:
     documents: int = 0
 
     def take(self, event: Any) -> None:
-        mark = event.start_mark
+        mark, end = event.start_mark, event.end_mark.index
         if isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
             if self.documents > 1:
@@ -167,15 +167,14 @@ class _Composer:
             self._check(event)
             style = event.style or None
             flow = bool(self.stack) and self.stack[-1].flow
-            span = mark.index, event.end_mark.index
-            self._add(Text(event.value, style is None, flow, self.fragment, *span, style))
+            self._add(Text(event.value, style is None, flow, self.fragment, mark.index, end, style))
         elif isinstance(event, yaml.CollectionStartEvent):
             self._check(event)
             flow = bool(event.flow_style) or any(above.flow for above in self.stack[-1:])
             self.stack.append(_Open(isinstance(event, yaml.MappingStartEvent), mark.index, flow))
         elif isinstance(event, yaml.CollectionEndEvent):
             done = self.stack.pop()
-            place = _span(self.fragment, done.start, event.end_mark.index)
+            place = _span(self.fragment, done.start, end)
             entries = tuple(self._entries(done.children)) if done.is_map else ()
             self._add(YamlMap(entries, place) if done.is_map else List(tuple(done.children), place))
         elif isinstance(event, yaml.AliasEvent):

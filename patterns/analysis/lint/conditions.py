@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, permutations
 
-from samovar.patterns.analysis.domains import Scope
-from samovar.patterns.analysis.lint.catalog import LintFindings
-from samovar.patterns.analysis.lint.contexts import ConditionContext, named_brackets
-from samovar.patterns.analysis.satisfiability import implies, satisfiable
+from samovar.patterns.analysis.lint.catalog import ConditionContext, LintFindings, named_brackets
+from samovar.patterns.analysis.satisfiability import Scope, implies, satisfiable
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import children, flatten, walk
 from samovar.patterns.syntax.unparse import is_difference, unparse

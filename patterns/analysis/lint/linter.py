@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from samovar.patterns.analysis.lint.catalog import LINTS, LintFindings
+from samovar.patterns.analysis.lint.catalog import LINTS, LintFindings, places
 from samovar.patterns.analysis.lint.conditions import check_conditions
-from samovar.patterns.analysis.lint.contexts import places
 from samovar.patterns.analysis.lint.steps import check_bounds, check_steps
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding

@@ -6,8 +6,7 @@ import re
 
 from samovar.common.times import UNITS, duration_text
 from samovar.patterns.analysis.cost import cost
-from samovar.patterns.analysis.lint.catalog import LintFindings
-from samovar.patterns.analysis.lint.contexts import event_scope
+from samovar.patterns.analysis.lint.catalog import LintFindings, event_scope
 from samovar.patterns.analysis.satisfiability import implies, satisfiable
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
 from samovar.patterns.syntax import tree

@@ -152,9 +152,6 @@ def _schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | 
     return Schema.parse(Path(schema).read_text("utf-8"))
 
 
-# ---------------------------------------------------------------- events
-
-
 def _batches(
     events: Any,
     fields: tuple[str, ...],

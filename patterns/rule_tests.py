@@ -84,9 +84,6 @@ def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
     yield from replay.finish()
 
 
-# ---------------------------------------------------------------- comparing
-
-
 def asked(expected: ExpectedMatch) -> dict[str, Any]:
     """What an expectation says, with times as in a rule file."""
     steps = None if expected.steps is None else {name: list(places) for name, places in expected.steps.items()}
@@ -149,9 +146,6 @@ def same(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, list) and isinstance(found, list):
         return len(wanted) == len(found) and all(map(same, wanted, found))
     return bool(wanted == found)
-
-
-# ---------------------------------------------------------------- why a match did not come
 
 
 def _why(rule: Rule, test: RuleTest, messages: Sequence[bytes], found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

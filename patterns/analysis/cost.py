@@ -77,9 +77,6 @@ def cost(rule: tree.Rule, *, max_events: int = MAX_EVENTS, max_partials: int = M
     return Cost(min(row + typical + past, worst), worst, partials, _held(rule, histories), overflow)
 
 
-# ---------------------------------------------------------------- rows and events
-
-
 def _row_bytes(name: int, rule: tree.Rule) -> int:
     """A row's key: the store's name, the key's values, a mark; and the lengths of both."""
     values = max(1, len(rule.form.by)) * (5 + TEXT_BYTES)
@@ -106,9 +103,6 @@ def _conditions(rule: tree.Rule) -> Iterator[tree.Expr]:
     for bracket in brackets_of(rule):
         yield bracket.condition
         yield from (key.value for key in bracket.by or ())
-
-
-# ---------------------------------------------------------------- sequences
 
 
 def _sequence(rule: tree.Rule, form: tree.SequenceForm, max_events: int, max_partials: int) -> tuple[int, int, int]:
@@ -180,9 +174,6 @@ def _overflow(form: tree.SequenceForm, max_partials: int) -> int | None:
     return events
 
 
-# ---------------------------------------------------------------- sessions and windows
-
-
 def _panes(rule: tree.Rule, form: tree.SessionForm | tree.WindowForm, max_events: int) -> tuple[int, int, int]:
     """The typical and the largest bytes, and how many are open at worst."""
     aggregates = list(dict.fromkeys(_aggregates(rule)))
@@ -212,9 +203,6 @@ def _asked_for(having: tree.Expr) -> int:
             ):
                 asked = max(asked, int(number) + (part.op == ">"))
     return asked or COMMON_EVENTS
-
-
-# ---------------------------------------------------------------- what is read of events
 
 
 def _shown(rule: tree.Rule) -> list[tree.Expr]:

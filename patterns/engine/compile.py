@@ -152,9 +152,6 @@ class _Tables:
             self.columnar.append(op not in (LAST, AGG, LASTEVENT) and all(self.columnar[a] for a in args))
         return known
 
-    def literal(self, value: tree.Scalar) -> int:
-        return self.node(CONST, self.constant(value))
-
     def literals(self, lists: dict[tuple[int, ...], int], values: Iterable[tree.Scalar]) -> int:
         """One of the lists of literals, each value in it once."""
         items = tuple(dict.fromkeys(self.constant(value) for value in values if value is not None))
@@ -162,9 +159,6 @@ class _Tables:
 
     def type(self, name: str) -> int:
         return -1 if name == "any" else self.types.setdefault(name, len(self.types))
-
-    def keyspec(self, nodes: Sequence[int]) -> int:
-        return self.keys.setdefault(tuple(nodes), len(self.keys))
 
     def function(self, name: str, of: Hashable, make: Callable[[], Callable[..., tree.Scalar]]) -> int:
         """A function that is left to Python; `of` is what else it is made of."""
@@ -223,7 +217,7 @@ class _RuleCompiler:
         node = self.tables.node
         match expr:
             case tree.Literal(value):
-                return self.tables.literal(value)
+                return node(CONST, self.tables.constant(value))
             case tree.Field(path):
                 return self.field(path)
             case tree.OfStep(step, value) if not self.sequence:
@@ -362,7 +356,8 @@ class _RuleCompiler:
     def key(self, by: tuple[tree.Key, ...] | None) -> int:
         if by is None:
             return -1
-        return self.tables.keyspec([self.column(key.value) for key in by])
+        nodes = tuple(self.column(key.value) for key in by)
+        return self.tables.keys.setdefault(nodes, len(self.tables.keys))
 
     # ------------------------------------------------------------ the rule's words
 

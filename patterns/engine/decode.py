@@ -98,9 +98,6 @@ def lookup(members: dict[str, Any], names: Sequence[str]) -> Any:
     return None
 
 
-# ---------------------------------------------------------------- time and type
-
-
 def time_of(value: Any) -> int:
     """Epoch ms. A fraction of a millisecond is cut downwards, before 1970 too, as the digits of ISO text are."""
     if value is None:
@@ -134,9 +131,6 @@ def time_of_text(text: str) -> int:
         local -= YEARS_0_TO_2000
     ms = int((found["part"] or "")[:3].ljust(3, "0"))
     return (local - (-zone if found["sign"] == "-" else zone)) // timedelta(milliseconds=1) + ms
-
-
-# ---------------------------------------------------------------- sentences
 
 
 def sentence(code: str, shown: str, time_field: str, type_field: str) -> str:

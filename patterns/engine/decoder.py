@@ -56,6 +56,7 @@ class Decoder:
         Partitions and offsets are one per message; without them 0 and the message's number. With `copy` the batch does
         not need the messages' buffer afterwards; otherwise it keeps it alive.
         """
+        self._prepare(messages)
         if batch.columns != len(self.paths):
             raise ValueError(f"a batch of {batch.columns} columns for {len(self.paths)} fields")
         count = len(messages)
@@ -68,6 +69,9 @@ class Decoder:
         if not copy:
             batch.buffers.append(messages.data)
         return verdicts
+
+    def _prepare(self, messages: Messages) -> None:
+        """What must be known before messages of this format can be decoded."""
 
     def _into(self, *arguments: Any) -> None:
         """The kernel's part, for messages of this format."""

@@ -187,9 +187,6 @@ def _found(members: list[tuple[str, Any]], names: Sequence[str]) -> Iterator[Any
             yield from _found(list(zip(inner, column.flatten(), strict=True)), names[cut:])
 
 
-# ---------------------------------------------------------------- arrays
-
-
 def array_of(column: Any, name: str) -> KernelColumn:
     column = _plain(column)
     kind = column.type

@@ -89,9 +89,6 @@ def size_words(size: int) -> str:
     return f"{size / 1e3:,.0f} kB" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
 
 
-# ---------------------------------------------------------------- parts
-
-
 def _told(rule: tree.Rule) -> Iterator[Section]:
     form = rule.form
     if isinstance(form, tree.SequenceForm):
@@ -128,9 +125,6 @@ def _if_having(form: tree.SessionForm | tree.WindowForm) -> str:
 def _taken_in(brackets: tuple[tree.Bracket, ...]) -> Iterator[str]:
     for number, bracket in enumerate(brackets, 1):
         yield f"{number}. {_event(bracket, plural=True, name=bracket.name)}{_key_note(bracket)}."
-
-
-# ---------------------------------------------------------------- sequences
 
 
 def _happenings(form: tree.SequenceForm) -> Iterator[str]:
@@ -211,9 +205,6 @@ def _sequence_fires(form: tree.SequenceForm) -> Iterator[str]:
         tree.Skip.TO_NEXT: "After an alert, what began with the same event is forgotten; the rest goes on.",
         tree.Skip.NONE: "After an alert all that was begun goes on.",
     }[form.skip]
-
-
-# ---------------------------------------------------------------- events, alerts
 
 
 def _event(bracket: tree.Bracket, plural: bool = False, article: bool = True, name: str | None = None) -> str:

@@ -81,9 +81,6 @@ def listed(numbers: Any, most: int = 8) -> str:
 BY_LINE = Names(lambda offset: f"line {offset + 1}", iso_time, _lines)
 
 
-# ---------------------------------------------------------------- following a key
-
-
 def follow(
     program: Program,
     key: Sequence[Scalar],

@@ -64,9 +64,6 @@ def scalar_words(value: tree.Scalar) -> str:
     return shown if abs(value) >= 10_000 else shown.replace(",", "")
 
 
-# ---------------------------------------------------------------- conditions
-
-
 def condition_words(expr: tree.Expr) -> str:  # noqa: PLR0911 - one return per kind of condition
     """What must be true, as a clause: `amount is below 2 and country is one of "KP", "IR"`."""
     expr = folded(expr)
@@ -181,9 +178,6 @@ def _seen(expr: tree.History, verb: str) -> str:
     among = "" if expr.where is None else f", among events in which {condition_words(expr.where)}"
     what = "it" if expr.value is None else value_words(expr.value)
     return f"this {what} {verb} in the {span_words(expr.span_ms)} before{among}"
-
-
-# ---------------------------------------------------------------- values
 
 
 def value_words(expr: tree.Expr) -> str:

@@ -7,7 +7,6 @@ The notes that this reads are those of native/match/trace.cpp and native/match/s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -88,11 +87,11 @@ class WhyText:
 def explain(story: KeyTrace, names: Names = BY_LINE, shows: Shows = shows_all) -> WhyText:
     """The story in sentences, which tell nothing of what an expression gives that `shows` says no to."""
     sequence = isinstance(story.plan.rule.form, tree.SequenceForm)
-    teller: _Teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
+    teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
     return WhyText(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
 
 
-class _Teller(ABC):
+class _Teller:
     """What both kinds of story have in common."""
 
     def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
@@ -106,12 +105,6 @@ class _Teller(ABC):
         for note in story.notes:
             current = note["event"] if note["what"] == "event" else current
             self.by_event.setdefault(current, []).append(note)
-
-    @abstractmethod
-    def event(self, event: KeyEvent) -> list[str]: ...
-
-    @abstractmethod
-    def conclusion(self) -> list[str]: ...
 
     def nothing_seen(self) -> list[str]:
         parts = zip(self.plan.rule.form.by, self.story.key.items(), strict=True)

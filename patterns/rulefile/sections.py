@@ -77,8 +77,6 @@ class RuleReader:
             match.text if isinstance(match, Text) else "", lets,
         )  # fmt: skip
 
-    # ------------------------------------------------------------ plain sections
-
     def _check_keys(self) -> None:
         for key, _ in self.node.entries:
             if key.text not in KEYS and not self.report.full:
@@ -156,8 +154,6 @@ class RuleReader:
         id = "zero-duration" if ms == 0 else "no-duration"
         self.report.error(id, "`suppress` takes a time", node.span, expected="a time such as 1h", hint=tip)
         return None
-
-    # ------------------------------------------------------------ expressions
 
     def _expression(self, node: Node, what: str) -> Expr | None:
         """The raw expression in a YAML value; a number or boolean is itself."""

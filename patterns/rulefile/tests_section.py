@@ -77,8 +77,6 @@ class _Reader:
             self.report.error("too-long", f"more than {MAX_EVENTS:,} events in one test", node.span)
         return node.items[:MAX_EVENTS]
 
-    # ------------------------------------------------------------ events
-
     def _event(self, node: Node) -> tree.TestEvent | None:
         if not isinstance(node, Text):
             hint = "put the whole event in double quotes"
@@ -120,22 +118,29 @@ class _Reader:
             self.report.error("bad-event", "the fields must be a map", node.span, expected="{card: c1, amount: 1}")
         return {}
 
-    # ------------------------------------------------------------ expectations
-
     def _expected(self, node: Node, events: int) -> tree.ExpectedMatch:
         sections = self._sections(node, _EXPECT_KEYS, "an expected match")
-        times = {name: self._time(sections.get(name)) for name in ("at", "start", "end")}
+        times: dict[str, int | None] = {}
+        for name in ("at", "start", "end"):
+            time = sections.get(name)
+            text = time.text if isinstance(time, Text) else "?"
+            times[name] = None if time is None else self._offset(text, time.span)
+        form = self.checked.form if self.checked else None
+        key = self._map(sections.get("key"), "key", None if form is None else [each.name for each in form.by])
+        always = {"count"} if isinstance(form, tree.SessionForm) else set()
+        steps = self._map(sections.get("steps"), "steps", None if form is None else step_names(form))
+        emit = self._map(sections.get("emit"), "emit", sorted(self.emitted | always))
         message = sections.get("message")
         return tree.ExpectedMatch(
-            self._key(sections.get("key")), times["at"], times["start"], times["end"],
-            self._steps(sections.get("steps"), events), self._emit(sections.get("emit")),
-            message.text if isinstance(message, Text) else None, node.span,
-        )  # fmt: skip
-
-    def _time(self, node: Node | None) -> int | None:
-        if node is None:
-            return None
-        return self._offset(node.text if isinstance(node, Text) else "?", node.span)
+            None if key is None else {name: plain_data(value) for name, value in key.items()},
+            times["at"],
+            times["start"],
+            times["end"],
+            None if steps is None else {name: self._indexes(value, events) for name, value in steps.items()},
+            None if emit is None else {name: plain_data(value) for name, value in emit.items()},
+            message.text if isinstance(message, Text) else None,
+            node.span,
+        )
 
     def _map(self, node: Node | None, what: str, known: Sequence[str] | None) -> dict[str, Node] | None:
         if node is None:
@@ -153,22 +158,6 @@ class _Reader:
                     hint=did_you_mean(key.text, known),
                 )
         return {key.text: value for key, value in node.entries}
-
-    def _key(self, node: Node | None) -> dict[str, tree.Scalar] | None:
-        known = [key.name for key in self.checked.form.by] if self.checked else None
-        found = self._map(node, "key", known)
-        return None if found is None else {name: plain_data(value) for name, value in found.items()}
-
-    def _emit(self, node: Node | None) -> dict[str, Any] | None:
-        always = {"count"} if self.checked and isinstance(self.checked.form, tree.SessionForm) else set()
-        found = self._map(node, "emit", sorted(self.emitted | always))
-        return None if found is None else {name: plain_data(value) for name, value in found.items()}
-
-    def _steps(self, node: Node | None, events: int) -> dict[str, tuple[int, ...]] | None:
-        found = self._map(node, "steps", step_names(self.checked.form) if self.checked else None)
-        if found is None:
-            return None
-        return {name: self._indexes(value, events) for name, value in found.items()}
 
     def _indexes(self, node: Node, events: int) -> tuple[int, ...]:
         data = plain_data(node)

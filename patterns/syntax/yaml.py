@@ -130,9 +130,6 @@ def plain_data(node: Node) -> Any:
     return node.value
 
 
-# ---------------------------------------------------------------- from events to the tree
-
-
 class _Refused(yaml.MarkedYAMLError):
     """Valid YAML that a rule file does not use."""
 
@@ -213,9 +210,6 @@ class _Composer:
 def _span(fragment: Fragment, start: int, end: int) -> Span:
     """Without the white space after a node, which the parser may count to it."""
     return fragment.locate(start, start + len(fragment.text[start:end].rstrip()))
-
-
-# ---------------------------------------------------------------- faults
 
 
 def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Report) -> None:

@@ -36,9 +36,6 @@ def check_conditions(found: list[ConditionContext], notes: LintFindings) -> None
         _check_repeated(form, found, notes)
 
 
-# ---------------------------------------------------------------- what can be true
-
-
 def _check_truth(condition: tree.Expr, facts: tuple[tree.Expr, ...], scope: Scope, notes: LintFindings) -> None:
     parts = flatten(condition, "and")
     if condition == tree.Literal(True) or len(parts) > MAX_PARTS:
@@ -108,9 +105,6 @@ def _report_covered(pairs: list[tuple[tree.Expr, tree.Expr]], hint: str, notes: 
             notes.add("covered-condition", text, weak.span, hint)
 
 
-# ---------------------------------------------------------------- conditions across steps
-
-
 def _check_across(part: tree.Expr, where: ConditionContext, form: tree.SequenceForm, notes: LintFindings) -> None:
     """Of a condition under `latest`: the steps that it reads and that could have been others, had they been kept."""
     taken = form.taken
@@ -170,9 +164,6 @@ def _check_repeated(form: tree.SequenceForm, found: list[ConditionContext], note
                 notes.add("last-of-repeated", text, item.span, hint)
 
 
-# ---------------------------------------------------------------- not
-
-
 def _check_not(part: tree.Expr, parts: list[tree.Expr], scope: Scope, notes: LintFindings) -> None:
     others = [other for other in parts if other is not part]
     for item in walk(part):
@@ -216,9 +207,6 @@ def _may_be_missing(expr: tree.Expr, scope: Scope) -> Iterator[tree.Expr]:
         case _:
             for child in children(expr):
                 yield from _may_be_missing(child, scope)
-
-
-# ---------------------------------------------------------------- division
 
 
 def _check_division(

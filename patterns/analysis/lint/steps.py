@@ -133,9 +133,6 @@ def _check_waiting(form: tree.SequenceForm, notes: LintFindings) -> None:
     notes.add("waiting-absence", text, last.span, hint)
 
 
-# ---------------------------------------------------------------- what is held, and how often it speaks
-
-
 def check_bounds(notes: LintFindings) -> None:
     form = notes.rule.form
     _check_long(notes)

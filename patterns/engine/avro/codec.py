@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from weakref import finalize
 
 import numpy as np
-from numpy.typing import NDArray
 
-from samovar.native.kernel import VERDICT, Batch, Int32s, Int64s, Messages, kernel
+from samovar.native.kernel import VERDICT, Messages, kernel
 from samovar.patterns.engine.avro.program import AvroProgram, resolved
 from samovar.patterns.engine.avro.schema import AvroSchema
 from samovar.patterns.engine.decode import CODES, OF_A_VALUE, Bad, lookup, sentence, shown_byte, shown_value
@@ -101,19 +100,10 @@ class AvroDecoder(Decoder):
                 raise ValueError("messages that are not framed need a schema")
             self._add(PLAIN, avro.schema)
 
-    def decode(
-        self,
-        batch: Batch,
-        messages: Messages,
-        stream: int = 0,
-        partitions: Int32s | None = None,
-        offsets: Int64s | None = None,
-        copy: bool = False,
-    ) -> NDArray[Any]:
-        """As `Decoder.decode`. Schemas that are met for the first time are asked for, each once."""
+    def _prepare(self, messages: Messages) -> None:
+        """Asks for schemas that are met for the first time, each once."""
         if self.avro.writers is not None:
             self._learn(numbers_in(messages))
-        return super().decode(batch, messages, stream, partitions, offsets, copy)
 
     def _into(self, *arguments: Any) -> None:
         kernel().samovar_decode_avro(self.schemas, *arguments)
@@ -153,8 +143,6 @@ class AvroDecoder(Decoder):
             raise ValueError(text.reason)
         fields: dict[str, Any] = json.loads(text)
         return fields
-
-    # ------------------------------------------------------------ for people
 
     def json(self, message: bytes) -> str | Bad:
         """A message as the JSON object that rules see."""
@@ -205,9 +193,6 @@ class AvroDecoder(Decoder):
 
     def _of(self, number: int | None) -> str:
         return "" if self.avro.writers is None else f" (schema {number})"
-
-
-# ---------------------------------------------------------------- frames
 
 
 def number_of(message: bytes) -> int | None:

@@ -92,9 +92,6 @@ def _time_line(form: tree.AggregateForm | tree.SessionForm | tree.WindowForm) ->
     return TimeLine(kind, (duration_text(form.every_ms), duration_text(form.size_ms)))
 
 
-# ---------------------------------------------------------------- sequences
-
-
 def _sequence(rule: tree.Rule, form: tree.SequenceForm, by: str, suppressed: tuple[str, ...]) -> Diagram:
     boxes, number = [], 0
     last = max(index for index, step in enumerate(form.steps) if step.kind is not tree.StepKind.ABSENT)
@@ -152,9 +149,6 @@ def _clock(waits: list[tree.Step], form: tree.SequenceForm) -> str:
     if any(step.within_ms is None or step.within_ms >= form.maxspan_ms for step in waits):
         return f"{duration_text(form.maxspan_ms)} after the first event"
     return f"{duration_text(max(step.within_ms or 0 for step in waits))} after the step before"
-
-
-# ---------------------------------------------------------------- brackets
 
 
 def _bracket(bracket: tree.Bracket) -> tuple[str, ...]:

@@ -38,9 +38,6 @@ def _inner(shown: Diagram, width: int) -> int:
     return max(LEAST, min(max(map(len, texts)) + 2, width - MARGIN - ASIDE))
 
 
-# ---------------------------------------------------------------- sequences
-
-
 def _steps(shown: Diagram, width: int) -> Iterator[str]:
     inner = _inner(shown, width)
     middle = MARGIN + inner // 2
@@ -113,9 +110,6 @@ def _alert(shown: Diagram, middle: int) -> Iterator[str]:
     yield f"{pad}{top_left}{flat * len(text)}{top_right}"
     yield f"{pad}{upright}{text}{upright}"
     yield f"{pad}{bottom_left}{flat * len(text)}{bottom_right}"
-
-
-# ---------------------------------------------------------------- windows
 
 
 def _window(shown: Diagram, time_line: TimeLine, width: int) -> Iterator[str]:

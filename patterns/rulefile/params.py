@@ -28,12 +28,8 @@ def read_params(
     durations: set[str] = set()
     for key, value in _entries(node, "params", report):
         if not isinstance(value, Text):
-            report.error(
-                "bad-parameter",
-                f"`{key.text}` must be a single value",
-                value.span,
-                hint="lists of values stand under `lists`" if isinstance(value, List) else None,
-            )
+            hint = "lists of values stand under `lists`" if isinstance(value, List) else None
+            report.error("bad-parameter", f"`{key.text}` must be a single value", value.span, hint=hint)
             continue
         ms = duration_ms(value.text) if value.plain else None
         if ms is not None:
@@ -112,13 +108,9 @@ def warn_numbers(node: Node, report: Report) -> None:
 def _is_declared(name: str, known: Mapping[str, object], node: Node | None, section: str, report: Report) -> bool:
     if name in known:
         return True
-    report.error(
-        "unknown-parameter",
-        f"`{name}` is set from outside, but the rule has none under `{section}`",
-        node.span if node else _START,
-        expected=one_of(known),
-        hint=did_you_mean(name, known),
-    )
+    message = f"`{name}` is set from outside, but the rule has none under `{section}`"
+    hint = did_you_mean(name, known)
+    report.error("unknown-parameter", message, node.span if node else _START, expected=one_of(known), hint=hint)
     return False
 
 

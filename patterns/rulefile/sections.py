@@ -109,9 +109,8 @@ class RuleReader:
             better = re.sub(r"[^a-z0-9]+", "-", identity.lower()[:100]).strip("-")
             message = f"`{identity[:100]}` is not a rule id"
             expected = "lower case, digits and dashes"
-            self.report.error(
-                "bad-id", message, node.span, expected=expected, hint=f"write `{better}`" if better else None
-            )
+            hint = f"write `{better}`" if better else None
+            self.report.error("bad-id", message, node.span, expected=expected, hint=hint)
         return identity or ""
 
     def _severity(self) -> str:
@@ -120,13 +119,9 @@ class RuleReader:
             return DEFAULT_SEVERITY
         if severity not in SEVERITIES:
             tip = {"warning": "medium", "error": "high", "informational": "info"}.get(severity.lower())
-            self.report.error(
-                "unknown-severity",
-                f"there is no severity `{severity[:100]}`",
-                node.span,
-                expected=", ".join(SEVERITIES),
-                hint=f"write `{tip}`" if tip else did_you_mean(severity, SEVERITIES),
-            )
+            message = f"there is no severity `{severity[:100]}`"
+            hint = f"write `{tip}`" if tip else did_you_mean(severity, SEVERITIES)
+            self.report.error("unknown-severity", message, node.span, expected=", ".join(SEVERITIES), hint=hint)
         return severity
 
     def _tags(self) -> tuple[str, ...]:

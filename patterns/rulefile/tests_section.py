@@ -62,9 +62,8 @@ class _Reader:
         for key, _ in node.entries:
             if key.text not in known:
                 message = f"{what} has no `{key.text}`"
-                self.report.error(
-                    "unknown-key", message, key.span, expected=", ".join(known), hint=did_you_mean(key.text, known)
-                )
+                hint = did_you_mean(key.text, known)
+                self.report.error("unknown-key", message, key.span, expected=", ".join(known), hint=hint)
         return {key.text: value for key, value in node.entries if key.text in known}
 
     def _items(self, node: Node | None) -> tuple[Node, ...]:
@@ -150,13 +149,9 @@ class _Reader:
             return None
         for key, _ in node.entries:
             if known is not None and key.text not in known:
-                self.report.error(
-                    "unknown-name",
-                    f"no match has `{key.text}` in its {what}",
-                    key.span,
-                    expected=", ".join(known) or "none",
-                    hint=did_you_mean(key.text, known),
-                )
+                message = f"no match has `{key.text}` in its {what}"
+                hint = did_you_mean(key.text, known)
+                self.report.error("unknown-name", message, key.span, expected=", ".join(known) or "none", hint=hint)
         return {key.text: value for key, value in node.entries}
 
     def _indexes(self, node: Node, events: int) -> tuple[int, ...]:

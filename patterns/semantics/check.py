@@ -12,7 +12,7 @@ from samovar.patterns.semantics.resolve import resolve, resolve_guarded
 from samovar.patterns.semantics.scope import CheckerContext, ExpressionContext, ReadableStep, TooLarge, one_of
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import Bracket, Expr, Key, Literal, StepKind, flatten
+from samovar.patterns.syntax.tree import flatten
 
 
 @dataclass(frozen=True)
@@ -201,28 +201,28 @@ class Keys:
 
     match: MatchText
     bench: CheckerContext
-    kinds: dict[str, tuple[str, Key, str]] = field(default_factory=dict)
+    kinds: dict[str, tuple[str, tree.Key, str]] = field(default_factory=dict)
 
     @property
-    def _positive(self) -> list[tuple[Bracket, ...]]:
-        return [text.step.brackets for text in self.match.steps if text.step.kind is not StepKind.ABSENT]
+    def _positive(self) -> list[tuple[tree.Bracket, ...]]:
+        return [text.step.brackets for text in self.match.steps if text.step.kind is not tree.StepKind.ABSENT]
 
-    def _names(self) -> tuple[Key, ...] | None:
+    def _names(self) -> tuple[tree.Key, ...] | None:
         """The list that gives the key its names; None for one key over all events."""
         if self.match.head.by is not None:
             return self.match.head.by
         lists = (bracket.by for brackets in self._positive for bracket in brackets)
         return next((by for by in lists if by is not None), None)
 
-    def form_by(self) -> tuple[Key, ...]:
+    def form_by(self) -> tuple[tree.Key, ...]:
         names = self._names()
         if names is None:
             return ()
         first = next((bracket for brackets in self._positive for bracket in brackets), None)
         types = (first.type,) if first else ("any",)
-        return tuple(Key(key.name, self._value(key, types, quiet=True)[0], key.span) for key in names)
+        return tuple(tree.Key(key.name, self._value(key, types, quiet=True)[0], key.span) for key in names)
 
-    def of(self, bracket: Bracket, positive: bool) -> tuple[Key, ...]:
+    def of(self, bracket: tree.Bracket, positive: bool) -> tuple[tree.Key, ...]:
         names = self._names()
         if names is None:
             return ()
@@ -236,7 +236,7 @@ class Keys:
                 message = f"`{bracket.type}` has no `by`, so it belongs to no key"
                 hint = f"write `by FIELD` after the bracket, for the key ({listed})"
                 self.bench.report.warning("no-key", message, bracket.span, hint=hint)
-            return tuple(Key(key.name, Literal(None), key.span) for key in names)
+            return tuple(tree.Key(key.name, tree.Literal(None), key.span) for key in names)
         if len(own) != len(names):
             message = f"`by` names {len(own)} fields here and {len(names)} on the rest"
             hint = "same number and order everywhere"
@@ -244,7 +244,7 @@ class Keys:
             return names
         return tuple(self._key(key, name.name, bracket.type) for key, name in zip(own, names, strict=True))
 
-    def _inherited(self, bracket: Bracket) -> tuple[Key, ...] | None:
+    def _inherited(self, bracket: tree.Bracket) -> tuple[tree.Key, ...] | None:
         if self.match.head.by is not None:
             return self.match.head.by
         for brackets in self._positive:
@@ -253,7 +253,7 @@ class Keys:
         lists = (other.by for brackets in self._positive for other in brackets if other.type == bracket.type)
         return next((by for by in lists if by is not None), None)
 
-    def _key(self, key: Key, name: str, event_type: str) -> Key:
+    def _key(self, key: tree.Key, name: str, event_type: str) -> tree.Key:
         value, kind = self._value(key, (event_type,))
         if kind not in ("any", "null"):
             # Keys of different types never meet: 7 and "7" are two keys.
@@ -263,9 +263,9 @@ class Keys:
                 hint = "turn one into the other under `let`, with string(...) or number(...), and name that in `by`"
                 expected = f'{first}, as 7 and "7" never meet'
                 self.bench.report.error("key-type", message, key.span, expected=expected, hint=hint)
-        return Key(name, value, key.span)
+        return tree.Key(name, value, key.span)
 
-    def _value(self, key: Key, types: tuple[str, ...], quiet: bool = False) -> tuple[Expr, str]:
+    def _value(self, key: tree.Key, types: tuple[str, ...], quiet: bool = False) -> tuple[tree.Expr, str]:
         place = ExpressionContext(types, "`by`")
         bench = self.bench if not quiet else CheckerContext(Report(""), None, None, self.bench.lets)
         try:
@@ -307,7 +307,7 @@ def _check_sequence(match: MatchText, report: Report) -> None:
         message = "`overlap=latest` always skips past the last match"
         hint = f"write `overlap=all, skip={options.words['skip']}`"
         report.error("skip-with-latest", message, options.marks["skip"], hint=hint)
-    positive = [index for index, text in enumerate(match.steps) if text.step.kind is not StepKind.ABSENT]
+    positive = [index for index, text in enumerate(match.steps) if text.step.kind is not tree.StepKind.ABSENT]
     if not positive:
         message = "every step is a negation: nothing can begin a match"
         hint = "put `[type where ...]` before or after it"
@@ -317,12 +317,12 @@ def _check_sequence(match: MatchText, report: Report) -> None:
         hint = "take the `?` from one of them"
         report.error("all-optional", "every step is optional", match.steps[positive[0]].step.span, hint=hint)
     for index, text in enumerate(match.steps):
-        if text.step.kind is StepKind.ABSENT:
+        if text.step.kind is tree.StepKind.ABSENT:
             _check_negation(text, index < positive[0], index > positive[-1], report)
         else:
             _check_positive(text, index == positive[0], report)
     last = match.steps[-1].step
-    if last.kind is StepKind.ABSENT:
+    if last.kind is tree.StepKind.ABSENT:
         return
     if last.optional:
         hint = "without it the match is complete already: leave the step out"
@@ -359,7 +359,7 @@ def _check_positive(text: StepText, first: bool, report: Report) -> None:
     elif text.step.optional:
         unfit["next"] = "`next` cannot stand on an optional step"
     _refuse(text, unfit, report)
-    if text.step.kind is StepKind.UNORDERED:
+    if text.step.kind is tree.StepKind.UNORDERED:
         signs = {"next": "next", "runs": "runs", "optional": "?", "absent": "!"}
         unfit = {name: f"`{sign}` cannot stand on an unordered group" for name, sign in signs.items()}
         _refuse(text, unfit, report)
@@ -375,7 +375,7 @@ def _check_other(match: MatchText, report: Report) -> None:
     unfit = {name: f"`{sign}` {of_steps}; `{kind}` has only brackets" for name, sign in signs.items()}
     for text in match.steps:
         _refuse(text, unfit, report)
-        if text.step.kind is StepKind.UNORDERED:
+        if text.step.kind is tree.StepKind.UNORDERED:
             message = f"`unordered` belongs to a sequence; `{kind}` has only brackets"
             report.error("misplaced-option", message, text.step.span)
         elif len(text.step.brackets) > 1:

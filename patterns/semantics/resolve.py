@@ -308,13 +308,8 @@ def _call(node: Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
         tip: str | None = f"keywords are lower case: `{name.lower()}`"
     else:
         tip = _ELSEWHERE.get(name) or did_you_mean(name, ALL_NAMES)
-    bench.report.error(
-        "unknown-function",
-        f"there is no function `{name}`",
-        span,
-        hint=tip,
-        expected=None if tip else "a function: " + ", ".join(sorted(ALL_NAMES)),
-    )
+    expected = None if tip else "a function: " + ", ".join(sorted(ALL_NAMES))
+    bench.report.error("unknown-function", f"there is no function `{name}`", span, hint=tip, expected=expected)
     for arg in node.args:
         # A misspelt aggregate may well take a step's name.
         if not (isinstance(arg, Name) and arg.path in place.readable):

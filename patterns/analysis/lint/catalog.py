@@ -14,7 +14,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.findings import Finding, Level, Report
 from samovar.patterns.syntax.positions import whole
-from samovar.patterns.syntax.tree import Rule, Span, rewrite, walk
+from samovar.patterns.syntax.tree import rewrite, walk
 from samovar.patterns.syntax.yaml import Node, YamlMap, read
 
 LINTS: dict[str, tuple[Level, str]] = {
@@ -59,7 +59,7 @@ LINTS: dict[str, tuple[Level, str]] = {
 class LintFindings:
     """Gathers the findings of one rule."""
 
-    rule: Rule
+    rule: tree.Rule
     schema: Schema | None
     effort: Effort = field(default_factory=Effort)
     report: Report = field(init=False)
@@ -67,10 +67,10 @@ class LintFindings:
     def __post_init__(self) -> None:
         self.report = Report(self.rule.path)
 
-    def add(self, id: str, message: str, span: Span, hint: str | None = None) -> None:
+    def add(self, id: str, message: str, span: tree.Span, hint: str | None = None) -> None:
         self.report.add(Finding(id, LINTS[id][0], message, self.rule.path, span, None, hint))
 
-    def sections(self) -> dict[str, tuple[Span, Node]]:
+    def sections(self) -> dict[str, tuple[tree.Span, Node]]:
         """The keys of the rule's file: where each stands, and its value."""
         node = read(whole(self.rule.text), Report(self.rule.path))
         return {key.text: (key.span, value) for key, value in node.entries} if isinstance(node, YamlMap) else {}

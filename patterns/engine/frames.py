@@ -63,27 +63,21 @@ def is_frame(events: Any) -> bool:
     )
 
 
+@dataclass
 class Frames:
-    """Turns record batches into kernel batches; an event's offset is its row number over all of them."""
+    """Turns record batches into kernel batches; an event's offset is its row number over all of them.
 
-    def __init__(
-        self,
-        fields: Sequence[str],
-        time: str,
-        type: str | None,
-        fixed_type: str,
-        on_bad: Callable[[int, str], None],
-        missing: str,
-    ) -> None:
-        """`time` and `type` name columns; without `type` every event is of `fixed_type`.
+    `time` and `type` name columns; without `type` every event is of `fixed_type`. `on_bad` is told of rows without a
+    usable time or type. `missing="null"` reads absent columns as null.
+    """
 
-        `on_bad` is told of rows without a usable time or type. `missing="null"` reads absent columns as null.
-        """
-        self.fields = fields
-        self.time, self.type, self.fixed_type = time, type, fixed_type
-        self.on_bad = on_bad
-        self.missing = missing
-        self.count = 0
+    fields: Sequence[str]
+    time: str
+    type: str | None
+    fixed_type: str
+    on_bad: Callable[[int, str], None]
+    missing: str
+    count: int = 0
 
     def take(self, frame: pa.RecordBatch) -> Batch:
         self._refuse_missing(frame)

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -155,32 +156,13 @@ def key_candidates(names: Sequence[str], text: str) -> list[tuple[Scalar, ...]]:
     >>> key_candidates(["card"], "7")
     [('7',), (7,)]
     """
-    texts = _key_texts(names, text)
-    if texts is None:
+    found = re.fullmatch(",".join(f"{re.escape(name)}=(.*?)" for name in names), text, re.DOTALL)
+    if not names or (found is None and len(names) > 1):
         return []
     keys: list[tuple[Scalar, ...]] = [()]
-    for part in texts:
+    for part in found.groups() if found else [text]:
         keys = [(*key, value) for key in keys for value in _readings(part)]
     return keys
-
-
-def _key_texts(names: Sequence[str], text: str) -> list[str] | None:
-    found: list[str] = []
-    rest = text
-    for place, name in enumerate(names):
-        if not rest.startswith(f"{name}="):
-            return [text] if len(names) == 1 else None
-        rest = rest[len(name) + 1 :]
-        following = f",{names[place + 1]}=" if place + 1 < len(names) else None
-        if following is None:
-            found.append(rest)
-        elif following in rest:
-            value, _, rest = rest.partition(following)
-            found.append(value)
-            rest = following[1:] + rest
-        else:
-            return None
-    return found if names else None
 
 
 def _readings(text: str) -> list[Scalar]:

@@ -127,8 +127,18 @@ def build_step(node: Branch, builder: Builder, brackets: Mapping[int, Bracket]) 
         kind = StepKind.UNORDERED
         found, step_name = _group(bodies[0], builder, brackets, options)
     else:
+        # `[..] or [..]`: a name or options after the last bracket are the step's; `by` is its bracket's own.
         kind = StepKind.ABSENT if "absent" in marks else StepKind.TAKE
-        found, step_name = _alternatives(bodies, builder, brackets, options)
+        found, step_name = [], None
+        for body in bodies:
+            own = options if body is bodies[-1] else MatchOptions()
+            bracket = build_bracket(body, builder, brackets, own, _STEP)
+            if body is not bodies[-1] and (bracket.name or own.marks):
+                where = next(iter(own.marks.values()), bracket.span)
+                hint = "name the whole step after its last bracket: `[a where ..] or [b where ..] as x`"
+                builder.report.error("misplaced-name", "a name or options before `or`", where, hint=hint)
+            step_name = bracket.name
+            found.append(replace(bracket, name=None))
     marks |= options.marks
     runs_min, runs_max = options.runs or (1, 1)
     step = Step(
@@ -136,24 +146,6 @@ def build_step(node: Branch, builder: Builder, brackets: Mapping[int, Bracket]) 
         options.times.get("within"), options.times.get("after"), options.times.get("for"), builder.span(node),
     )  # fmt: skip
     return StepText(step, marks)
-
-
-def _alternatives(
-    nodes: list[Branch], builder: Builder, brackets: Mapping[int, Bracket], options: MatchOptions
-) -> tuple[list[Bracket], str | None]:
-    """`[..] or [..]`: a name or options after the last bracket are the step's; `by` is its bracket's own."""
-    found: list[Bracket] = []
-    name = None
-    for index, node in enumerate(nodes):
-        own = MatchOptions() if index < len(nodes) - 1 else options
-        bracket = build_bracket(node, builder, brackets, own, _STEP)
-        if index < len(nodes) - 1 and (bracket.name or own.marks):
-            where = next(iter(own.marks.values()), bracket.span)
-            hint = "name the whole step after its last bracket: `[a where ..] or [b where ..] as x`"
-            builder.report.error("misplaced-name", "a name or options before `or`", where, hint=hint)
-        name = bracket.name
-        found.append(replace(bracket, name=None))
-    return found, name
 
 
 def _group(

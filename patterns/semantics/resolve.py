@@ -23,22 +23,27 @@ from samovar.patterns.syntax.functions import (
     TEXT,
     Function,
 )
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    Call,
-    Expr,
-    Field,
-    History,
-    Literal,
-    Name,
-    OfStep,
-    Span,
-    rewrite,
-    walk,
-)
+from samovar.patterns.syntax.tree import rewrite, walk
 
 _ORDER = ("<", "<=", ">", ">=")
 _COMPARISONS = ("==", "!=", *_ORDER)
+_SPECIAL = {"@time": NUMBER, "@type": TEXT}
+_WORDS = {"true", "false", "null", "none", "and", "or", "not"}
+_ELSEWHERE = {
+    "median": "there are count, sum, avg, min, max, stddev, distinct, first, last and values",
+    "average": "did you mean `avg`?",
+    "mean": "did you mean `avg`?",
+    "cardinality": "did you mean `distinct`?",
+    "count_distinct": "did you mean `distinct`?",
+    "len": "did you mean `length`?",
+    "size": "did you mean `length`?",
+    "if": "there is no `if`; write two rules, or `or`",
+    "now": "rules run by event time: `@time`",
+    "wildcard": 'write `field like ("a*", "b*")`',
+    "match": 'write `field regex "..."`',
+    "is_null": "write `field == null`",
+    "not_null": "write `field != null`",
+}
 
 
 def resolve(node: tree.Expr, place: ExpressionContext, bench: CheckerContext) -> Typed:
@@ -183,22 +188,18 @@ def _text_match(node: tree.TextMatch, place: ExpressionContext, bench: CheckerCo
     return tree.TextMatch(node.kind, operand, node.patterns, node.ignore_case, span), BOOLEAN
 
 
-_SPECIAL = {"@time": NUMBER, "@type": TEXT}
-_WORDS = {"true", "false", "null", "none", "and", "or", "not"}
-
-
-def _name(node: Name, place: ExpressionContext, bench: CheckerContext) -> Typed:
+def _name(node: tree.Name, place: ExpressionContext, bench: CheckerContext) -> Typed:
     path, span, optional = node.path.removeprefix("?"), where(node.span, place), node.path.startswith("?")
     head, _, rest = path.partition(".")
     if rest and head in place.readable:
         inner = ExpressionContext(place.readable[head].types, place.what, at=span, lets=place.lets)
         is_let = rest in bench.lets
         value, kind = _let(rest, inner, span, bench) if is_let else _field(rest, inner, span, bench, optional)
-        return OfStep(head, value, span), kind
+        return tree.OfStep(head, value, span), kind
     if rest and head in place.unreadable:
         message = f"`{path}` cannot be read here: {place.unreadable[head]}"
         bench.report.error("unreadable-step", message, span, expected=one_of(place.readable))
-        return Field(path, span), ANY
+        return tree.Field(path, span), ANY
     if path in bench.lets:
         return _let(path, place, span, bench)
     if path in place.readable and bench.schema is None and path not in bench.known_heads:
@@ -208,7 +209,7 @@ def _name(node: Name, place: ExpressionContext, bench: CheckerContext) -> Typed:
     return _field(path, place, span, bench, optional)
 
 
-def _field(path: str, place: ExpressionContext, span: Span, bench: CheckerContext, optional: bool) -> Typed:
+def _field(path: str, place: ExpressionContext, span: tree.Span, bench: CheckerContext, optional: bool) -> Typed:
     """A field of the event at hand, checked against what is known."""
     if path.startswith("@"):
         # Longer than its name: it stood in backticks, as Elastic's own `@timestamp` does, and is a plain field.
@@ -216,11 +217,11 @@ def _field(path: str, place: ExpressionContext, span: Span, bench: CheckerContex
         if path not in _SPECIAL and not in_backticks:
             message, tip = f"there is no `{path}`", did_you_mean(path, _SPECIAL)
             bench.report.error("unknown-field", message, span, expected="@time or @type", hint=tip)
-        return Field(path, span), _SPECIAL.get(path, ANY)
+        return tree.Field(path, span), _SPECIAL.get(path, ANY)
     if bench.schema is None:
         if not optional:
             _check_habits(path, place, span, bench)
-        return Field(path, span), ANY
+        return tree.Field(path, span), ANY
     kind = bench.schema.kind(path, place.types)
     if kind is None and not optional and bench.schema.knows(place.types):
         known = bench.schema.fields(place.types)
@@ -228,19 +229,19 @@ def _field(path: str, place: ExpressionContext, span: Span, bench: CheckerContex
         message = f"no event has `{path}`" if "any" in place.types else f"{of} has no field `{path}`"
         tip = _meant(path, place, list(known), bench)
         bench.report.error("unknown-field", message, span, expected=one_of(known), hint=tip)
-    return Field(path, span), kind or ANY
+    return tree.Field(path, span), kind or ANY
 
 
-def _let(name: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
+def _let(name: str, place: ExpressionContext, span: tree.Span, bench: CheckerContext) -> Typed:
     """The let's expression, written out where it is used."""
     if name in place.lets:
         circle = " -> ".join([*place.lets, name])
         bench.report.error("circular-let", f"`let` goes in a circle: {circle}", span)
-        return Field(name, span), ANY
+        return tree.Field(name, span), ANY
     return resolve(bench.lets[name], replace(place, at=span, lets=(*place.lets, name)), bench)
 
 
-def _check_habits(path: str, place: ExpressionContext, span: Span, bench: CheckerContext) -> None:
+def _check_habits(path: str, place: ExpressionContext, span: tree.Span, bench: CheckerContext) -> None:
     """Without a schema no field is unknown, but some names are slips all the same."""
     head, _, rest = path.partition(".")
     if head in bench.known_heads:
@@ -274,24 +275,7 @@ def _meant(path: str, place: ExpressionContext, known: list[str], bench: Checker
     return did_you_mean(path, [*known, *bench.lets])
 
 
-_ELSEWHERE = {
-    "median": "there are count, sum, avg, min, max, stddev, distinct, first, last and values",
-    "average": "did you mean `avg`?",
-    "mean": "did you mean `avg`?",
-    "cardinality": "did you mean `distinct`?",
-    "count_distinct": "did you mean `distinct`?",
-    "len": "did you mean `length`?",
-    "size": "did you mean `length`?",
-    "if": "there is no `if`; write two rules, or `or`",
-    "now": "rules run by event time: `@time`",
-    "wildcard": 'write `field like ("a*", "b*")`',
-    "match": 'write `field regex "..."`',
-    "is_null": "write `field == null`",
-    "not_null": "write `field != null`",
-}
-
-
-def _call(node: Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
+def _call(node: tree.Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
     name, span = node.function, where(node.span, place)
     if node.where is not None:
         message = f"`where` inside `{name}` needs a time before it"
@@ -303,7 +287,7 @@ def _call(node: Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
     if name in HISTORY:
         message = f"`{name}` needs a time to look back"
         bench.report.error("missing-duration", message, span, expected=f"{name}(device, 90d)")
-        return Literal(None, span), HISTORY[name] or ANY
+        return tree.Literal(None, span), HISTORY[name] or ANY
     if name.lower() in KEYWORDS and name != name.lower():
         tip: str | None = f"keywords are lower case: `{name.lower()}`"
     else:
@@ -312,15 +296,17 @@ def _call(node: Call, place: ExpressionContext, bench: CheckerContext) -> Typed:
     bench.report.error("unknown-function", f"there is no function `{name}`", span, hint=tip, expected=expected)
     for arg in node.args:
         # A misspelt aggregate may well take a step's name.
-        if not (isinstance(arg, Name) and arg.path in place.readable):
+        if not (isinstance(arg, tree.Name) and arg.path in place.readable):
             resolve(arg, place, bench)
-    return Literal(None, span), ANY
+    return tree.Literal(None, span), ANY
 
 
 # ---------------------------------------------------------------- functions of values
 
 
-def _function(function: Function, node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
+def _function(
+    function: Function, node: tree.Call, place: ExpressionContext, span: tree.Span, bench: CheckerContext
+) -> Typed:
     given, least, most = len(node.args), function.least, function.most
     if given < least or (most is not None and given > most):
         few = "few" if given < least else "many"
@@ -338,7 +324,7 @@ def _function(function: Function, node: Call, place: ExpressionContext, span: Sp
         kinds.append(kind)
     # Networks and time zones that stand in the rule are looked at now, not when the first event comes.
     for arg in args[1:]:
-        text = arg.value if isinstance(arg, Literal) and isinstance(arg.value, str) else None
+        text = arg.value if isinstance(arg, tree.Literal) and isinstance(arg.value, str) else None
         if text is not None and function.name == "cidr" and not _is_network(text):
             expected = 'a network such as "10.0.0.0/8"'
             bench.report.error("bad-network", f"`{text}` is no network", arg.span, expected=expected)
@@ -347,7 +333,7 @@ def _function(function: Function, node: Call, place: ExpressionContext, span: Sp
             bench.report.error("unknown-zone", f"`{text}` is not a time zone", arg.span, expected=expected)
     known = {kind for kind in kinds if kind != NULL}
     common = known.pop() if len(known) == 1 else ANY
-    return Call(function.name, tuple(args), None, span), function.result or common
+    return tree.Call(function.name, tuple(args), None, span), function.result or common
 
 
 def _is_network(text: str) -> bool:
@@ -375,13 +361,13 @@ def _is_zone(text: str) -> bool:
 # ---------------------------------------------------------------- earlier events
 
 
-def _history(node: History, place: ExpressionContext, bench: CheckerContext) -> Typed:
+def _history(node: tree.History, place: ExpressionContext, bench: CheckerContext) -> Typed:
     span = where(node.span, place)
     if not place.history:
         message = f"`{node.function}` over a time cannot stand in {place.what}"
         hint = "it looks at earlier events from the condition of a bracket"
         bench.report.error("misplaced-history", message, span, hint=hint)
-        return Literal(None, span), HISTORY[node.function] or ANY
+        return tree.Literal(None, span), HISTORY[node.function] or ANY
     reasons = dict.fromkeys([*place.readable, *place.unreadable], f"`{node.function}` reads fields of the event")
     inner = ExpressionContext(place.types, f"`{node.function}`", unreadable=reasons, at=place.at, lets=place.lets)
     value, kind = resolve(node.value, inner, bench) if node.value is not None else (None, NUMBER)
@@ -390,20 +376,20 @@ def _history(node: History, place: ExpressionContext, bench: CheckerContext) -> 
         condition, where_kind = resolve(node.where, inner, bench)
         if where_kind not in (BOOLEAN, ANY):
             bench.report.error("not-a-condition", "a condition must be true or false", condition.span)
-    if node.function == "seen" and not isinstance(node.value, Name | History):
+    if node.function == "seen" and not isinstance(node.value, tree.Name | tree.History):
         hint = "give the expression a name under `let`, and that to `seen`"
         bench.report.error("seen-of-expression", "`seen` takes a field", span, expected="seen(device, 90d)", hint=hint)
     if node.function in ("sum", "avg") and kind in (TEXT, BOOLEAN):
         bench.report.error("not-a-number", f"`{node.function}` takes numbers; this is {kind}", span)
-    return History(node.function, value, node.span_ms, condition, span), HISTORY[node.function] or kind
+    return tree.History(node.function, value, node.span_ms, condition, span), HISTORY[node.function] or kind
 
 
 # ---------------------------------------------------------------- aggregates over the events taken
 
 
-def _aggregate(name: str, node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed:
+def _aggregate(name: str, node: tree.Call, place: ExpressionContext, span: tree.Span, bench: CheckerContext) -> Typed:
     """`count(probe)`, `sum(probe.amount * 2)`, `distinct(ip)`."""
-    failed = Literal(None, span), AGGREGATES[name] or ANY
+    failed = tree.Literal(None, span), AGGREGATES[name] or ANY
     looks_back = place.history and name in HISTORY
     if place.aggregates is None:
         over = "count(1h)" if name == "count" else f"{name}(amount, 30d)"
@@ -428,30 +414,30 @@ def _aggregate(name: str, node: Call, place: ExpressionContext, span: Span, benc
     others = {each: "an aggregate reads one step" for each in place.readable if each != target}
     inner = ExpressionContext(types, place.what, at=place.at, lets=place.lets, unreadable=others)
 
-    def without_step(part: Expr) -> Expr | None:
+    def without_step(part: tree.Expr) -> tree.Expr | None:
         """`probe.amount` as `amount`: inside the aggregate the event at hand is the step's."""
-        if not target or not isinstance(part, Name):
+        if not target or not isinstance(part, tree.Name):
             return None
         optional = "?" if part.path.startswith("?") else ""
-        return Name(optional + part.path.removeprefix("?").removeprefix(target + "."), part.span)
+        return tree.Name(optional + part.path.removeprefix("?").removeprefix(target + "."), part.span)
 
     value, kind = resolve(rewrite(node.args[0], without_step), inner, bench)
     if name in ("sum", "avg", "stddev") and kind in (TEXT, BOOLEAN):
         hint = "distinct(...) counts different values"
         bench.report.error("not-a-number", f"`{name}` takes numbers; this is {kind}", span, hint=hint)
-    return Aggregate(name, target or None, value, span), AGGREGATES[name] or kind
+    return tree.Aggregate(name, target or None, value, span), AGGREGATES[name] or kind
 
 
-def _count(node: Call, place: ExpressionContext, span: Span, bench: CheckerContext) -> Typed | None:
+def _count(node: tree.Call, place: ExpressionContext, span: tree.Span, bench: CheckerContext) -> Typed | None:
     if not node.args:
         if place.aggregates == "events":
-            return Aggregate("count", None, None, span), NUMBER
+            return tree.Aggregate("count", None, None, span), NUMBER
         bench.report.error("missing-step", "`count()` of which step?", span, expected=_examples("count", place))
         return None
     arg = node.args[0]
-    path = arg.path if isinstance(arg, Name) else ""
+    path = arg.path if isinstance(arg, tree.Name) else ""
     if len(node.args) == 1 and path in place.readable:
-        return Aggregate("count", path, None, span), NUMBER
+        return tree.Aggregate("count", path, None, span), NUMBER
     if path in place.unreadable:
         message = f"`{path}` cannot be read here: {place.unreadable[path]}"
         bench.report.error("unreadable-step", message, span, expected=one_of(place.readable))
@@ -471,7 +457,7 @@ def _examples(name: str, place: ExpressionContext) -> str | None:
     return " or ".join(f"{name}({step}{suffix})" for step in list(place.readable)[:4]) or None
 
 
-def _target(name: str, arg: Expr, place: ExpressionContext, span: Span, bench: CheckerContext) -> str | None:
+def _target(name: str, arg: tree.Expr, place: ExpressionContext, span: tree.Span, bench: CheckerContext) -> str | None:
     """The step whose events are read; "" for all events; None after a finding."""
 
     def is_field(path: str) -> bool:
@@ -479,7 +465,7 @@ def _target(name: str, arg: Expr, place: ExpressionContext, span: Span, bench: C
             return bench.schema.kind(path, place.types) is not None
         return path in bench.lets or path in bench.known_heads
 
-    paths = [part.path.removeprefix("?") for part in walk(arg) if isinstance(part, Name)]
+    paths = [part.path.removeprefix("?") for part in walk(arg) if isinstance(part, tree.Name)]
     heads = {path.partition(".")[0] for path in paths if "." in path}
     bad = next((head for head in sorted(heads) if head in place.unreadable), None)
     targets = sorted(head for head in heads if head in place.readable)

@@ -105,15 +105,9 @@ class Rules:
         bad: list[BadEvent] = []
         matches: list[Match] = []
         replay = EventReplay(
-            self.program,
-            slack_ms=slack,
-            flush=flush,
-            max_partials=max_partials,
-            max_events=max_events,
-            max_matches=max_matches,
-            show_suppressed=suppressed,
-            on_late=late.append,
-        )
+            self.program, slack_ms=slack, flush=flush, max_partials=max_partials, max_events=max_events,
+            max_matches=max_matches, show_suppressed=suppressed, on_late=late.append,
+        )  # fmt: skip
         for batch in _batches(events, self.program.fields, time, type, fixed_type, missing, bad):
             matches += [Match.of(record) for found in replay.take(batch) for record in found]
         matches += [Match.of(record) for found in replay.finish() for record in found]

@@ -22,7 +22,7 @@ from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import Matches
 from samovar.patterns.engine.replay import EventReplay
-from samovar.patterns.explain.key_trace import Names, follow, listed
+from samovar.patterns.explain.key_trace import follow, numbered
 from samovar.patterns.explain.why import explain
 from samovar.patterns.syntax.tree import ExpectedMatch, Rule, RuleTest, Scalar
 
@@ -86,16 +86,12 @@ def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
 
 def asked(expected: ExpectedMatch) -> dict[str, Any]:
     """What an expectation says, with times as in a rule file."""
-    steps = None if expected.steps is None else {name: list(places) for name, places in expected.steps.items()}
     said = {
         "key": None if expected.key is None else dict(expected.key),
-        "at": time_text(expected.at_ms),
-        "start": time_text(expected.start_ms),
-        "end": time_text(expected.end_ms),
-        "steps": steps,
-        "emit": None if expected.emit is None else dict(expected.emit),
-        "message": expected.message,
-    }
+        "at": time_text(expected.at_ms), "start": time_text(expected.start_ms), "end": time_text(expected.end_ms),
+        "steps": None if expected.steps is None else {name: list(each) for name, each in expected.steps.items()},
+        "emit": None if expected.emit is None else dict(expected.emit), "message": expected.message,
+    }  # fmt: skip
     return {name: value for name, value in said.items() if value is not None}
 
 
@@ -151,11 +147,7 @@ def same(wanted: Any, found: Any) -> bool:
 def _why(rule: Rule, test: RuleTest, messages: Sequence[bytes], found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Of the key that is missing, or else of the keys in the events the one that came furthest."""
     program = compile_rules([rule])
-    names = Names(
-        lambda place: f"event {place + 1}",
-        lambda time: str(time_text(time - BASE_MS)),
-        lambda places: ("event " if len(places) == 1 else "events ") + listed(place + 1 for place in places),
-    )
+    names = numbered("event", lambda time: str(time_text(time - BASE_MS)))
     have = [tuple(match["key"].values()) for match in found]
     best: tuple[int, tuple[str, ...]] = (-1, ())
     for key in _missing_keys(rule, test, have):
@@ -171,10 +163,7 @@ def _missing_keys(rule: Rule, test: RuleTest, have: list[tuple[Scalar, ...]]) ->
         return [()]
     given = [tuple(expected.key.get(name) for name in names) for expected in test.expect if expected.key is not None]
     of_events = [tuple(event.fields.get(name) for name in names) for event in test.events]
-    scalars = [
-        key
-        for key in dict.fromkeys(given or of_events)
-        if all(isinstance(value, bool | int | float | str) for value in key)
-    ]
+    distinct = dict.fromkeys(given or of_events)
+    scalars = [key for key in distinct if all(isinstance(value, bool | int | float | str) for value in key)]
     missing = [key for key in scalars if given.count(key) > have.count(key) or key not in have]
     return (missing or scalars)[:KEYS_TRIED]

@@ -164,14 +164,9 @@ class EventReplay:
         """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
         self.program = program
         self.states = States(
-            program,
-            max_partials=max_partials,
-            max_events=max_events,
-            max_matches=max_matches,
-            hold=True,
-            show_suppressed=show_suppressed,
-            tunables=tunables,
-        )
+            program, max_partials=max_partials, max_events=max_events, max_matches=max_matches, hold=True,
+            show_suppressed=show_suppressed, tunables=tunables,
+        )  # fmt: skip
         self.flush = flush
         self.until_ms = NO_TIME  # without `flush`, event time ends no earlier than this
         self.on_late = on_late

@@ -60,6 +60,15 @@ class Names:
     events: Callable[[Sequence[int]], str]
 
 
+def numbered(noun: str, time: Callable[[int], str]) -> Names:
+    """`line 3`, and `lines 3, 4` of several."""
+    return Names(
+        lambda offset: f"{noun} {offset + 1}",
+        time,
+        lambda offsets: f"{noun}{'s' * (len(offsets) != 1)} {listed(offset + 1 for offset in offsets)}",
+    )
+
+
 def iso_time(ms: int) -> str:
     """An instant as people write it.
 
@@ -69,17 +78,13 @@ def iso_time(ms: int) -> str:
     return (EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _lines(offsets: Sequence[int]) -> str:
-    return ("line " if len(offsets) == 1 else "lines ") + listed(offset + 1 for offset in offsets)
-
-
 def listed(numbers: Any, most: int = 8) -> str:
     """Numbers in a row, the middle of many left out."""
     texts = [str(number) for number in numbers]
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 2], "...", texts[-1]])
 
 
-BY_LINE = Names(lambda offset: f"line {offset + 1}", iso_time, _lines)
+BY_LINE = numbered("line", iso_time)
 
 
 def follow(

@@ -98,11 +98,8 @@ class _Reader:
     def _offset(self, text: str, span: tree.Span) -> int | None:
         ms = duration_ms(text[1:]) if text.startswith("+") else None
         if ms is None:
-            tip = (
-                unit_hint(text.lstrip("+"))
-                if re.match(r"\+\d+[a-z]", text)
-                else "it counts from the test's begin: +90s"
-            )
+            has_unit = re.match(r"\+\d+[a-z]", text)
+            tip = unit_hint(text.lstrip("+")) if has_unit else "it counts from the test's begin: +90s"
             self.report.error("bad-time", f"`{text[:50]}` is not a time of a test", span, expected="+5s", hint=tip)
         return ms
 

@@ -139,9 +139,8 @@ def _mismatch_hint(node: tree.Binary, left: str, right: str) -> str | None:
             return f"write it without quotes: {value.value}"
         if kind == TEXT and other == BOOLEAN and str(value.value).lower() in ("true", "false"):
             return f"write it without quotes: {str(value.value).lower()}"
-    return (
-        "number(...) turns text into a number, string(...) a number into text" if BOOLEAN not in (left, right) else None
-    )
+    convert = "number(...) turns text into a number, string(...) a number into text"
+    return None if BOOLEAN in (left, right) else convert
 
 
 def _is_number(text: str) -> bool:
@@ -494,12 +493,6 @@ def _target(name: str, arg: tree.Expr, place: ExpressionContext, span: tree.Span
 
 
 _RESOLVERS: dict[type, Callable[[Any, ExpressionContext, CheckerContext], Typed]] = {
-    tree.Literal: _literal,
-    tree.Name: _name,
-    tree.Unary: _unary,
-    tree.Binary: _binary,
-    tree.In: _in,
-    tree.TextMatch: _text_match,
-    tree.Call: _call,
-    tree.History: _history,
-}
+    tree.Literal: _literal, tree.Name: _name, tree.Unary: _unary, tree.Binary: _binary, tree.In: _in,
+    tree.TextMatch: _text_match, tree.Call: _call, tree.History: _history,
+}  # fmt: skip

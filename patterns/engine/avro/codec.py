@@ -149,9 +149,8 @@ class AvroDecoder(Decoder):
         if self.avro.writers is not None and (number := number_of(message)) is not None:
             self._learn([number])
         size, verdict = ctypes.c_size_t(), np.zeros(1, VERDICT)
-        at = kernel().samovar_avro_json(
-            self.schemas, message, len(message), ctypes.addressof(size), verdict.ctypes.data
-        )
+        out = ctypes.addressof(size), verdict.ctypes.data
+        at = kernel().samovar_avro_json(self.schemas, message, len(message), *out)
         if verdict[0]["code"]:
             return self.bad(verdict[0], message)
         return ctypes.string_at(at, size.value).decode()
@@ -174,25 +173,22 @@ class AvroDecoder(Decoder):
 
     def _shown(self, name: str, reason: str, where: int, at: int, message: bytes) -> str:
         number = PLAIN if self.avro.writers is None else number_of(message)
+        of = "" if self.avro.writers is None else f" (schema {number})"
         if name == "NOT_FRAMED":
-            return (
-                f"it has {len(message)} bytes" if message[:1] == b"\0" else f"it begins with {shown_byte(message, 0)}"
-            )
+            short = message[:1] == b"\0"
+            return f"it has {len(message)} bytes" if short else f"it begins with {shown_byte(message, 0)}"
         if name == "UNKNOWN_SCHEMA" and self.avro.writers is not None and number is not None:
             return self.avro.writers.missing(number)
         program = self.programs.get(PLAIN if number is None else number, AvroProgram())
         if name == "SCHEMA_MISMATCH" and not reason:
-            return f"{program.faults[where]}{self._of(number)}"
+            return f"{program.faults[where]}{of}"
         place = f" in `{program.fields[where]}`" if where else ""
         if name == "NOT_UTF8":
             return f"{shown_byte(message, at)} at {at}{place}"
         if name == "NOT_AN_OBJECT":
             text = self.json(message)
             return "" if isinstance(text, Bad) else shown_value(json.loads(text))
-        return f"{reason}{place}{self._of(number)}, at byte {at}"
-
-    def _of(self, number: int | None) -> str:
-        return "" if self.avro.writers is None else f" (schema {number})"
+        return f"{reason}{place}{of}, at byte {at}"
 
 
 def number_of(message: bytes) -> int | None:

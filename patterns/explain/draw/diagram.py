@@ -103,17 +103,11 @@ def _sequence(rule: tree.Rule, form: tree.SequenceForm, by: str, suppressed: tup
     span = None if form.takes_one_event and not waits else duration_text(form.maxspan_ms)
     facts = [by] + [f"all within {span}"] * (span is not None)
     facts += [] if form.overlap is tree.Overlap.LATEST else [f"overlap={form.overlap}", f"skip={form.skip}"]
-    return Diagram(
-        rule.id,
-        rule.title,
-        rule.severity,
-        (*facts, *suppressed),
-        tuple(boxes),
-        having=() if form.having is None else _condition(form.having, "having"),
-        until=() if form.until is None else _bracket(form.until),
-        clock=_clock(waits, form) if waits else None,
-        span=span,
-    )
+    having = () if form.having is None else _condition(form.having, "having")
+    until = () if form.until is None else _bracket(form.until)
+    clock = _clock(waits, form) if waits else None
+    head = rule.id, rule.title, rule.severity, (*facts, *suppressed)
+    return Diagram(*head, tuple(boxes), having=having, until=until, clock=clock, span=span)
 
 
 def _box(step: tree.Step, number: int, last: bool, form: tree.SequenceForm) -> Box:

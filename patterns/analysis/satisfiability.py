@@ -331,8 +331,8 @@ def _tree(expr: tree.Expr) -> Tree:
             return Node("not", (_tree(operand),))
         case tree.Binary("==" | "!=" | "<" | "<=" | ">" | ">=" as op, left, right):
             return _comparison(op, left, right)
-        case tree.In() if isinstance(expr.items, tuple):
-            return _membership(expr, expr.items)
+        case tree.In():
+            return _membership(expr)
         case tree.TextMatch(kind, operand, patterns, ignore_case):
             return Atom(operand, TextTest(kind + "~" * ignore_case, patterns))
         case tree.Call("starts_with" | "ends_with" | "contains" as kind, (operand, tree.Literal(str() as text))):
@@ -356,7 +356,8 @@ def _comparison(op: str, left: tree.Expr, right: tree.Expr) -> Tree:
     return Atom((left, right), _RELATIONS[op])
 
 
-def _membership(expr: tree.In, items: tuple[tree.Expr, ...]) -> Tree:
+def _membership(expr: tree.In) -> Tree:
+    items = expr.items
     values = (
         () if len(items) > tree.LONG_LIST else tuple(item.value for item in items if isinstance(item, tree.Literal))
     )

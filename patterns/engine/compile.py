@@ -287,7 +287,6 @@ class _RuleCompiler:
         return self.tables.histories.setdefault(entry, len(self.tables.histories))
 
     def membership(self, expr: tree.In) -> int:
-        assert isinstance(expr.items, tuple)
         operand = self.expression(expr.operand)
         # A list of literals is one set, however long; what is read from an event or a step is compared one by one.
         literals = [item.value for item in expr.items if isinstance(item, tree.Literal)]

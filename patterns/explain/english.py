@@ -158,9 +158,7 @@ def _step(step: tree.Step, first: bool) -> str:
     events = [_event(bracket, plural=step.repeated, name=step.name) + _key_note(bracket) for bracket in step.brackets]
     either = "either " if len(events) > 1 else ""
     tail = " (this may be left out)" if step.optional else ""
-    many = f"{step.runs_min} or more " if step.runs_max is None else f"{step.runs_min} to {step.runs_max} "
-    if step.runs_min == step.runs_max:
-        many = f"{step.runs_min} " if step.repeated else ""
+    many = f"{step.runs_text} " if step.repeated else ""
     return f"{lead} {either}{many}{' or '.join(events)}{_times(step)}{tail}."
 
 

@@ -143,7 +143,7 @@ def _compared_with(left: tree.Expr, right: tree.Expr) -> str:
 
 
 def _membership(expr: tree.In, negated: bool) -> str:
-    items = expr.items if isinstance(expr.items, tuple) else ()
+    items = expr.items
     shown = [value_words(item) for item in items[:_SHOWN]]
     if len(items) > _SHOWN:
         shown.append(f"{len(items) - _SHOWN:,} more")

@@ -43,7 +43,7 @@ def leaves(expr: tree.Expr, of_match: bool = False) -> list[tree.Expr]:
         case tree.Unary(_, operand) | tree.TextMatch(_, operand):
             parts = (operand,)
         case tree.In(operand, items):
-            parts = operand, *(items if isinstance(items, tuple) and not isinstance(items, tree.LongList) else ())
+            parts = operand, *(() if isinstance(items, tree.LongList) else items)
         case tree.Call(_, args):
             parts = args
     return [leaf for part in parts for leaf in leaves(part, of_match)]

@@ -156,7 +156,6 @@ def _named(kind: str) -> str:
 
 
 def _in(node: tree.In, place: ExpressionContext, bench: CheckerContext) -> Typed:
-    assert isinstance(node.items, tuple)
     operand, kind = resolve(node.operand, place, bench)
     items = []
     fitting: set[str] = set()  # kinds that can be compared with the operand's

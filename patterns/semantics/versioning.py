@@ -39,7 +39,6 @@ def _part(name: str, /, **fields: object) -> tuple[str, tuple[tuple[str, str, ob
 WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
     tree.Literal: ("value", (("value", "is", _ALWAYS),)),
     tree.Name: _part("name", path=_ALWAYS),
-    tree.Param: _part("param", name=_ALWAYS),
     tree.Field: _part("field", path=_ALWAYS),
     tree.OfStep: _part("of-step", step=_ALWAYS, value=_ALWAYS),
     tree.Aggregate: _part("aggregate-call", function=_ALWAYS, target=None, value=None),

@@ -3,7 +3,7 @@
 The parser makes the *raw* tree; the checker turns it into the *resolved* tree, which is what the compiler, the
 explainer and the oracle read. Both are made of the classes below. What differs:
 
-* raw only: `Name` (a dotted name whose meaning is not known yet) and `Param` (`$limit`, `$risky`);
+* raw only: `Name` (a dotted name whose meaning is not known yet); `$limit` and `$risky` are their values already;
 * resolved only: `Field`, `OfStep`, `Aggregate` and `History`. `let` definitions are inlined, parameters have become
   literals, lists have become tuples of literals, and every duration is a whole number of milliseconds.
 """
@@ -45,14 +45,6 @@ class Name:
     """Raw: `amount`, `process.name`, `probe.amount`, `@time`, `probe.@time`, `?field`, a backticked name."""
 
     path: str
-    span: Span = field(default=NOWHERE, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """Raw: `$limit`, or `$risky` after `in`."""
-
-    name: str
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -148,10 +140,10 @@ class LongList(tuple["Literal", ...]):
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """`x in (1, 2)`, `x not in $risky` (raw: `items` is a Param), `x in~ ("a")`."""
+    """`x in (1, 2)`, `x not in $risky`, `x in~ ("a")`."""
 
     operand: Expr
-    items: tuple[Expr, ...] | Param
+    items: tuple[Expr, ...]
     negated: bool
     ignore_case: bool
     span: Span = field(default=NOWHERE, compare=False)
@@ -181,9 +173,7 @@ class Call:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Expr: TypeAlias = (
-    "Literal | Name | Param | Field | OfStep | Aggregate | History | Unary | Binary | In | TextMatch | Call"
-)
+Expr: TypeAlias = "Literal | Name | Field | OfStep | Aggregate | History | Unary | Binary | In | TextMatch | Call"
 
 
 # ---------------------------------------------------------------- forms of match
@@ -255,6 +245,13 @@ class Step:
     @property
     def repeated(self) -> bool:
         return self.runs_min != 1 or self.runs_max != 1
+
+    @property
+    def runs_text(self) -> str:
+        """`3`, `3 or more` or `3 to 5`."""
+        if self.runs_max is None:
+            return f"{self.runs_min} or more"
+        return str(self.runs_min) if self.runs_min == self.runs_max else f"{self.runs_min} to {self.runs_max}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +433,7 @@ def step_names(form: Form) -> list[str]:
     return [name for name in names if name]
 
 
-EXPRESSIONS = (Literal, Name, Param, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)
+EXPRESSIONS = (Literal, Name, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)
 # Fields of each in which others may stand; `compare` leaves out positions.
 _INSIDE: dict[type, tuple[str, ...]] = {
     kind: tuple(item.name for item in fields(kind) if item.compare) for kind in EXPRESSIONS

@@ -39,8 +39,6 @@ def _parts(expr: tree.Expr) -> tuple[str, int]:  # noqa: PLR0911 - one return pe
             return literal_text(value), _ATOM
         case tree.Field(path) | tree.Name(path):
             return name_text(path), _ATOM
-        case tree.Param(name):
-            return f"${name}", _ATOM
         case tree.OfStep(step, value):
             return _of_step(step, value), _ATOM
         case tree.Unary("not", operand):
@@ -57,7 +55,7 @@ def _parts(expr: tree.Expr) -> tuple[str, int]:  # noqa: PLR0911 - one return pe
             return f"{_write(left, binding + (binding == _COMPARISON))} {op} {shown}", binding
         case tree.In(operand, items, negated, ignore_case):
             sign = ("not " * negated) + "in" + "~" * ignore_case
-            listed = _first(items if isinstance(items, tuple) else (items,), unparse)
+            listed = _first(items, unparse)
             return f"{_write(operand, 5)} {sign} ({listed})", _COMPARISON
         case tree.TextMatch(kind, operand, patterns, ignore_case):
             sign = kind + "~" * ignore_case

@@ -122,9 +122,7 @@ def _box(step: tree.Step, number: int, last: bool, form: tree.SequenceForm) -> B
             kind, title = BEFORE, f"not in the {duration_text(step.for_ms)} before"
         return Box(kind, title, tuple(lines))
     title = f"{number} all of these, in any order" if unordered else f"{number} {step.name}"
-    loop = f"{step.runs_min} or more" if step.runs_max is None else f"{step.runs_min} to {step.runs_max}"
-    if step.runs_min == step.runs_max:
-        loop = f"{step.runs_min} times"
+    loop = step.runs_text + " times" * (step.runs_min == step.runs_max)
     kind = GROUP if unordered else TAKE
     return Box(kind, title, tuple(lines), tuple(_arrow(step)), loop if step.repeated else None, step.optional)
 

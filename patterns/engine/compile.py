@@ -424,11 +424,10 @@ def _sequence_words(compiler: _RuleCompiler, form: tree.SequenceForm) -> list[in
                 gaps[-1] += [bracket, _or_minus(step.within_ms), _or_minus(step.for_ms)]
             continue
         unordered = step.kind is tree.StepKind.UNORDERED
-        names = [bracket.name for bracket in step.brackets] if unordered else [step.name]
         most = OPEN_RUN if step.runs_max is None else step.runs_max
         positive += [int(unordered), int(step.optional), int(step.next), step.runs_min, most]
         positive += [_or_minus(step.within_ms), _or_minus(step.after_ms)]
-        positive += [*_listed(brackets), *_listed(compiler.names[str(name)] for name in names)]
+        positive += [*_listed(brackets), *_listed(compiler.names[name] for name, _ in step.readings)]
         gaps.append([])
     until = -1 if form.until is None else compiler.add_bracket(form.until)
     uses_next = any(step.next for step in form.steps)

@@ -200,10 +200,7 @@ class _OfSequence(_Teller):
         return f"no start as {name}: what must be absent before it has just happened"
 
     def at_step(self, number: int) -> str:
-        step = self.steps[number]
-        if step.kind is tree.StepKind.UNORDERED:
-            return " and ".join(str(bracket.name) for bracket in step.brackets)
-        return str(step.name)
+        return " and ".join(name for name, _ in self.steps[number].readings)
 
     # ------------------------------------------------------------ the end
 

@@ -61,7 +61,7 @@ class RuleReader:
 
     def read(self, path: str, text: str) -> Rule | None:
         self._check_keys()
-        identity, title = self._identity(), self._plain("title")
+        identity, title, severity, tags = self._identity(), self._plain("title"), self._severity(), self._tags()
         self._read_lets()
         match = self.sections.get("match")
         checked = self._match(match)
@@ -72,7 +72,7 @@ class RuleReader:
             return None
         lets = {name: resolve_guarded(raw, _let_place(name), self.bench) for name, raw in self.bench.lets.items()}
         return Rule(
-            identity, title or identity, self._severity(), self._tags(), checked.form, emit, message, suppress_ms,
+            identity, title or identity, severity, tags, checked.form, emit, message, suppress_ms,
             self.constants.params, self.constants.lists, tests, path, text,
             match.text if isinstance(match, Text) else "", lets,
         )  # fmt: skip
@@ -91,8 +91,6 @@ class RuleReader:
             if key_name not in self.sections and key_name not in meant:
                 example = "rule: my-rule" if key_name == "rule" else "match: |"
                 self.report.error(f"missing-{key_name}", f"the rule has no `{key_name}`", _START, expected=example)
-        self._severity()
-        self._tags()
 
     def _plain(self, name: str) -> str | None:
         node = self.sections.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from samovar.common.suggest import did_you_mean
@@ -108,7 +108,7 @@ def _readable_at(index: int, named: list[tree.Step]) -> tuple[dict[str, Readable
     readable: dict[str, ReadableStep] = {}
     unreadable: dict[str, str] = {}
     for at, step in enumerate(named):
-        for name, brackets in _readings(step):
+        for name, brackets in step.readings:
             if step.kind is tree.StepKind.ABSENT:
                 unreadable[name] = "it must not happen, so it has no event"
             elif at > index:
@@ -124,19 +124,12 @@ def _readable_at(index: int, named: list[tree.Step]) -> tuple[dict[str, Readable
     return readable, unreadable
 
 
-def _readings(step: tree.Step) -> Iterator[tuple[str, tuple[tree.Bracket, ...]]]:
-    if step.kind is tree.StepKind.UNORDERED:
-        yield from ((member.name, (member,)) for member in step.brackets if member.name)
-    elif step.name:
-        yield step.name, step.brackets
-
-
 def _until(match: MatchText, keys: Keys, named: list[tree.Step], bench: CheckerContext) -> tree.Bracket | None:
     if match.until is None:
         return None
     if "as" in match.until_marks:
         bench.report.error("misplaced-name", "`until` has no name", match.until_marks["as"])
-    names = [name for step in named for name, _ in _readings(step)]
+    names = [name for step in named for name, _ in step.readings]
     reasons = dict.fromkeys(names, "`until` stands apart from the steps")
     place = ExpressionContext((match.until.type,), "`until`", {}, reasons, None, history=True)
     return replace(_bracket(match.until, place, keys.of(match.until, False), bench), name=None)

@@ -247,6 +247,13 @@ class Step:
         return self.runs_min != 1 or self.runs_max != 1
 
     @property
+    def readings(self) -> list[tuple[str, tuple[Bracket, ...]]]:
+        """The names under which the step is read, and the brackets behind each."""
+        if self.kind is StepKind.UNORDERED:
+            return [(member.name, (member,)) for member in self.brackets if member.name]
+        return [(self.name, self.brackets)] if self.name else []
+
+    @property
     def runs_text(self) -> str:
         """`3`, `3 or more` or `3 to 5`."""
         if self.runs_max is None:
@@ -427,10 +434,7 @@ def step_names(form: Form) -> list[str]:
     """The names under which a match lists its events, in order."""
     if not isinstance(form, SequenceForm):
         return ["events"]
-    names: list[str | None] = []
-    for step in form.steps:
-        names += [member.name for member in step.brackets] if step.kind is StepKind.UNORDERED else [step.name]
-    return [name for name in names if name]
+    return [name for step in form.steps for name, _ in step.readings]
 
 
 EXPRESSIONS = (Literal, Name, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)

@@ -134,20 +134,13 @@ def _after(steps: Iterable[tree.Step], scope: Scope, form: tree.SequenceForm) ->
     counts: dict[str | None, tuple[int, int | None]] = {}
     present = set(scope.present)
     for step in steps:
-        for name, brackets in named_brackets(step):
+        for name, brackets in step.readings:
             types[name] = tuple(bracket.type for bracket in brackets)
             counts[name] = (0 if step.optional else step.runs_min, step.runs_max)
             if not step.optional:
                 present.add(tree.OfStep(name, tree.Field("@time")))
                 present |= {tree.OfStep(name, key.value) for bracket in brackets[:1] for key in bracket.by or ()}
     return replace(scope, steps=types, counts=counts, present=frozenset(present), span_ms=form.maxspan_ms)
-
-
-def named_brackets(step: tree.Step) -> list[tuple[str, tuple[tree.Bracket, ...]]]:
-    """The names under which a step is read, and the brackets behind each."""
-    if step.kind is tree.StepKind.UNORDERED:
-        return [(str(member.name), (member,)) for member in step.brackets]
-    return [(str(step.name), step.brackets)]
 
 
 def _facts(steps: Iterable[tree.Step]) -> tuple[tree.Expr, ...]:
@@ -160,7 +153,7 @@ def _facts(steps: Iterable[tree.Step]) -> tuple[tree.Expr, ...]:
 
     facts = []
     for step in steps:
-        for name, brackets in named_brackets(step):
+        for name, brackets in step.readings:
 
             def moved(part: tree.Expr, name: str = name) -> tree.Expr | None:
                 return tree.OfStep(name, part, part.span) if isinstance(part, tree.Field | tree.Call) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, permutations
 
-from samovar.patterns.analysis.lint.catalog import ConditionContext, LintFindings, named_brackets
+from samovar.patterns.analysis.lint.catalog import ConditionContext, LintFindings
 from samovar.patterns.analysis.satisfiability import Scope, implies, satisfiable
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import children, flatten, walk
@@ -115,7 +115,7 @@ def _check_across(part: tree.Expr, where: ConditionContext, form: tree.SequenceF
         chain = upto[1:] if own.kind is not tree.StepKind.ABSENT else upto
         if chain and all(step.next and not step.repeated for step in chain) and not upto[0].repeated:
             return
-    names = {name: step for step in taken for name, _ in named_brackets(step)}
+    names = {name: step for step in taken for name, _ in step.readings}
     read: dict[str, None] = {}
     for item in walk(part):
         name = item.step if isinstance(item, tree.OfStep) else item.target if isinstance(item, tree.Aggregate) else None
@@ -233,9 +233,6 @@ def _is_kept_apart(
     if isinstance(form, tree.SequenceForm) and where.index is not None and (form.steps[where.index].after_ms or 0) > 0:
         return True
     zero = tree.Literal(0)
-    apart = (
-        tree.Binary("!=", difference, zero),
-        tree.Binary(">", difference, zero),
-        tree.Binary("!=", difference.left, difference.right),
-    )
+    differs = tree.Binary("!=", difference.left, difference.right)
+    apart = tree.Binary("!=", difference, zero), tree.Binary(">", difference, zero), differs
     return any(implies(parts, condition, where.scope) for condition in apart)

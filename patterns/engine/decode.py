@@ -166,8 +166,7 @@ def shown_text(rest: str) -> str:
 
 
 def shown_kind(first: str) -> str:
-    kinds = {"[": "a list", '"': "text", "t": "a boolean", "f": "a boolean", "n": "null"}
-    return kinds.get(first, "a number")
+    return {"[": "a list", '"': "text", "t": "a boolean", "f": "a boolean", "n": "null"}.get(first, "a number")
 
 
 def shown_byte(message: bytes, at: int) -> str:

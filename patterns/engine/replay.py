@@ -38,8 +38,6 @@ from samovar.patterns.syntax.tree import Overlap, Rule, SequenceForm, Skip
 MAX_LINE_BYTES = 16 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-# ---------------------------------------------------------------- lines
-
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
@@ -131,9 +129,6 @@ class Lines:
             fault = self.decoder.bad(verdicts[row], messages[row])
             if fault.code not in ("EMPTY", "BLANK"):
                 self.on_bad(BadLine(first + row + 1, fault.reason, fault.column, fault.code))
-
-
-# ---------------------------------------------------------------- replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +233,12 @@ class EventReplay:
         """Where event time stands at the end, without `flush`."""
         return max(self._largest, self.until_ms)
 
-    # ------------------------------------------------------------ with slack
-
     def _release(self, batch: Batch, buffer: Buffer) -> Iterator[Matches]:
         ordered = order(batch, buffer)
         self.late += len(ordered.late)
         for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
             self.on_late(LateLine(offset, by))
         yield from self._step(ordered.released, ordered.watermark)
-
-    # ------------------------------------------------------------ without slack
 
     def _in_order(self) -> Iterator[Batch]:
         """All events by (time, offset), in chunks. Those that already lie so are not copied."""

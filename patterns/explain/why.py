@@ -141,9 +141,6 @@ class _Teller:
         return " and ".join(read_text(part, read, True, self.shows) for part, read in failing)
 
 
-# ---------------------------------------------------------------- sequences
-
-
 class _OfSequence(_Teller):
     def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
         super().__init__(story, names, shows)
@@ -152,8 +149,6 @@ class _OfSequence(_Teller):
         self.form = form
         self.steps = form.taken
         self.step_names = step_names(form)
-
-    # ------------------------------------------------------------ one event
 
     def event(self, event: KeyEvent) -> list[str]:
         notes = self.by_event.get(event.offset, [])
@@ -201,8 +196,6 @@ class _OfSequence(_Teller):
 
     def at_step(self, number: int) -> str:
         return " and ".join(name for name, _ in self.steps[number].readings)
-
-    # ------------------------------------------------------------ the end
 
     def conclusion(self) -> list[str]:
         if not self.story.events:
@@ -275,9 +268,6 @@ class _OfSequence(_Teller):
         if self.story.end_ms is not None and self.story.end_ms <= over:
             return [f"The input ended before its span of {span} was over."]
         return [f"Its span of {span} was over at {self.names.time(over)}."]
-
-
-# ---------------------------------------------------------------- aggregates, sessions, windows
 
 
 class _OfWindow(_Teller):

@@ -102,8 +102,6 @@ class Builder:
         built: Expr = getattr(self, f"_{node.data}")(node)
         return built
 
-    # ------------------------------------------------------------ operators
-
     def _disjunction(self, node: Branch) -> Expr:
         return _folded("or", [self.expression(child) for child in node.children])
 
@@ -143,8 +141,6 @@ class Builder:
 
     def _nested(self, node: Branch) -> Expr:
         return replace(self.expression(node.children[0]), span=self.span(node))
-
-    # ------------------------------------------------------------ lists and patterns
 
     def _among(self, node: Branch) -> Expr:
         operand, negated, kind, items = node.children
@@ -204,8 +200,6 @@ class Builder:
         result = _folded("or", parts) if parts else Literal(True, span)
         return Unary("not", result, span) if negated is not None else result
 
-    # ------------------------------------------------------------ names and calls
-
     def _name(self, node: Branch) -> Expr:
         optional, path = node.children
         assert isinstance(path, Token)
@@ -255,8 +249,6 @@ class Builder:
             message = "a time of zero looks back at nothing"
             self.report.error("zero-duration", message, self.span(token), expected="a time such as 30d")
         return ms
-
-    # ------------------------------------------------------------ literals
 
     def _literal(self, node: Branch) -> Expr:
         token = node.children[0]

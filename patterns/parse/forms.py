@@ -201,9 +201,6 @@ def _trees(node: Branch) -> Iterator[Branch]:
     return (child for child in node.children if isinstance(child, Tree))
 
 
-# ---------------------------------------------------------------- options
-
-
 def _read_options(nodes: Iterable[Branch], allowed: Mapping[str, str], builder: Builder, into: MatchOptions) -> None:
     """Reads `option` nodes, of which only those may be set here that have an empty text in `allowed`."""
     usable = [option for option, reason in allowed.items() if not reason]

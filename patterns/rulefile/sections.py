@@ -57,7 +57,7 @@ class RuleReader:
         for name in ("params", "lists", "emit", "tests"):
             if name in self.sections:
                 warn_numbers(self.sections[name], report)
-        self.bench = CheckerContext(report, schema, known_fields, {})
+        self.context = CheckerContext(report, schema, known_fields, {})
 
     def read(self, path: str, text: str) -> Rule | None:
         self._check_keys()
@@ -70,7 +70,7 @@ class RuleReader:
         tests = read_tests(self.sections.get("tests"), self.report, checked, [name for name, _ in emit])
         if checked is None or self.report.failed:
             return None
-        lets = {name: resolve_guarded(raw, _let_place(name), self.bench) for name, raw in self.bench.lets.items()}
+        lets = {name: resolve_guarded(raw, _let_place(name), self.context) for name, raw in self.context.lets.items()}
         return Rule(
             identity, title or identity, severity, tags, checked.form, emit, message, suppress_ms,
             self.constants.params, self.constants.lists, tests, path, text,
@@ -172,15 +172,15 @@ class RuleReader:
                 continue
             tree = self._expression(value, "a `let`")
             lets[key.text] = tree if tree is not None else _unknown(key.text, value.span)
-        self.bench.lets = lets
+        self.context.lets = lets
         for name, raw in lets.items():
             # Each by itself; its fields are checked where it is used, for the types there.
-            bench = replace(self.bench, schema=None, report=Report(self.report.path))
-            resolve_guarded(raw, _let_place(name), bench)
-            self.bench.nodes += bench.nodes
-            for finding in bench.report.findings():
+            context = replace(self.context, schema=None, report=Report(self.report.path))
+            resolve_guarded(raw, _let_place(name), context)
+            self.context.nodes += context.nodes
+            for finding in context.report.findings():
                 self.report.add(finding)
-            if bench.report.failed:
+            if context.report.failed:
                 lets[name] = _unknown(name, raw.span)
 
     def _entries(self, name: str) -> list[tuple[Text, Node]]:
@@ -201,12 +201,12 @@ class RuleReader:
             self.report.error("not-text", "`match` must be text", node.span, expected="match: | and the text below it")
             return None
         tree = read_match(node.text, node.fragment.locate, self.report, self.constants)
-        return None if tree is None else check_match(tree, self.bench)
+        return None if tree is None else check_match(tree, self.context)
 
     def _resolved(self, raw: Expr | None, checked: ResolvedMatch | None) -> Expr:
         if raw is None or checked is None:
             return Literal(None)
-        return resolve_guarded(raw, checked.result, self.bench)
+        return resolve_guarded(raw, checked.result, self.context)
 
     def _emit(self, checked: ResolvedMatch | None) -> tuple[tuple[str, Expr], ...]:
         entries = self._entries("emit")

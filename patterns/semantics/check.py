@@ -1,4 +1,4 @@
-"""The raw match to the resolved form: names, keys, what each place may read. The order of steps is in places.py."""
+"""The raw match to the resolved form: names, keys, what each place may read, and what may stand where."""
 
 from __future__ import annotations
 
@@ -23,22 +23,19 @@ class ResolvedMatch:
     result: ExpressionContext
 
 
-def check_match(match: MatchText, bench: CheckerContext) -> ResolvedMatch | None:
+def check_match(match: MatchText, context: CheckerContext) -> ResolvedMatch | None:
     """The resolved form; None where so little stands that nothing can be read from it."""
     if not match.steps:
         if match.sound:
             message = f"`{match.head.kind}` has no bracket"
-            bench.report.error("missing-bracket", message, match.head.span, expected="[type where condition]")
+            context.report.error("missing-bracket", message, match.head.span, expected="[type where condition]")
         return None
     if match.sound:
-        check_places(match, bench.report)
-    return _sequence(match, bench) if match.head.kind == "sequence" else _other(match, bench)
+        check_places(match, context.report)
+    return _sequence(match, context) if match.head.kind == "sequence" else _other(match, context)
 
 
-# ---------------------------------------------------------------- sequence
-
-
-def _sequence(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
+def _sequence(match: MatchText, context: CheckerContext) -> ResolvedMatch:
     # Steps without a name are `stepN`, where N counts positive steps and a group is one.
     named: list[tree.Step] = []
     count = 0
@@ -50,53 +47,53 @@ def _sequence(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     for step, text in zip(named, match.steps, strict=True):
         members = [(item.name, item.span) for item in step.brackets if step.kind is tree.StepKind.UNORDERED]
         for name, span in [(step.name, text.marks.get("as", step.span)), *members]:
-            _check_name(name, span, seen, bench)
-    keys = Keys(match, bench)
-    steps = tuple(_step(index, named, keys, bench) for index in range(len(named)))
+            _check_name(name, span, seen, context)
+    keys = Keys(match, context)
+    steps = tuple(_step(index, named, keys, context) for index in range(len(named)))
     last = next((step for step in reversed(named) if step.kind is not tree.StepKind.ABSENT), named[-1])
     everything = _readable_at(len(named), named)
     result = ExpressionContext(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
-    having = _having(match, result, bench)
+    having = _having(match, result, context)
     options = match.head.options
     form = tree.SequenceForm(
         keys.form_by(), options.times.get("maxspan", 0), tree.Overlap(options.words.get("overlap", "latest")),
-        tree.Skip(options.words.get("skip", "past_last")), steps, _until(match, keys, named, bench), having,
+        tree.Skip(options.words.get("skip", "past_last")), steps, _until(match, keys, named, context), having,
         match.head.span,
     )  # fmt: skip
     return ResolvedMatch(form, result)
 
 
-def _check_name(name: str | None, span: tree.Span, seen: dict[str, tree.Span], bench: CheckerContext) -> None:
+def _check_name(name: str | None, span: tree.Span, seen: dict[str, tree.Span], context: CheckerContext) -> None:
     if name is None:
         return
     if name in seen:
         hint = f"the other is on line {seen[name].line}; step1, step2, ... name the unnamed ones"
-        bench.report.error("duplicate-name", f"two steps are named `{name}`", span, hint=hint)
-    elif name in bench.lets:
-        bench.report.error("duplicate-name", f"`{name}` is also a `let`", span, hint="give the step another name")
+        context.report.error("duplicate-name", f"two steps are named `{name}`", span, hint=hint)
+    elif name in context.lets:
+        context.report.error("duplicate-name", f"`{name}` is also a `let`", span, hint="give the step another name")
     seen.setdefault(name, span)
 
 
-def _step(index: int, named: list[tree.Step], keys: Keys, bench: CheckerContext) -> tree.Step:
+def _step(index: int, named: list[tree.Step], keys: Keys, context: CheckerContext) -> tree.Step:
     step = named[index]
     readable, unreadable = _readable_at(index, named)
     what, absent = "the condition of a bracket", step.kind is tree.StepKind.ABSENT
     brackets = []
     for raw in step.brackets:
         place = ExpressionContext((raw.type,), what, readable, unreadable, "steps", history=True)
-        bracket = _bracket(raw, place, keys.of(raw, not absent), bench)
+        bracket = _bracket(raw, place, keys.of(raw, not absent), context)
         brackets.append(replace(bracket, name=None) if absent else bracket)
     return replace(step, brackets=tuple(brackets), name=None if absent else step.name)
 
 
 def _bracket(
-    bracket: tree.Bracket, place: ExpressionContext, by: tuple[tree.Key, ...], bench: CheckerContext
+    bracket: tree.Bracket, place: ExpressionContext, by: tuple[tree.Key, ...], context: CheckerContext
 ) -> tree.Bracket:
-    known = None if bench.schema is None else [*bench.schema.types, "any"]
+    known = None if context.schema is None else [*context.schema.types, "any"]
     if known is not None and bracket.type not in known:
         message, tip = f"there is no event type `{bracket.type}`", did_you_mean(bracket.type, known[:-1])
-        bench.report.error("unknown-type", message, bracket.span, expected=one_of(known), hint=tip)
-    return replace(bracket, condition=resolve_guarded(bracket.condition, place, bench, condition=True), by=by)
+        context.report.error("unknown-type", message, bracket.span, expected=one_of(known), hint=tip)
+    return replace(bracket, condition=resolve_guarded(bracket.condition, place, context, condition=True), by=by)
 
 
 def _types(brackets: Iterable[tree.Bracket]) -> tuple[str, ...]:
@@ -124,40 +121,37 @@ def _readable_at(index: int, named: list[tree.Step]) -> tuple[dict[str, Readable
     return readable, unreadable
 
 
-def _until(match: MatchText, keys: Keys, named: list[tree.Step], bench: CheckerContext) -> tree.Bracket | None:
+def _until(match: MatchText, keys: Keys, named: list[tree.Step], context: CheckerContext) -> tree.Bracket | None:
     if match.until is None:
         return None
     if "as" in match.until_marks:
-        bench.report.error("misplaced-name", "`until` has no name", match.until_marks["as"])
+        context.report.error("misplaced-name", "`until` has no name", match.until_marks["as"])
     names = [name for step in named for name, _ in step.readings]
     reasons = dict.fromkeys(names, "`until` stands apart from the steps")
     place = ExpressionContext((match.until.type,), "`until`", {}, reasons, None, history=True)
-    return replace(_bracket(match.until, place, keys.of(match.until, False), bench), name=None)
+    return replace(_bracket(match.until, place, keys.of(match.until, False), context), name=None)
 
 
-def _having(match: MatchText, place: ExpressionContext, bench: CheckerContext) -> tree.Expr | None:
-    return None if match.having is None else resolve_guarded(match.having, place, bench, condition=True)
+def _having(match: MatchText, place: ExpressionContext, context: CheckerContext) -> tree.Expr | None:
+    return None if match.having is None else resolve_guarded(match.having, place, context, condition=True)
 
 
-# ---------------------------------------------------------------- aggregate, session, window
-
-
-def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
-    keys = Keys(match, bench)
+def _other(match: MatchText, context: CheckerContext) -> ResolvedMatch:
+    keys = Keys(match, context)
     # A name after the bracket is the bracket's.
     steps = [text.step for text in match.steps]
     raw = [replace(bracket, name=bracket.name or step.name) for step in steps for bracket in step.brackets]
     seen: dict[str, tree.Span] = {}
     for bracket in raw:
-        _check_name(bracket.name, bracket.span, seen, bench)
+        _check_name(bracket.name, bracket.span, seen, context)
     names = dict.fromkeys(seen, "a bracket's condition reads only its own event")
     resolved = []
     for bracket in raw:
         place = ExpressionContext((bracket.type,), "the condition of a bracket", {}, names, None, history=True)
-        resolved.append(_bracket(bracket, place, keys.of(bracket, True), bench))
+        resolved.append(_bracket(bracket, place, keys.of(bracket, True), context))
     readable = {item.name: ReadableStep((item.type,), True) for item in raw if item.name is not None}
     result = ExpressionContext(_types(raw), "`having`, `emit` and `message`", readable, {}, "events")
-    having, brackets = _having(match, result, bench), tuple(resolved)
+    having, brackets = _having(match, result, context), tuple(resolved)
     times, span, by = match.head.options.times, match.head.span, keys.form_by()
     if match.head.kind == "session":
         return ResolvedMatch(
@@ -169,9 +163,9 @@ def _other(match: MatchText, bench: CheckerContext) -> ResolvedMatch:
     if having is not None and all(map(_is_upper_bound, flatten(having, "and"))):
         message = "an aggregate is tested when an event comes, so this is true at the first one"
         hint = "for too few events write `window by ... every 10m [...] having count() < 5`"
-        bench.report.warning("too-few-in-aggregate", message, having.span, hint=hint)
+        context.report.warning("too-few-in-aggregate", message, having.span, hint=hint)
     elif having is None and match.sound:
-        bench.report.error("missing-having", "an aggregate needs `having`", span, expected="having count() >= 5")
+        context.report.error("missing-having", "an aggregate needs `having`", span, expected="having count() >= 5")
     over, repeat = times.get("over", 1), times.get("repeat")
     return ResolvedMatch(tree.AggregateForm(by, over, repeat, brackets, having or tree.Literal(True), span), result)
 
@@ -193,7 +187,7 @@ class Keys:
     """
 
     match: MatchText
-    bench: CheckerContext
+    context: CheckerContext
     kinds: dict[str, tuple[str, tree.Key, str]] = field(default_factory=dict)
 
     @property
@@ -224,16 +218,16 @@ class Keys:
         if own is None:
             if positive:
                 message, expected = "this step has no `by`, but others have", f"by FIELD, for the key ({listed})"
-                self.bench.report.error("missing-key", message, bracket.span, expected=expected)
+                self.context.report.error("missing-key", message, bracket.span, expected=expected)
             else:
                 message = f"`{bracket.type}` has no `by`, so it belongs to no key"
                 hint = f"write `by FIELD` after the bracket, for the key ({listed})"
-                self.bench.report.warning("no-key", message, bracket.span, hint=hint)
+                self.context.report.warning("no-key", message, bracket.span, hint=hint)
             return tuple(tree.Key(key.name, tree.Literal(None), key.span) for key in names)
         if len(own) != len(names):
             message = f"`by` names {len(own)} fields here and {len(names)} on the rest"
             hint = "same number and order everywhere"
-            self.bench.report.error("key-count", message, own[0].span, expected=listed, hint=hint)
+            self.context.report.error("key-count", message, own[0].span, expected=listed, hint=hint)
             return names
         return tuple(self._key(key, name.name, bracket.type) for key, name in zip(own, names, strict=True))
 
@@ -255,16 +249,16 @@ class Keys:
                 message = f"`{key.name}` of `{event_type}` is {kind}, but `{at.name}` of `{first_type}` is {first}"
                 hint = "turn one into the other under `let`, with string(...) or number(...), and name that in `by`"
                 expected = f'{first}, as 7 and "7" never meet'
-                self.bench.report.error("key-type", message, key.span, expected=expected, hint=hint)
+                self.context.report.error("key-type", message, key.span, expected=expected, hint=hint)
         return tree.Key(name, value, key.span)
 
     def _value(self, key: tree.Key, types: tuple[str, ...], quiet: bool = False) -> tuple[tree.Expr, str]:
         place = ExpressionContext(types, "`by`")
-        bench = self.bench if not quiet else CheckerContext(Report(""), None, None, self.bench.lets)
+        context = self.context if not quiet else CheckerContext(Report(""), None, None, self.context.lets)
         try:
-            return resolve(key.value, place, bench)
+            return resolve(key.value, place, context)
         except TooLarge:
-            bench.report.error("too-large", "the `let` is too large", key.span)
+            context.report.error("too-large", "the `let` is too large", key.span)
             return key.value, "any"
 
 

@@ -1,13 +1,13 @@
-"""The findings of the lint: their ids, which never change, how grave they are, and what they say in general.
+"""What the lint can find, by ids that never change, and a rule's conditions with what is known where they stand.
 
-docs/lint.md lists the same, with examples; a test holds the two equal.
+docs/lint.md lists the findings, with examples; a test holds the two equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 
 from samovar.patterns.analysis.satisfiability import Effort, Scope
 from samovar.patterns.semantics.schema import Schema
@@ -151,15 +151,14 @@ def _facts(steps: Iterable[tree.Step]) -> tuple[tree.Expr, ...]:
     def of_one_event(condition: tree.Expr) -> bool:
         return not any(isinstance(part, tree.OfStep | tree.Aggregate | tree.History) for part in walk(condition))
 
+    def of_step(name: str, part: tree.Expr) -> tree.Expr | None:
+        return tree.OfStep(name, part, part.span) if isinstance(part, tree.Field | tree.Call) else None
+
     facts = []
     for step in steps:
         for name, brackets in step.readings:
-
-            def moved(part: tree.Expr, name: str = name) -> tree.Expr | None:
-                return tree.OfStep(name, part, part.span) if isinstance(part, tree.Field | tree.Call) else None
-
             conditions = [bracket.condition for bracket in brackets]
             if not step.optional and all(map(of_one_event, conditions)):
-                alternatives = [rewrite(condition, moved) for condition in conditions]
+                alternatives = [rewrite(condition, partial(of_step, name)) for condition in conditions]
                 facts.append(reduce(lambda one, two: tree.Binary("or", one, two), alternatives))
     return tuple(facts)

@@ -87,8 +87,6 @@ class _Builder:
     records: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     texts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    # ------------------------------------------------------------ nodes
-
     def node(self, written: Type, read: Type, path: str) -> int:
         """The node that reads a value of one type as another."""
         try:
@@ -267,9 +265,6 @@ def _form_of_bytes(logical: Logical | None) -> tuple[int, int]:
     if logical is None:
         return AS_BYTES, 0
     return (DECIMAL, logical.scale) if logical.name == "decimal" else (UUID, 0)
-
-
-# ---------------------------------------------------------------- the values of defaults
 
 
 def _default(schema: AvroSchema, kind: Type, value: Any) -> Any:

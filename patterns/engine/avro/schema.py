@@ -293,9 +293,6 @@ def _logical(node: Mapping[str, Any], kind: str) -> Logical | None:
     return Logical(name, scale) if fits else None
 
 
-# ---------------------------------------------------------------- what rules may read
-
-
 def kinds(schema: AvroSchema) -> dict[str, Any] | None:
     """Fields and their types in the words of samovar.patterns.semantics.schema; None where events have no fields of
     their own.

@@ -151,9 +151,6 @@ def _heading(canvas: Canvas, shown: Diagram) -> float:
     return y + 46
 
 
-# ---------------------------------------------------------------- boxes
-
-
 def _rows(box: Box) -> list[tuple[str, str]]:
     """The lines of a box, wrapped, each with its style: the event type stands out."""
     rows: list[tuple[str, str]] = []
@@ -198,9 +195,6 @@ def _loop(canvas: Canvas, box: Box, x: float, y: float, end: float) -> None:
     low, high = end - 14, y + 18
     canvas.path(f"M{x:g} {low:g}C{x + 44:g} {low:g} {x + 44:g} {high:g} {x + 2:g} {high:g}", tip=True, right=x + 44)
     canvas.write(x + 42, (low + high) / 2 + 4, box.loop or "", "t b")
-
-
-# ---------------------------------------------------------------- sequences
 
 
 def _steps(canvas: Canvas, shown: Diagram, top: float) -> None:
@@ -293,9 +287,6 @@ def _until(canvas: Canvas, shown: Diagram, y: float, wide: float) -> None:
     canvas.path(f"M{side:g} {y + high / 2:g}h34", "line soft", tip=True, right=side + 40)
     canvas.write(side + 42, y + high / 2 - 3, "all that was", "m")
     canvas.write(side + 42, y + high / 2 + 12, "begun is forgotten", "m")
-
-
-# ---------------------------------------------------------------- windows
 
 
 def _windows(canvas: Canvas, shown: Diagram, time_line: TimeLine, top: float) -> None:

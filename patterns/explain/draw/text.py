@@ -1,6 +1,6 @@
 """A rule drawn as text, with box-drawing characters: steps below one another, arrows between them.
 
-`draw(rule)` is the drawing; the same content as a picture is in draw_svg.py.
+`draw(rule)` is the drawing; the same content as a picture is in picture.py.
 """
 
 from __future__ import annotations

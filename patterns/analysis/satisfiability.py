@@ -24,6 +24,12 @@ from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.functions import AGGREGATES, ANY, FUNCTIONS, HISTORY, NUMBER, TEXT
 from samovar.patterns.syntax.tree import flatten
 
+MAX_TRIES = 4_000
+MAX_TEXT_TESTS = 8
+_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_RELATIONS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
 
 @dataclass
 class Effort:
@@ -158,14 +164,6 @@ def _since(earlier: tree.Expr, scope: Scope) -> Domain:
     if scope.is_earlier(earlier):
         return Domain(NUMBER, nullable=False, least=0, most=scope.span_ms, whole=True)
     return Domain(NUMBER)
-
-
-MAX_TRIES = 4_000
-MAX_TEXT_TESTS = 8
-
-_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_RELATIONS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 # ---------------------------------------------------------------- what a condition tests

@@ -18,6 +18,9 @@ from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import flatten, step_names, walk
 from samovar.patterns.syntax.unparse import unparse
 
+REFUSALS = ("condition", "across", "within", "after", "next", "absence")
+SHOWN_REFUSALS = 3
+
 Shows: TypeAlias = Callable[[tree.Expr], bool]  # whether an expression, and what it gives, may be told
 
 
@@ -70,10 +73,6 @@ def value_text(value: Any) -> str:
     is_round = isinstance(value, float) and value.is_integer() and abs(value) < 1e6
     text = f'"{value}"' if isinstance(value, str) else f"{value:g}" if is_round else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-REFUSALS = ("condition", "across", "within", "after", "next", "absence")
-SHOWN_REFUSALS = 3
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,14 @@ from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.tree import flatten
 
+_REQUIRED = {
+    "sequence": ("maxspan", "sequence by card with maxspan=10m"),
+    "session": ("gap", "session by user with gap=30m"),
+    "aggregate": ("over", "aggregate by card over 10m"),
+    "window": ("every", "window by user every 10m"),
+}
+_FOR = "`for` belongs to a negation before the first step"
+
 
 @dataclass(frozen=True)
 class ResolvedMatch:
@@ -260,15 +268,6 @@ class Keys:
         except TooLarge:
             context.report.error("too-large", "the `let` is too large", key.span)
             return key.value, "any"
-
-
-_REQUIRED = {
-    "sequence": ("maxspan", "sequence by card with maxspan=10m"),
-    "session": ("gap", "session by user with gap=30m"),
-    "aggregate": ("over", "aggregate by card over 10m"),
-    "window": ("every", "window by user every 10m"),
-}
-_FOR = "`for` belongs to a negation before the first step"
 
 
 def check_places(match: MatchText, report: Report) -> None:

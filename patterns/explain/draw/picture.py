@@ -21,6 +21,12 @@ from samovar.patterns.explain.draw.diagram import (
 )
 from samovar.patterns.syntax.tree import Rule
 
+LEFT = 84  # of the boxes: next to them run the span of the whole and the ways round
+TOP = 24
+CHARACTERS = 76  # of a line in a box, at most
+LINE = 18
+PAD = 14
+
 MONO = 7.23  # width of a character of the fixed font at 12px
 SANS = 6.6  # about, at 12.5px
 
@@ -115,13 +121,6 @@ class Canvas:
         page = f'<rect width="{wide}" height="{high}" class="page"/>'
         title = f"<title>{escape(label)}</title><style>{_STYLE.replace(chr(10), '')}</style>"
         return "\n".join([head, title, tip, page, *self.parts, "</svg>"]) + "\n"
-
-
-LEFT = 84  # of the boxes: next to them run the span of the whole and the ways round
-TOP = 24
-CHARACTERS = 76  # of a line in a box, at most
-LINE = 18
-PAD = 14
 
 
 def draw_svg(rule: Rule) -> str:

@@ -69,8 +69,8 @@ def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     found: list[dict[str, Any]] = []
     for matches in _fed(EventReplay(program), messages):
         found += matches
-    shown = [told(match) for match in found]
-    wanted = [asked(expected) for expected in test.expect]
+    shown = [describe_match(match) for match in found]
+    wanted = [describe_expected(expected) for expected in test.expect]
     differences = tuple(compare(wanted, shown))
     why = _why(rule, test, messages, found) if len(found) < len(wanted) else ()
     return RuleTestResult(rule.id, rule.path, test.name, test.span.line, len(wanted), len(found), differences, why)
@@ -84,7 +84,7 @@ def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
     yield from replay.finish()
 
 
-def asked(expected: ExpectedMatch) -> dict[str, Any]:
+def describe_expected(expected: ExpectedMatch) -> dict[str, Any]:
     """What an expectation says, with times as in a rule file."""
     said = {
         "key": None if expected.key is None else dict(expected.key),
@@ -95,7 +95,7 @@ def asked(expected: ExpectedMatch) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def told(match: Mapping[str, Any]) -> dict[str, Any]:
+def describe_match(match: Mapping[str, Any]) -> dict[str, Any]:
     """A match in the same words."""
     shown = {name: match[name] for name in ("key", "steps", "emit", "message") if name in match}
     return {**shown, **{name: time_text(match[name] - BASE_MS) for name in ("at", "start", "end")}}

@@ -43,7 +43,7 @@ def explain(rule: tree.Rule) -> Explanation:
         often = f"{each} in {duration_words(rule.suppress_ms)}."
     sections = (
         Section("What it watches", (watched,)),
-        *_told(rule),
+        *_form_sections(rule),
         Section("What the alert says", tuple(_alert(rule))),
         Section("How often", (often,)),
         Section("What it holds in memory", tuple(_cost_lines(cost(rule)))),
@@ -89,7 +89,7 @@ def size_words(size: int) -> str:
     return f"{size / 1e3:,.0f} kB" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
 
 
-def _told(rule: tree.Rule) -> Iterator[Section]:
+def _form_sections(rule: tree.Rule) -> Iterator[Section]:
     form = rule.form
     if isinstance(form, tree.SequenceForm):
         yield Section("What must happen", tuple(_happenings(form)))

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 from samovar.native.kernel import Messages, lines_of
-from samovar.patterns.engine.decode import decode_strict
 from samovar.patterns.engine.decoder import Decoder
+from tests.support.strict_decoder import decode_strict
 
 BATCH = 20_000
 ROUNDS = 5

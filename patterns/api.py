@@ -18,13 +18,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from samovar.native.kernel import Batch, joined
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
-from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches
+from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.patterns.engine.replay import EventReplay, LateLine, Lines
 from samovar.patterns.result import BadEvent, Match, Result
 from samovar.patterns.rulefile.loading import load_set, rendered
@@ -95,24 +96,21 @@ class Rules:
         """
         if missing not in ("error", "null"):
             raise ValueError(f'missing is "error" or "null", not {missing!r}')
+        if slack is not None and (isinstance(slack, bool) or not isinstance(slack, int) or slack < 0):
+            slack_ms = duration_ms(slack) if isinstance(slack, str) else None
+            if slack_ms is None:
+                raise ValueError(f'slack is a time such as "5s", or whole ms, not {slack!r}')
+            slack = slack_ms
         late: list[LateLine] = []
         bad: list[BadEvent] = []
-        replay = EventReplay(
-            self.program,
-            slack_ms=_slack_ms(slack),
-            flush=flush,
-            max_partials=max_partials,
-            max_events=max_events,
-            max_matches=max_matches,
-            show_suppressed=suppressed,
-            on_late=late.append,
-        )
         matches: list[Match] = []
+        replay = EventReplay(
+            self.program, slack_ms=slack, flush=flush, max_partials=max_partials, max_events=max_events,
+            max_matches=max_matches, show_suppressed=suppressed, on_late=late.append,
+        )  # fmt: skip
         for batch in _batches(events, self.program.fields, time, type, fixed_type, missing, bad):
-            for found in replay.take(batch):
-                matches += _matches(found)
-        for found in replay.finish():
-            matches += _matches(found)
+            matches += [Match.of(record) for found in replay.take(batch) for record in found]
+        matches += [Match.of(record) for found in replay.finish() for record in found]
         counters = {plan.rule.id: replay.states.counters(number) for number, plan in enumerate(self.program.rules)}
         return Result(tuple(matches), replay.events, counters, tuple(late), tuple(bad))
 
@@ -148,22 +146,6 @@ def _schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | 
     return Schema.parse(Path(schema).read_text("utf-8"))
 
 
-def _slack_ms(slack: str | int | None) -> int | None:
-    if slack is None or (isinstance(slack, int) and not isinstance(slack, bool) and slack >= 0):
-        return slack
-    ms = duration_ms(slack) if isinstance(slack, str) else None
-    if ms is None:
-        raise ValueError(f'slack is a time such as "5s", or whole ms, not {slack!r}')
-    return ms
-
-
-def _matches(found: Matches) -> list[Match]:
-    return [Match.of(record) for record in found]
-
-
-# ---------------------------------------------------------------- events
-
-
 def _batches(
     events: Any,
     fields: tuple[str, ...],
@@ -182,33 +164,21 @@ def _batches(
     from samovar.patterns.engine import frames  # noqa: PLC0415 - pyarrow takes longer to import than all the rest
 
     if not frames.is_frame(events):
-        first, events = _peeked(events)
+        wanted = "events are dicts, data frames or a path to JSON lines"
+        try:
+            rest = iter(events)
+        except TypeError:
+            raise TypeError(f"{wanted}, not {events.__class__.__name__}") from None
+        first = next(rest, None)
+        events = rest if first is None else chain([first], rest)
         if first is None or isinstance(first, Mapping):
             yield from _of_dicts(events, decoder, bad)
             return
         if not frames.is_frame(first):
-            raise TypeError(f"events are dicts, data frames or a path to JSON lines, not {first.__class__.__name__}")
-    columns = frames.EventColumns(time, type, fixed_type)
-    made = frames.Frames(fields, columns, lambda row, reason: bad.append(BadEvent(row, reason)), missing)
+            raise TypeError(f"{wanted}, not {first.__class__.__name__}")
+    made = frames.Frames(fields, time, type, fixed_type, lambda *fault: bad.append(BadEvent(*fault)), missing)
     for frame in frames.batches_of(events):
         yield made.take(frame)
-
-
-def _peeked(events: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
-    try:
-        rest = iter(events)
-    except TypeError:
-        raise TypeError(
-            f"events are dicts, data frames or a path to JSON lines, not {events.__class__.__name__}"
-        ) from None
-    first = next(rest, None)
-
-    def again() -> Iterator[Any]:
-        if first is not None:
-            yield first
-        yield from rest
-
-    return first, again()
 
 
 def _of_file(path: Path, decoder: Decoder, bad: list[BadEvent]) -> Iterator[Batch]:
@@ -224,8 +194,8 @@ def _of_file(path: Path, decoder: Decoder, bad: list[BadEvent]) -> Iterator[Batc
 def _of_dicts(events: Iterable[Mapping[str, Any]], decoder: Decoder, bad: list[BadEvent]) -> Iterator[Batch]:
     import numpy as np  # noqa: PLC0415 - with its kernel loaded already
 
-    first = 0
-    for rows in _in_parts(events, ROWS_A_BATCH):
+    first, rest = 0, iter(events)
+    while rows := list(islice(rest, ROWS_A_BATCH)):
         messages = joined([_message(row) for row in rows])
         batch = decoder.batch()
         offsets = np.arange(first, first + len(rows))
@@ -234,17 +204,6 @@ def _of_dicts(events: Iterable[Mapping[str, Any]], decoder: Decoder, bad: list[B
             bad.append(BadEvent(first + place, decoder.bad(verdicts[place], messages[place]).reason))
         first += len(rows)
         yield batch
-
-
-def _in_parts(events: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    part: list[Any] = []
-    for event in events:
-        part.append(event)
-        if len(part) == size:
-            yield part
-            part = []
-    if part:
-        yield part
 
 
 def _message(event: Mapping[str, Any]) -> bytes:
@@ -261,10 +220,9 @@ def _message(event: Mapping[str, Any]) -> bytes:
 def _plain(value: Any) -> Any:
     """What JSON has no word for: instants as epoch ms, decimals as numbers, numpy's scalars as Python's."""
     if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return (aware - EPOCH) // timedelta(milliseconds=1)
-    if isinstance(value, date):
-        return (datetime(value.year, value.month, value.day, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+        value = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - EPOCH
+    elif isinstance(value, date):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC) - EPOCH
     if isinstance(value, timedelta):
         return value // timedelta(milliseconds=1)
     if isinstance(value, Decimal):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, overload
 
 from samovar.patterns.engine.matcher import Counters
@@ -35,30 +35,16 @@ class Match:
     @staticmethod
     def of(record: Mapping[str, Any]) -> Match:
         """From a line of `samovar match`."""
-        return Match(
-            record["rule"],
-            record["version"],
-            record["id"],
-            record["key"],
-            record["start"],
-            record["end"],
-            record["at"],
-            {name: tuple(places) for name, places in record["steps"].items()},
-            record["emit"],
-            record.get("message"),
-            bool(record.get("suppressed")),
-        )
+        given = {item.name: record[item.name] for item in fields(Match) if item.name in record}
+        return Match(**given | {"steps": {name: tuple(places) for name, places in record["steps"].items()}})
 
     def as_dict(self) -> dict[str, Any]:
         """As `samovar match` prints it."""
-        record: dict[str, Any] = {
-            "rule": self.rule, "version": self.version, "id": self.id, "key": dict(self.key), "start": self.start,
-            "end": self.end, "at": self.at, "steps": {name: list(places) for name, places in self.steps.items()},
-            "emit": dict(self.emit),
-        }  # fmt: skip
-        if self.message is not None:
-            record["message"] = self.message
-        return record | ({"suppressed": True} if self.suppressed else {})
+        record = {item.name: getattr(self, item.name) for item in fields(self)}
+        steps = {name: list(places) for name, places in self.steps.items()}
+        record |= {"key": dict(self.key), "steps": steps, "emit": dict(self.emit)}
+        left_out = [("message", None), ("suppressed", False)]
+        return {name: value for name, value in record.items() if (name, value) not in left_out}
 
     def has(self, **wanted: Any) -> bool:
         """Whether it has these values, for tests; of `emit` and `key` only the named entries.
@@ -154,16 +140,13 @@ class Result:
         """A table for notebooks."""
         shown = self.matches[:SHOWN_MATCHES]
         head = "".join(f"<th>{name}</th>" for name in ("rule", "key", "at", "message", "emit"))
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _cells(match))}</tr>" for match in shown
-        )
+        rows = ""
+        for match in shown:
+            key = ", ".join(f"{name}={value}" for name, value in match.key.items())
+            emit = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in match.emit.items())
+            cells = (match.rule, key, iso_time(match.at), match.message or "", emit)
+            rows += f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
         left = len(self) - len(shown)
         more = f"<p>and {left:,} more</p>" if left else ""
         caption = html.escape(repr(self)[len("<Result: ") : -1])
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
-
-
-def _cells(match: Match) -> list[str]:
-    key = ", ".join(f"{name}={value}" for name, value in match.key.items())
-    emit = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in match.emit.items())
-    return [match.rule, key, iso_time(match.at), match.message or "", emit]

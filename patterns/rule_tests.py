@@ -22,7 +22,7 @@ from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import Matches
 from samovar.patterns.engine.replay import EventReplay
-from samovar.patterns.explain.key_trace import Names, follow, listed
+from samovar.patterns.explain.key_trace import follow, numbered
 from samovar.patterns.explain.why import explain
 from samovar.patterns.syntax.tree import ExpectedMatch, Rule, RuleTest, Scalar
 
@@ -63,22 +63,17 @@ def run_tests(rule: Rule) -> list[RuleTestResult]:
 
 def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     program = compile_rules([rule])
-    messages = [message_of(test, place) for place in range(len(test.events))]
+    events = [{**each.fields, "type": each.type, "ts": BASE_MS + each.offset_ms} for each in test.events]
+    texts = [json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events]
+    messages = [text.encode("utf-8", "replace") for text in texts]
     found: list[dict[str, Any]] = []
     for matches in _fed(EventReplay(program), messages):
         found += matches
-    shown = [told(match) for match in found]
-    wanted = [asked(expected) for expected in test.expect]
+    shown = [describe_match(match) for match in found]
+    wanted = [describe_expected(expected) for expected in test.expect]
     differences = tuple(compare(wanted, shown))
-    missing = len(found) < len(wanted)
-    why = _why(rule, test, messages, found) if missing else ()
+    why = _why(rule, test, messages, found) if len(found) < len(wanted) else ()
     return RuleTestResult(rule.id, rule.path, test.name, test.span.line, len(wanted), len(found), differences, why)
-
-
-def message_of(test: RuleTest, place: int) -> bytes:
-    event = test.events[place]
-    fields = {**event.fields, "type": event.type, "ts": BASE_MS + event.offset_ms}
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
@@ -89,25 +84,18 @@ def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
     yield from replay.finish()
 
 
-# ---------------------------------------------------------------- comparing
-
-
-def asked(expected: ExpectedMatch) -> dict[str, Any]:
+def describe_expected(expected: ExpectedMatch) -> dict[str, Any]:
     """What an expectation says, with times as in a rule file."""
-    steps = None if expected.steps is None else {name: list(places) for name, places in expected.steps.items()}
     said = {
         "key": None if expected.key is None else dict(expected.key),
-        "at": time_text(expected.at_ms),
-        "start": time_text(expected.start_ms),
-        "end": time_text(expected.end_ms),
-        "steps": steps,
-        "emit": None if expected.emit is None else dict(expected.emit),
-        "message": expected.message,
-    }
+        "at": time_text(expected.at_ms), "start": time_text(expected.start_ms), "end": time_text(expected.end_ms),
+        "steps": None if expected.steps is None else {name: list(each) for name, each in expected.steps.items()},
+        "emit": None if expected.emit is None else dict(expected.emit), "message": expected.message,
+    }  # fmt: skip
     return {name: value for name, value in said.items() if value is not None}
 
 
-def told(match: Mapping[str, Any]) -> dict[str, Any]:
+def describe_match(match: Mapping[str, Any]) -> dict[str, Any]:
     """A match in the same words."""
     shown = {name: match[name] for name in ("key", "steps", "emit", "message") if name in match}
     return {**shown, **{name: time_text(match[name] - BASE_MS) for name in ("at", "start", "end")}}
@@ -136,11 +124,8 @@ def compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, An
 def agrees(name: str, wanted: Any, match: Mapping[str, Any]) -> bool:
     found = match.get(name)
     if name == "emit":
-        return (
-            all(entry in found and same(value, found[entry]) for entry, value in wanted.items())
-            if found
-            else not wanted
-        )
+        entries = found or {}
+        return all(entry in entries and same(value, entries[entry]) for entry, value in wanted.items())
     if name == "steps":
         return {step: places for step, places in wanted.items() if places} == found
     return same(wanted, found)
@@ -159,17 +144,10 @@ def same(wanted: Any, found: Any) -> bool:
     return bool(wanted == found)
 
 
-# ---------------------------------------------------------------- why a match did not come
-
-
 def _why(rule: Rule, test: RuleTest, messages: Sequence[bytes], found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Of the key that is missing, or else of the keys in the events the one that came furthest."""
     program = compile_rules([rule])
-    names = Names(
-        lambda place: f"event {place + 1}",
-        lambda time: str(time_text(time - BASE_MS)),
-        lambda places: ("event " if len(places) == 1 else "events ") + listed(place + 1 for place in places),
-    )
+    names = numbered("event", lambda time: str(time_text(time - BASE_MS)))
     have = [tuple(match["key"].values()) for match in found]
     best: tuple[int, tuple[str, ...]] = (-1, ())
     for key in _missing_keys(rule, test, have):
@@ -185,10 +163,7 @@ def _missing_keys(rule: Rule, test: RuleTest, have: list[tuple[Scalar, ...]]) ->
         return [()]
     given = [tuple(expected.key.get(name) for name in names) for expected in test.expect if expected.key is not None]
     of_events = [tuple(event.fields.get(name) for name in names) for event in test.events]
-    scalars = [
-        key
-        for key in dict.fromkeys(given or of_events)
-        if all(isinstance(value, bool | int | float | str) for value in key)
-    ]
+    distinct = dict.fromkeys(given or of_events)
+    scalars = [key for key in distinct if all(isinstance(value, bool | int | float | str) for value in key)]
     missing = [key for key in scalars if given.count(key) > have.count(key) or key not in have]
     return (missing or scalars)[:KEYS_TRIED]

@@ -19,31 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 
-from samovar.patterns.analysis.domains import Scope
-from samovar.patterns.analysis.satisfiability import satisfiable
-from samovar.patterns.engine.compile import flatten
+from samovar.patterns.analysis.satisfiability import Scope, satisfiable
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_PARTIALS
-from samovar.patterns.syntax.rewrite import rewrite
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    AggregateForm,
-    Binary,
-    Expr,
-    Field,
-    Form,
-    History,
-    Literal,
-    OfStep,
-    Overlap,
-    Rule,
-    SequenceForm,
-    SessionForm,
-    Step,
-    StepKind,
-    WindowForm,
-    children,
-    walk,
-)
+from samovar.patterns.semantics.event_types import brackets_of
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import children, flatten, rewrite, walk
 
 TEXT_BYTES = 32  # of a text that is read, or is a key
 VALUE_BYTES = 2 + TEXT_BYTES  # a tag, a length, the text; numbers take less
@@ -73,49 +53,37 @@ class Cost:
     overflow_events: int | None
 
 
-def cost(rule: Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PARTIALS) -> Cost:
+def cost(rule: tree.Rule, *, max_events: int = MAX_EVENTS, max_partials: int = MAX_PARTIALS) -> Cost:
     """What one key of a rule costs, by the rule alone."""
-    histories = _histories(rule)
+    # Equal history functions share their state.
+    found = [item for condition in _conditions(rule) for item in walk(condition) if isinstance(item, tree.History)]
+    histories = list(dict.fromkeys(found))
     past = sum(_history_bytes(rule, each, COMMON_EVENTS) for each in histories)
     past_worst = sum(_history_bytes(rule, each, max_events) for each in histories)
     form = rule.form
     name = len(rule.id) + 17  # the version is part of a store's name
     row = _row_bytes(name, rule) + 2 + TIME_BYTES + 4
-    if isinstance(form, SequenceForm):
-        state = _sequence(rule, form, max_events, max_partials)
-    elif isinstance(form, AggregateForm):
-        width = _width(rule)
+    if isinstance(form, tree.SequenceForm):
+        typical, largest, partials = _sequence(rule, form, max_events, max_partials)
+    elif isinstance(form, tree.AggregateForm):
+        width = len({item.value for item in _aggregates(rule) if item.value is not None}) + len(_last_event(rule))
         events = min(_asked_for(form.having), max_events)
-        state = _Sizes(_log_bytes(width, events, name, rule) + 12, _log_bytes(width, max_events, name, rule) + 12, 1)
+        typical = _log_bytes(width, events, name, rule) + 12
+        largest, partials = _log_bytes(width, max_events, name, rule) + 12, 1
     else:
-        state = _panes(rule, form, max_events)
-    worst = row + state.worst + past_worst
-    return Cost(
-        min(row + state.typical + past, worst),
-        worst,
-        state.partials,
-        _held(rule, histories),
-        _overflow(form, max_partials) if isinstance(form, SequenceForm) else None,
-    )
+        typical, largest, partials = _panes(rule, form, max_events)
+    worst = row + largest + past_worst
+    overflow = _overflow(form, max_partials) if isinstance(form, tree.SequenceForm) else None
+    return Cost(min(row + typical + past, worst), worst, partials, _held(rule, histories), overflow)
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    typical: int
-    worst: int
-    partials: int
-
-
-# ---------------------------------------------------------------- rows and events
-
-
-def _row_bytes(name: int, rule: Rule) -> int:
+def _row_bytes(name: int, rule: tree.Rule) -> int:
     """A row's key: the store's name, the key's values, a mark; and the lengths of both."""
     values = max(1, len(rule.form.by)) * (5 + TEXT_BYTES)
     return 2 + name + 2 + values + 1
 
 
-def _log_bytes(width: int, events: int, name: int, rule: Rule) -> int:
+def _log_bytes(width: int, events: int, name: int, rule: tree.Rule) -> int:
     """Events in chunks: place, number, brackets and values of each; a row key, its number and a head every chunk."""
     each = PLACE_BYTES + NUMBER_BYTES + 10 + width * VALUE_BYTES
     # The first and the last chunk may be partly filled.
@@ -124,99 +92,78 @@ def _log_bytes(width: int, events: int, name: int, rule: Rule) -> int:
     return 2 * NUMBER_BYTES + events * each + chunks * head
 
 
-def _history_bytes(rule: Rule, history: History, events: int) -> int:
+def _history_bytes(rule: tree.Rule, history: tree.History, events: int) -> int:
     """A history function's own rows; for brackets of `any` type the type is part of their key."""
     events = 1 if history.function == "prev" else events  # it reads one event, and holds no other
     name = HISTORY_NAME + 5 + TEXT_BYTES
     return _row_bytes(name, rule) + 2 + TIME_BYTES + 4 + _log_bytes(1, events, name, rule)
 
 
-def _histories(rule: Rule) -> list[History]:
-    """The history functions of a rule: equal ones share their state."""
-    found = [item for condition in _conditions(rule) for item in walk(condition) if isinstance(item, History)]
-    return list(dict.fromkeys(found))
-
-
-def _conditions(rule: Rule) -> Iterator[Expr]:
-    brackets = rule.form.brackets if not isinstance(rule.form, SequenceForm) else ()
-    if isinstance(rule.form, SequenceForm):
-        brackets = tuple(bracket for step in rule.form.steps for bracket in step.brackets)
-        brackets += (rule.form.until,) if rule.form.until is not None else ()
-    for bracket in brackets:
+def _conditions(rule: tree.Rule) -> Iterator[tree.Expr]:
+    for bracket in brackets_of(rule):
         yield bracket.condition
         yield from (key.value for key in bracket.by or ())
 
 
-# ---------------------------------------------------------------- sequences
-
-
-def _sequence(rule: Rule, form: SequenceForm, max_events: int, max_partials: int) -> _Sizes:
-    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
-    captures = _captures(rule)
-    bag = form.overlap is Overlap.LATEST and taken[0].repeated and taken[0].kind is StepKind.TAKE
+def _sequence(rule: tree.Rule, form: tree.SequenceForm, max_events: int, max_partials: int) -> tuple[int, int, int]:
+    """The typical and the largest bytes, and the partial matches at worst."""
+    taken, captures = form.taken, _captures(rule, form)
+    bag = form.overlap is tree.Overlap.LATEST and taken[0].repeated and taken[0].kind is tree.StepKind.TAKE
     firsts = sum(len(step.brackets) for step in form.steps if step.for_ms is not None)
     head = NUMBER_BYTES + firsts * 10 + 2 * NUMBER_BYTES + 3
-    partials = _positions(form, taken, bag) if form.overlap is Overlap.LATEST else max_partials
+    partials = _positions(form, taken, bag) if form.overlap is tree.Overlap.LATEST else max_partials
     in_runs = taken[1:] if bag else taken
     run = 30 + 2 * PLACE_BYTES + 3 * NUMBER_BYTES
-    copies = 2 if form.overlap is Overlap.ALL and any(step.optional and step.repeated for step in taken) else 1
-    small = _under_way(form, in_runs, captures, run) if partials else 0
-    large = run + sum(_events_bytes(step, captures, _most(step, max_events)) for step in in_runs)
+    copies = 2 if form.overlap is tree.Overlap.ALL and any(step.optional and step.repeated for step in taken) else 1
+    large = run
+    for step in in_runs:
+        most = max_events if step.runs_max is None else max(step.runs_min, min(step.runs_max, max_events))
+        large += _events_bytes(step, captures, most)
+    # A match that lacks its last event. But for `all`, one partial match is left at every position passed.
+    sizes: list[int] = []
+    held = 0
+    for step in in_runs:
+        group = step.kind is tree.StepKind.UNORDERED
+        for _ in range(1 if group else step.runs_min):
+            held += _events_bytes(step, captures, 1)
+            sizes += [held] * (min(2 ** len(step.brackets) - 1, MAX_OVERFLOW) if group else 1)
+    passed = sizes if form.steps[-1].kind is tree.StepKind.ABSENT else sizes[:-1]
+    counted = passed[-1:] if form.overlap is tree.Overlap.ALL else passed
+    small = sum(run + size for size in counted) if partials else 0
     name = len(rule.id) + 17
     width = captures.get(str(taken[0].name), 0)
     bag_least = _log_bytes(width, taken[0].runs_min, name, rule) if bag else 0
     bag_most = _log_bytes(width, max_events, name, rule) if bag else 0
     worst = head + partials * copies * large + bag_most
-    return _Sizes(min(head + small + bag_least, worst), worst, partials + bag)
+    return min(head + small + bag_least, worst), worst, partials + bag
 
 
-def _under_way(form: SequenceForm, steps: list[Step], captures: dict[str, int], run: int) -> int:
-    """The partial matches of a match that lacks its last event. But for `all`, one is left at every position passed."""
-    sizes: list[int] = []
-    held = 0
-    for step in steps:
-        if step.kind is StepKind.UNORDERED:
-            held += _events_bytes(step, captures, 1)
-            sizes += [held] * min(2 ** len(step.brackets) - 1, MAX_OVERFLOW)
-            continue
-        for _ in range(step.runs_min):
-            held += _events_bytes(step, captures, 1)
-            sizes.append(held)
-    passed = sizes if form.steps[-1].kind is StepKind.ABSENT else sizes[:-1]
-    counted = passed[-1:] if form.overlap is Overlap.ALL else passed
-    return sum(run + size for size in counted)
-
-
-def _most(step: Step, max_events: int) -> int:
-    return max_events if step.runs_max is None else max(step.runs_min, min(step.runs_max, max_events))
-
-
-def _events_bytes(step: Step, captures: dict[str, int], events: int) -> int:
-    if step.kind is StepKind.UNORDERED:
+def _events_bytes(step: tree.Step, captures: dict[str, int], events: int) -> int:
+    if step.kind is tree.StepKind.UNORDERED:
         return sum(3 + PLACE_BYTES + captures.get(str(member.name), 0) * VALUE_BYTES for member in step.brackets)
     return events * (3 + PLACE_BYTES + captures.get(str(step.name), 0) * VALUE_BYTES)
 
 
-def _positions(form: SequenceForm, taken: list[Step], bag: bool) -> int:
+def _positions(form: tree.SequenceForm, taken: list[tree.Step], bag: bool) -> int:
     """Under `latest` one partial match a position: step and count up to the N of runs=N.., or members of a group."""
-    waits = form.steps[-1].kind is StepKind.ABSENT
+    waits = form.steps[-1].kind is tree.StepKind.ABSENT
     total = 0
     for step in taken[1:] if bag else taken:
-        group = step.kind is StepKind.UNORDERED
+        group = step.kind is tree.StepKind.UNORDERED
         total += min(2 ** len(step.brackets) - 1, MAX_OVERFLOW) if group else step.runs_min
     return max(total - (not waits), 1 if waits else 0)
 
 
-def _overflow(form: SequenceForm, max_partials: int) -> int | None:
+def _overflow(form: tree.SequenceForm, max_partials: int) -> int | None:
     """The fewest events that make too many partial matches: under `all` one each, under `any` all combinations."""
-    if form.overlap is Overlap.LATEST:
+    if form.overlap is tree.Overlap.LATEST:
         return None
-    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
-    sizes = [len(step.brackets) if step.kind is StepKind.UNORDERED else step.runs_min for step in taken]
-    waits = form.steps[-1].kind is StepKind.ABSENT
+    taken = form.taken
+    sizes = [len(step.brackets) if step.kind is tree.StepKind.UNORDERED else step.runs_min for step in taken]
+    waits = form.steps[-1].kind is tree.StepKind.ABSENT
     if sum(sizes) <= 1 and not waits:
         return None  # one event is the whole match
-    if form.overlap is Overlap.ALL:
+    if form.overlap is tree.Overlap.ALL:
         return max_partials + 1
     if any(step.runs_max is None for step in taken):
         return max_partials.bit_length()
@@ -227,123 +174,93 @@ def _overflow(form: SequenceForm, max_partials: int) -> int | None:
     return events
 
 
-# ---------------------------------------------------------------- sessions and windows
-
-
-def _panes(rule: Rule, form: SessionForm | WindowForm, max_events: int) -> _Sizes:
+def _panes(rule: tree.Rule, form: tree.SessionForm | tree.WindowForm, max_events: int) -> tuple[int, int, int]:
+    """The typical and the largest bytes, and how many are open at worst."""
     aggregates = list(dict.fromkeys(_aggregates(rule)))
-    last = len(_last_event(rule))
-    fixed = 2 * TIME_BYTES + 2 * NUMBER_BYTES + PLACE_BYTES + 6 + last * VALUE_BYTES
+    fixed = 2 * TIME_BYTES + 2 * NUMBER_BYTES + PLACE_BYTES + 6 + len(_last_event(rule)) * VALUE_BYTES
     running = 2 * NUMBER_BYTES + 20 + 16 + 4 + 16 + 3 * VALUE_BYTES + 3
+    kept_values = {"distinct": max_events, "values": LISTED_VALUES}
 
     def size(events: int) -> int:
-        sets = sum(min(events, _kept_values(item, max_events)) * VALUE_BYTES for item in aggregates)
+        sets = sum(min(events, kept_values.get(item.function, 0)) * VALUE_BYTES for item in aggregates)
         return fixed + min(events, LISTED_EVENTS) * PLACE_BYTES + len(aggregates) * running + sets
 
-    many = max(max_events, LISTED_EVENTS)
-
-    panes = 1 if isinstance(form, SessionForm) else -(-form.size_ms // form.every_ms)
+    panes = 1 if isinstance(form, tree.SessionForm) else -(-form.size_ms // form.every_ms)
     asked = COMMON_EVENTS if form.having is None else _asked_for(form.having)
     # A window of which the end has come stays open until a later event or the clock passes it.
-    open_panes = panes if isinstance(form, SessionForm) else panes + 1
-    return _Sizes(size(asked) * panes + 3, open_panes * (size(many) + TIME_BYTES) + 3, open_panes)
+    open_panes = panes if isinstance(form, tree.SessionForm) else panes + 1
+    largest = size(max(max_events, LISTED_EVENTS))
+    return size(asked) * panes + 3, open_panes * (largest + TIME_BYTES) + 3, open_panes
 
 
-def _kept_values(item: Aggregate, max_events: int) -> int:
-    return {"distinct": max_events, "values": LISTED_VALUES}.get(item.function, 0)
-
-
-def _asked_for(having: Expr) -> int:
+def _asked_for(having: tree.Expr) -> int:
     """How many events must come before `having` can hold: `count() >= 5`, `distinct(card) > 7`."""
     asked = 0
     for part in flatten(having, "and"):
         match part:
-            case Binary(">" | ">=" | "==", Aggregate("count" | "distinct"), Literal(int() | float() as number)):
+            case tree.Binary(
+                ">" | ">=" | "==", tree.Aggregate("count" | "distinct"), tree.Literal(int() | float() as number)
+            ):
                 asked = max(asked, int(number) + (part.op == ">"))
     return asked or COMMON_EVENTS
 
 
-# ---------------------------------------------------------------- what is read of events
+def _shown(rule: tree.Rule) -> list[tree.Expr]:
+    return [*rule.shown, *([] if rule.form.having is None else [rule.form.having])]
 
 
-def _shown(rule: Rule) -> Iterator[Expr]:
-    if rule.form.having is not None:
-        yield rule.form.having
-    yield from (expr for _, expr in rule.emit)
-    yield from (part for part in rule.message if not isinstance(part, str))
-
-
-def _captures(rule: Rule) -> dict[str, int]:
+def _captures(rule: tree.Rule, form: tree.SequenceForm) -> dict[str, int]:
     """How many values are kept of an event of each step: what is read of the step, and of the last event."""
-    read: dict[str, set[Expr]] = {}
+    read: dict[str, set[tree.Expr]] = {}
     for expr in (*_conditions(rule), *_shown(rule)):
         for item in walk(expr):
-            if isinstance(item, OfStep):
+            if isinstance(item, tree.OfStep):
                 read.setdefault(item.step, set()).add(item.value)
-            elif isinstance(item, Aggregate) and item.target is not None and item.value is not None:
+            elif isinstance(item, tree.Aggregate) and item.target is not None and item.value is not None:
                 read.setdefault(item.target, set()).add(item.value)
     last = len(_last_event(rule))
-    names = {str(bracket.name) for step in _steps(rule) for bracket in step.brackets}
-    names |= {str(step.name) for step in _steps(rule)}
+    names = {str(step.name) for step in form.steps} | {str(bracket.name) for bracket in brackets_of(rule)}
     return {name: len(read.get(name, ())) + last for name in names}
 
 
-def _steps(rule: Rule) -> tuple[Step, ...]:
-    return rule.form.steps if isinstance(rule.form, SequenceForm) else ()
-
-
-def _last_event(rule: Rule) -> set[Expr]:
+def _last_event(rule: tree.Rule) -> set[tree.Expr]:
     """What `having`, `emit` and `message` read of the last event: expressions over plain fields."""
     return {item for expr in _shown(rule) for item in _of_event(expr)}
 
 
-def _of_event(expr: Expr) -> Iterator[Expr]:
+def _of_event(expr: tree.Expr) -> Iterator[tree.Expr]:
     inside = list(walk(expr))
-    if not any(isinstance(item, OfStep | Aggregate) for item in inside):
-        if any(isinstance(item, Field) for item in inside):
+    if not any(isinstance(item, tree.OfStep | tree.Aggregate) for item in inside):
+        if any(isinstance(item, tree.Field) for item in inside):
             yield expr
-    elif not isinstance(expr, OfStep | Aggregate):
+    elif not isinstance(expr, tree.OfStep | tree.Aggregate):
         for child in children(expr):
             yield from _of_event(child)
 
 
-def _aggregates(rule: Rule) -> Iterator[Aggregate]:
-    return (item for expr in _shown(rule) for item in walk(expr) if isinstance(item, Aggregate))
+def _aggregates(rule: tree.Rule) -> Iterator[tree.Aggregate]:
+    return (item for expr in _shown(rule) for item in walk(expr) if isinstance(item, tree.Aggregate))
 
 
-def _width(rule: Rule) -> int:
-    values = {item.value for item in _aggregates(rule) if item.value is not None}
-    return len(values) + len(_last_event(rule))
-
-
-# ---------------------------------------------------------------- how long
-
-
-def _held(rule: Rule, histories: list[History]) -> int | None:
+def _held(rule: tree.Rule, histories: list[tree.History]) -> int | None:
     """How long after a key's last event its state is gone, at the latest."""
-    form = rule.form
-    if isinstance(form, AggregateForm) and satisfiable([_of_nothing(form.having)], Scope()):
-        return None
-    return max([_held_by(form, rule.suppress_ms or 0), *(history.span_ms for history in histories)])
-
-
-def _held_by(form: Form, quiet: int) -> int:
-    if isinstance(form, SequenceForm):
-        waits = form.steps[-1].kind is StepKind.ABSENT
+    form, quiet = rule.form, rule.suppress_ms or 0
+    if isinstance(form, tree.SequenceForm):
+        waits = form.steps[-1].kind is tree.StepKind.ABSENT
         # A match by timer comes up to maxspan after the last event, and is then remembered for suppress.
         own = form.maxspan_ms + quiet if waits else max(form.maxspan_ms, quiet)
-        return max(own, *(step.for_ms or 0 for step in form.steps))
-    if isinstance(form, AggregateForm):
-        return max(form.over_ms, quiet)
-    return (form.gap_ms if isinstance(form, SessionForm) else form.size_ms) + quiet
+        own = max(own, *(step.for_ms or 0 for step in form.steps))
+    elif isinstance(form, tree.AggregateForm):
 
+        def of_nothing(expr: tree.Expr) -> tree.Expr | None:
+            if not isinstance(expr, tree.Aggregate):
+                return None
+            return tree.Literal(0 if expr.function in ("count", "sum", "distinct") else None)
 
-def _of_nothing(having: Expr) -> Expr:
-    """`having` as it is tested over no event at all."""
-
-    def empty(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Aggregate):
+        # Where `having` can hold over no event at all, the key must be known for ever.
+        if satisfiable([rewrite(form.having, of_nothing)], Scope()):
             return None
-        return Literal(0 if expr.function in ("count", "sum", "distinct") else None)
-
-    return rewrite(having, empty)
+        own = max(form.over_ms, quiet)
+    else:
+        own = (form.gap_ms if isinstance(form, tree.SessionForm) else form.size_ms) + quiet
+    return max([own, *(history.span_ms for history in histories)])

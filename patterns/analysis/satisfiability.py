@@ -10,36 +10,283 @@ once the effort allowed for a rule is spent: a rule file may come from anybody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, product
-from math import prod
-from typing import TypeAlias
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise, product
+from math import ceil, floor, fmod, inf, isfinite, prod
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, TypeAlias
 
-from samovar.patterns.analysis.domains import Scope, allowed
-from samovar.patterns.analysis.terms import (
-    Among,
-    Compare,
-    IsNull,
-    IsTrue,
-    SomeText,
-    Test,
-    TextTest,
-    Value,
-    folded,
-    text_test,
-)
-from samovar.patterns.engine.compile import flatten
-from samovar.patterns.syntax.tree import LONG_LIST, Binary, Expr, In, Literal, Scalar, Unary
+from samovar.patterns.engine.scalars import fold_text, regex_search
+from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.functions import AGGREGATES, ANY, FUNCTIONS, HISTORY, NUMBER, TEXT
+from samovar.patterns.syntax.tree import flatten
 
 MAX_TRIES = 4_000
 MAX_TEXT_TESTS = 8
-
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _RELATIONS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
-Pair: TypeAlias = "tuple[Expr, Expr]"  # two terms that are compared with each other
-Term: TypeAlias = "Expr | Pair"
+
+@dataclass
+class Effort:
+    """How many combinations of values may still be tried for a rule."""
+
+    left: int = 200_000
+
+    def spend(self, tries: int) -> bool:
+        self.left -= tries
+        return self.left >= 0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is known where a condition stands.
+
+    `types`: the event types of the event at hand. `present`: what cannot be null there. `steps`: the types of each
+    readable step. `counts`: how many events a step or bracket (None: all of them) can have. `span_ms`: how far apart
+    two events of a match can be.
+    """
+
+    types: tuple[str, ...] = ("any",)
+    schema: Schema | None = None
+    present: frozenset[tree.Expr] = frozenset()
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    counts: Mapping[str | None, tuple[int, int | None]] = field(default_factory=dict)
+    span_ms: int | None = None
+    effort: Effort = field(default_factory=Effort, compare=False)
+
+    def ordered(self, left: tree.Expr, right: tree.Expr) -> bool:
+        """Whether two terms are the time of the event at hand, and the time of an event taken before it."""
+        return left == tree.Field("@time") and self.is_earlier(right)
+
+    def is_earlier(self, expr: tree.Expr) -> bool:
+        return isinstance(expr, tree.OfStep) and expr.value == tree.Field("@time") and expr in self.present
+
+
+@dataclass(frozen=True)
+class Domain:
+    kind: str = ANY
+    nullable: bool = True
+    least: float | None = None
+    most: float | None = None
+    whole: bool = False
+    only: tuple[tree.Scalar, ...] | None = None
+
+    def numbers(self, constants: list[Any]) -> Iterator[int | float]:
+        """A number for each place around the constants that is allowed."""
+        bounds = [bound for bound in (self.least, self.most) if bound is not None]
+        marks = sorted({*constants, *bounds}) or [0]
+        least = -inf if self.least is None else self.least
+        most = inf if self.most is None else self.most
+        whole = (value for value in self._around(marks) if not self.whole or value == floor(value))
+        yield from dict.fromkeys(value for value in whole if least <= value <= most)
+
+    def _around(self, marks: list[Any]) -> Iterator[Any]:
+        for mark in (marks[0] - 1, *marks, marks[-1] + 1):
+            yield mark
+            if self.whole:
+                yield from (floor(mark) - 1, floor(mark), ceil(mark), ceil(mark) + 1)
+        for low, high in pairwise(marks):
+            middle = (low + high) / 2
+            if low < middle < high:
+                yield middle
+
+
+_COUNTED = Domain(NUMBER, nullable=False, least=0, whole=True)
+_CALLS = {
+    "hour": Domain(NUMBER, least=0, most=23, whole=True),
+    "day_of_week": Domain(NUMBER, least=1, most=7, whole=True),
+    "length": Domain(NUMBER, least=0, whole=True),
+    "index_of": Domain(NUMBER, least=0, whole=True),
+    "abs": Domain(NUMBER, least=0),
+    "distance_km": Domain(NUMBER, least=0, most=20_016),
+    "floor": Domain(NUMBER, whole=True),
+    "ceil": Domain(NUMBER, whole=True),
+}
+
+
+def allowed(term: tree.Expr, scope: Scope) -> Domain:
+    """The values that a term can have."""
+    domain = _domain(term, scope)
+    return replace(domain, nullable=False) if term in scope.present else domain
+
+
+def _domain(term: tree.Expr, scope: Scope) -> Domain:  # noqa: PLR0911 - one return per kind of term
+    match term:
+        case tree.Field("@time"):
+            return Domain(NUMBER, nullable=False)
+        case tree.Field("@type"):
+            return Domain(TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
+        case tree.Field(path):
+            return Domain(_schema_kind(path, scope.types, scope.schema))
+        case tree.OfStep(step, tree.Field(path)) if path not in ("@time", "@type"):
+            return Domain(_schema_kind(path, scope.steps.get(step, ("any",)), scope.schema))
+        case tree.OfStep(_, value):
+            return replace(_domain(value, Scope()), nullable=True)
+        case tree.Aggregate():
+            return _aggregate(term, scope)
+        case tree.History():
+            if term.function == "seen":
+                return Domain("boolean", nullable=False)
+            if term.function in ("count", "distinct"):
+                return _COUNTED
+            return Domain(HISTORY[term.function] or (NUMBER if term.value == tree.Field("@time") else ANY))
+        case tree.Binary("-", tree.Field("@time"), right):
+            return _since(right, scope)
+        case tree.Binary() | tree.Unary():
+            return Domain(NUMBER)
+        case tree.Call(function):
+            return _CALLS.get(function, Domain(FUNCTIONS[function].result or ANY))
+    return Domain("boolean" if isinstance(term, tree.In | tree.TextMatch) else ANY)
+
+
+def _schema_kind(path: str, types: tuple[str, ...], schema: Schema | None) -> str:
+    return ANY if schema is None else schema.kind(path, types) or ANY
+
+
+def _aggregate(term: tree.Aggregate, scope: Scope) -> Domain:
+    if term.function == "count":
+        least, most = scope.counts.get(term.target, (0, None))
+        return replace(_COUNTED, least=least, most=most)
+    if term.function == "distinct":
+        return replace(_COUNTED, most=scope.counts.get(term.target, (0, None))[1])
+    return Domain(AGGREGATES[term.function] or ANY, nullable=term.function != "sum")
+
+
+def _since(earlier: tree.Expr, scope: Scope) -> Domain:
+    """The time since an earlier event: never below zero, and bounded by how far the rule looks back."""
+    if isinstance(earlier, tree.History) and earlier.function == "prev" and earlier.value == tree.Field("@time"):
+        return Domain(NUMBER, least=0, most=earlier.span_ms, whole=True)
+    if scope.is_earlier(earlier):
+        return Domain(NUMBER, nullable=False, least=0, most=scope.span_ms, whole=True)
+    return Domain(NUMBER)
+
+
+# ---------------------------------------------------------------- what a condition tests
+
+
+@dataclass(frozen=True)
+class SomeText:
+    """A text that no constant is equal to, and that fits these patterns; with text=False a list or an object."""
+
+    fits: frozenset[TextTest]
+    text: bool = True
+
+
+Value: TypeAlias = tree.Scalar | SomeText
+
+
+@dataclass(frozen=True)
+class Compare:
+    op: str
+    constant: tree.Scalar
+
+    def passes(self, value: Value) -> bool:
+        if value is None or self.constant is None:
+            return False
+        if isinstance(value, SomeText) or _kind(value) != _kind(self.constant):
+            return self.op == "!="
+        return _OPERATORS[self.op](value, self.constant)
+
+    def constants(self) -> Iterable[tree.Scalar]:
+        return (self.constant,)
+
+
+@dataclass(frozen=True)
+class Among:
+    values: tuple[tree.Scalar, ...]
+
+    def passes(self, value: Value) -> bool:
+        return any(Compare("==", item).passes(value) for item in self.values)
+
+    def constants(self) -> Iterable[tree.Scalar]:
+        return self.values
+
+
+@dataclass(frozen=True)
+class IsNull:
+    def passes(self, value: Value) -> bool:
+        return value is None
+
+    def constants(self) -> Iterable[tree.Scalar]:
+        return ()
+
+
+@dataclass(frozen=True)
+class TextTest:
+    """A pattern: like, like~, regex, regex~, in~, starts_with, ends_with, contains, order (a sign and a text)."""
+
+    kind: str
+    patterns: tuple[str, ...]
+
+    def passes(self, value: Value) -> bool:
+        if isinstance(value, SomeText):
+            return self in value.fits
+        return isinstance(value, str) and _fits(self.kind, self.patterns, value)
+
+    def constants(self) -> Iterable[tree.Scalar]:
+        return ()
+
+    def prefix(self) -> str | None:
+        """How every text that fits begins, where that is one beginning."""
+        if len(self.patterns) != 1:
+            return None
+        if self.kind == "starts_with":
+            return self.patterns[0]
+        return re.split(r"[*?]", self.patterns[0])[0] if self.kind == "like" else None
+
+
+Test: TypeAlias = Compare | Among | IsNull | TextTest
+_IS_TRUE = Compare("==", True)
+
+
+def _fits(kind: str, patterns: tuple[str, ...], text: str) -> bool:
+    match kind:
+        case "like" | "like~":
+            fold = fold_text if kind == "like~" else str
+            return any(_like(fold(pattern), fold(text)) for pattern in patterns)
+        case "regex" | "regex~":
+            return regex_search(patterns, kind == "regex~")(text) is True
+        case "in~":
+            return fold_text(text) in set(map(fold_text, patterns))
+        case "starts_with":
+            return text.startswith(patterns)
+        case "ends_with":
+            return text.endswith(patterns)
+        case "order":
+            return _OPERATORS[patterns[0]](text, patterns[1])
+    return any(pattern in text for pattern in patterns)
+
+
+def _like(pattern: str, text: str) -> bool:
+    """Whole text, `*` any run of characters, `?` one: two places and the last star to go back to."""
+    at = place = 0
+    star, taken = -1, 0
+    while place < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, taken, at = at, place, at + 1
+        elif at < len(pattern) and pattern[at] in ("?", text[place]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            taken += 1
+            at, place = star + 1, taken
+        else:
+            return False
+    return not pattern[at:].strip("*")
+
+
+def _kind(value: tree.Scalar) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return "text" if isinstance(value, str) else "number"
+
+
+Pair: TypeAlias = "tuple[tree.Expr, tree.Expr]"  # two terms that are compared with each other
+Term: TypeAlias = "tree.Expr | Pair"
 
 
 @dataclass(frozen=True)
@@ -58,45 +305,48 @@ Tree: TypeAlias = "Atom | Node"
 Tries: TypeAlias = Mapping[Term, Value | str]
 
 
-def satisfiable(conditions: Iterable[Expr], scope: Scope) -> bool:
+def satisfiable(conditions: Iterable[tree.Expr], scope: Scope) -> bool:
     """Whether all the conditions can be true of one event at once; True also where that is not known."""
-    trees = [tree for condition in conditions for tree in _conjuncts(_tree(folded(condition)))]
+    trees = [node for condition in conditions for node in _conjuncts(_tree(folded(condition)))]
     return all(_possible(group, scope) for group in _groups(trees))
 
 
-def implies(given: Sequence[Expr], condition: Expr, scope: Scope) -> bool:
+def implies(given: Sequence[tree.Expr], condition: tree.Expr, scope: Scope) -> bool:
     """Whether the condition surely holds where all the given ones hold."""
-    return not satisfiable((*given, Unary("not", condition)), scope)
+    return not satisfiable((*given, tree.Unary("not", condition)), scope)
 
 
 # ---------------------------------------------------------------- from an expression to tests
 
 
-def _tree(expr: Expr) -> Tree:
+def _tree(expr: tree.Expr) -> Tree:
     match expr:
-        case Literal(value):
+        case tree.Literal(value):
             return Node("true" if value is True else "false")
-        case Binary("and" | "or" as op):
+        case tree.Binary("and" | "or" as op):
             return Node(op, tuple(_tree(part) for part in flatten(expr, op)))
-        case Unary("not", operand):
+        case tree.Unary("not", operand):
             return Node("not", (_tree(operand),))
-        case Binary("==" | "!=" | "<" | "<=" | ">" | ">=" as op, left, right):
+        case tree.Binary("==" | "!=" | "<" | "<=" | ">" | ">=" as op, left, right):
             return _comparison(op, left, right)
-        case In() if isinstance(expr.items, tuple):
-            return _membership(expr, expr.items)
-    texts = text_test(expr)
-    return Atom(*texts) if texts else Atom(expr, IsTrue())
+        case tree.In():
+            return _membership(expr)
+        case tree.TextMatch(kind, operand, patterns, ignore_case):
+            return Atom(operand, TextTest(kind + "~" * ignore_case, patterns))
+        case tree.Call("starts_with" | "ends_with" | "contains" as kind, (operand, tree.Literal(str() as text))):
+            return Atom(operand, TextTest(kind, (text,)))
+    return Atom(expr, _IS_TRUE)
 
 
-def _comparison(op: str, left: Expr, right: Expr) -> Tree:
-    if isinstance(left, Literal):
+def _comparison(op: str, left: tree.Expr, right: tree.Expr) -> Tree:
+    if isinstance(left, tree.Literal):
         left, right, op = right, left, _FLIPPED[op]
-    if isinstance(right, Literal) and right.value is None:
+    if isinstance(right, tree.Literal) and right.value is None:
         null = Atom(left, IsNull())
         return null if op == "==" else Node("not", (null,)) if op == "!=" else Node("false")
-    if isinstance(left, Literal) and isinstance(right, Literal):
+    if isinstance(left, tree.Literal) and isinstance(right, tree.Literal):
         return Node("true" if Compare(op, right.value).passes(left.value) else "false")
-    if isinstance(right, Literal):
+    if isinstance(right, tree.Literal):
         ordered_text = op not in ("==", "!=") and isinstance(right.value, str)
         return Atom(left, TextTest("order", (op, str(right.value))) if ordered_text else Compare(op, right.value))
     if repr(right) < repr(left):
@@ -104,66 +354,62 @@ def _comparison(op: str, left: Expr, right: Expr) -> Tree:
     return Atom((left, right), _RELATIONS[op])
 
 
-def _membership(expr: In, items: tuple[Expr, ...]) -> Tree:
-    values = () if len(items) > LONG_LIST else tuple(item.value for item in items if isinstance(item, Literal))
+def _membership(expr: tree.In) -> Tree:
+    items = expr.items
+    values = (
+        () if len(items) > tree.LONG_LIST else tuple(item.value for item in items if isinstance(item, tree.Literal))
+    )
     if len(values) < len(items):
-        found: Tree = Atom(expr if not expr.negated else In(expr.operand, items, False, expr.ignore_case), IsTrue())
+        found: Tree = Atom(
+            expr if not expr.negated else tree.In(expr.operand, items, False, expr.ignore_case), _IS_TRUE
+        )
     elif expr.ignore_case:
         found = Atom(expr.operand, TextTest("in~", tuple(str(value) for value in values)))
-    elif isinstance(expr.operand, Literal):
+    elif isinstance(expr.operand, tree.Literal):
         found = Node("true" if Among(values).passes(expr.operand.value) else "false")
     else:
         found = Atom(expr.operand, Among(values))
     return Node("not", (found,)) if expr.negated else found
 
 
-def _conjuncts(tree: Tree) -> Iterator[Tree]:
-    if isinstance(tree, Node) and tree.op == "and":
-        for part in tree.parts:
+def _conjuncts(node: Tree) -> Iterator[Tree]:
+    if isinstance(node, Node) and node.op == "and":
+        for part in node.parts:
             yield from _conjuncts(part)
     else:
-        yield tree
+        yield node
 
 
-def _atoms(tree: Tree) -> Iterator[Atom]:
-    if isinstance(tree, Atom):
-        yield tree
+def _atoms(node: Tree) -> Iterator[Atom]:
+    if isinstance(node, Atom):
+        yield node
     else:
-        for part in tree.parts:
+        for part in node.parts:
             yield from _atoms(part)
 
 
 # ---------------------------------------------------------------- trying values
 
 
-@dataclass
-class _Group:
-    """Conjuncts that share terms, and so cannot be looked at one by one."""
-
-    trees: list[Tree] = field(default_factory=list)
-    terms: set[Term] = field(default_factory=set)
-
-
 def _groups(trees: Iterable[Tree]) -> list[list[Tree]]:
-    groups: list[_Group] = []
-    for tree in trees:
-        terms = {atom.term for atom in _atoms(tree)}
-        joined = _Group([tree], terms)
-        apart = []
-        for group in groups:
-            if group.terms & terms:
-                joined.trees = group.trees + joined.trees
-                joined.terms = group.terms | joined.terms
+    """Conjuncts that share terms, and so cannot be looked at one by one."""
+    groups: list[tuple[list[Tree], set[Term]]] = []
+    for node in trees:
+        joined, terms = [node], {atom.term for atom in _atoms(node)}
+        own, apart = set(terms), []
+        for others, known in groups:
+            if known & own:
+                joined, terms = others + joined, known | terms
             else:
-                apart.append(group)
-        groups = [*apart, joined]
-    return [group.trees for group in groups]
+                apart.append((others, known))
+        groups = [*apart, (joined, terms)]
+    return [trees for trees, _ in groups]
 
 
 def _possible(trees: list[Tree], scope: Scope) -> bool:
     tests: dict[Term, set[Test]] = {}
-    for tree in trees:
-        for atom in _atoms(tree):
+    for node in trees:
+        for atom in _atoms(node):
             known = tests.setdefault(atom.term, set())
             if not isinstance(atom.test, str):
                 known.add(atom.test)
@@ -173,26 +419,25 @@ def _possible(trees: list[Tree], scope: Scope) -> bool:
     tries = prod(map(len, values))
     if tries > MAX_TRIES or not scope.effort.spend(tries + len(tests)):
         return True
-    terms = list(tests)
-    return any(_all_hold(trees, dict(zip(terms, chosen, strict=True))) for chosen in product(*values))
+    for chosen in product(*values):
+        tried = dict(zip(tests, chosen, strict=True))
+        if all(_holds(node, tried) for node in trees):
+            return True
+    return False
 
 
-def _all_hold(trees: list[Tree], tried: Tries) -> bool:
-    return all(_holds(tree, tried) for tree in trees)
-
-
-def _holds(tree: Tree, tried: Tries) -> bool:
-    if isinstance(tree, Node):
-        if tree.op == "and":
-            return all(_holds(part, tried) for part in tree.parts)
-        if tree.op == "or":
-            return any(_holds(part, tried) for part in tree.parts)
-        return not _holds(tree.parts[0], tried) if tree.op == "not" else tree.op == "true"
-    value = tried[tree.term]
-    if isinstance(tree.test, str):
+def _holds(node: Tree, tried: Tries) -> bool:
+    if isinstance(node, Node):
+        if node.op == "and":
+            return all(_holds(part, tried) for part in node.parts)
+        if node.op == "or":
+            return any(_holds(part, tried) for part in node.parts)
+        return not _holds(node.parts[0], tried) if node.op == "not" else node.op == "true"
+    value = tried[node.term]
+    if isinstance(node.test, str):
         # The value of a pair is how its two stand: <, = or >; `other` where the types differ, empty where one is null.
-        return (value == "other" and tree.test == "<>") or (value in ("<", "=", ">") and str(value) in tree.test)
-    return tree.test.passes(value)
+        return (value == "other" and node.test == "<>") or (value in ("<", "=", ">") and str(value) in node.test)
+    return node.test.passes(value)
 
 
 def _values(term: Term, tests: set[Test], scope: Scope) -> Iterator[Value | str]:
@@ -209,15 +454,12 @@ def _values(term: Term, tests: set[Test], scope: Scope) -> Iterator[Value | str]
     if domain.kind in ("any", "boolean"):
         yield from (True, False)
     if domain.kind in ("any", "number"):
-        yield from domain.numbers(sorted({value for value in constants if _is_number(value)}, key=float))
+        numbers = {value for value in constants if isinstance(value, int | float) and not isinstance(value, bool)}
+        yield from domain.numbers(sorted(numbers, key=float))
     if domain.kind in ("any", "text"):
         yield from _texts([value for value in constants if isinstance(value, str)], tests)
     if domain.kind == "any":
         yield SomeText(frozenset(), text=False)
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _texts(constants: list[str], tests: set[Test]) -> Iterator[Value]:
@@ -226,11 +468,46 @@ def _texts(constants: list[str], tests: set[Test]) -> Iterator[Value]:
     patterns = [test for test in tests if isinstance(test, TextTest)]
     for chosen in product((False, True), repeat=len(patterns)):
         fitting = [test for test, fits in zip(patterns, chosen, strict=True) if fits]
-        if not _clash(fitting):
+        starts = [start for test in fitting if (start := test.prefix()) is not None]
+        # Unless two patterns ask for different beginnings.
+        if all(one.startswith(two) or two.startswith(one) for one in starts for two in starts):
             yield SomeText(frozenset(fitting))
 
 
-def _clash(tests: list[TextTest]) -> bool:
-    """Whether two patterns ask for different beginnings."""
-    starts = [start for test in tests if (start := test.prefix()) is not None]
-    return any(not (one.startswith(two) or two.startswith(one)) for one in starts for two in starts)
+# ---------------------------------------------------------------- arithmetic with constants
+
+
+def folded(expr: tree.Expr) -> tree.Expr:
+    """The expression with arithmetic between constants done."""
+    match expr:
+        case tree.Binary(op, left, right):
+            left, right = folded(left), folded(right)
+            if op in "+-*/%" and isinstance(left, tree.Literal) and isinstance(right, tree.Literal):
+                return tree.Literal(_arithmetic(op, left.value, right.value), expr.span)
+            return replace(expr, left=left, right=right)
+        case tree.Unary("-", operand):
+            operand = folded(operand)
+            if isinstance(operand, tree.Literal):
+                return tree.Literal(_arithmetic("-", 0, operand.value), expr.span)
+            return replace(expr, operand=operand)
+        case tree.Unary("not", operand):
+            return replace(expr, operand=folded(operand))
+        case tree.In(operand, tree.LongList()):
+            return replace(expr, operand=folded(operand))
+        case tree.In(operand, tuple() as items):
+            return replace(expr, operand=folded(operand), items=tuple(folded(item) for item in items))
+    return expr
+
+
+def _arithmetic(op: str, left: tree.Scalar, right: tree.Scalar) -> tree.Scalar:
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        return None
+    if isinstance(left, bool) or isinstance(right, bool) or (op in "/%" and right == 0):
+        return None
+    try:
+        result = {"+": left + right, "-": left - right, "*": left * right}.get(op)
+        if result is None:
+            result = left / right if op == "/" else fmod(left, right)
+    except OverflowError:
+        return None
+    return result if isfinite(result) else None

@@ -8,39 +8,17 @@ native/match/program.cpp; the two change together.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from samovar.native.opcodes import AGGREGATES, OPS, OPS_BY_WORD
 from samovar.patterns.engine import scalars
 from samovar.patterns.semantics.versioning import plain, text_of, version_of
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    AggregateForm,
-    Binary,
-    Bracket,
-    Call,
-    Expr,
-    Field,
-    Form,
-    History,
-    In,
-    Key,
-    Literal,
-    OfStep,
-    Rule,
-    Scalar,
-    SequenceForm,
-    SessionForm,
-    Step,
-    StepKind,
-    TextMatch,
-    Unary,
-    WindowForm,
-    walk,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import flatten, step_names, walk
 
 CONST, FIELD, TIME, TYPE, HISTORY, LAST, AGG, LASTEVENT = (
     OPS[name] for name in "CONST FIELD TIME TYPE HISTORY LAST AGG LASTEVENT".split()
@@ -50,11 +28,12 @@ AND, OR, NOT, NEG, ISNULL, NOTNULL, IN, LIKE, CALL, FOLD = (
 )
 # Functions whose op goes to Python for what the kernel does not do itself (time zones, letters beyond ASCII).
 WITH_PYTHON = {"hour", "day_of_week", "lower", "upper"}
-FORMS = {SequenceForm: 0, AggregateForm: 1, SessionForm: 2, WindowForm: 3}
+FORMS = {tree.SequenceForm: 0, tree.AggregateForm: 1, tree.SessionForm: 2, tree.WindowForm: 3}
 OVERLAPS = {"latest": 0, "all": 1, "any": 2}
 SKIPS = {"past_last": 0, "to_next": 1, "none": 2}
 TAGS = {type(None): 0, bool: 1, int: 2, float: 3, str: 4}
 OPEN_RUN = 1 << 60
+Item = TypeVar("Item")
 BRACKETS_MOST = 64
 
 
@@ -66,11 +45,11 @@ class CompileError(ValueError):
 class RulePlan:
     """What a reader of matches and traces needs to know about a compiled rule."""
 
-    rule: Rule
+    rule: tree.Rule
     version: str
-    brackets: tuple[Bracket, ...]
-    columns: tuple[tuple[Expr, ...], ...]
-    conditions: tuple[tuple[Expr, ...], ...]
+    brackets: tuple[tree.Bracket, ...]
+    columns: tuple[tuple[tree.Expr, ...], ...]
+    conditions: tuple[tuple[tree.Expr, ...], ...]
     names: tuple[str, ...]
 
 
@@ -79,7 +58,7 @@ class KernelFunction:
     """A function that the kernel calls, under the name that it has in a rule."""
 
     name: str
-    call: Callable[..., Scalar]
+    call: Callable[..., tree.Scalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +72,12 @@ class Program:
     text: bytes
     functions: tuple[KernelFunction, ...] = field(repr=False)
     stores: frozenset[str] = frozenset()  # names under which states are stored: of rules, and of history functions
-    histories: Mapping[str, tuple[str, History]] = field(default_factory=dict, repr=False)  # store: event type, call
+    histories: Mapping[str, tuple[str, tree.History]] = field(
+        default_factory=dict, repr=False
+    )  # store: event type, call
 
 
-def compile_rules(rules: Iterable[Rule]) -> Program:
+def compile_rules(rules: Iterable[tree.Rule]) -> Program:
     """Compile rules for one engine. Their order is the order of matches that fall on the same event."""
     tables = _Tables()
     plans = [_compile_rule(tables, rule) for rule in rules]
@@ -116,7 +97,7 @@ def compile_rules(rules: Iterable[Rule]) -> Program:
     )
 
 
-def state_shape(rule: Rule) -> tuple[object, ...]:
+def state_shape(rule: tree.Rule) -> tuple[object, ...]:
     """What the rows of a rule's states are made by. Rules of one text whose lists differ have states of one shape,
     unless lists became equal, or no longer are, and expressions with them.
     """
@@ -131,7 +112,7 @@ class _Tables:
 
     def __init__(self) -> None:
         self.blob = bytearray()
-        self.constants: dict[tuple[type, Scalar], int] = {}
+        self.constants: dict[tuple[type, tree.Scalar], int] = {}
         self.constant_words: list[int] = []
         self.sets: dict[tuple[int, ...], int] = {}
         self.patterns: dict[tuple[int, ...], int] = {}
@@ -141,11 +122,11 @@ class _Tables:
         self.columnar: list[bool] = []
         self.keys: dict[tuple[int, ...], int] = {}
         self.histories: dict[tuple[int, ...], int] = {}
-        self.history_names: dict[str, tuple[str, History]] = {}
+        self.history_names: dict[str, tuple[str, tree.History]] = {}
         self.functions: list[KernelFunction] = []
         self.function_ids: dict[Any, int] = {}
 
-    def constant(self, value: Scalar) -> int:
+    def constant(self, value: tree.Scalar) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
             value = float(value)
         known = self.constants.get((type(value), value))
@@ -157,7 +138,7 @@ class _Tables:
                 payload, size = len(self.blob), len(data)
                 self.blob += data
             elif isinstance(value, float):
-                payload = int.from_bytes(_double(value), "little", signed=True)
+                payload = int.from_bytes(struct.pack("<d", value), "little", signed=True)
             elif value is not None:
                 payload = int(value)
             self.constant_words += [TAGS[type(value)], payload, size]
@@ -171,10 +152,7 @@ class _Tables:
             self.columnar.append(op not in (LAST, AGG, LASTEVENT) and all(self.columnar[a] for a in args))
         return known
 
-    def literal(self, value: Scalar) -> int:
-        return self.node(CONST, self.constant(value))
-
-    def literals(self, lists: dict[tuple[int, ...], int], values: Iterable[Scalar]) -> int:
+    def literals(self, lists: dict[tuple[int, ...], int], values: Iterable[tree.Scalar]) -> int:
         """One of the lists of literals, each value in it once."""
         items = tuple(dict.fromkeys(self.constant(value) for value in values if value is not None))
         return lists.setdefault(items, len(lists))
@@ -182,10 +160,7 @@ class _Tables:
     def type(self, name: str) -> int:
         return -1 if name == "any" else self.types.setdefault(name, len(self.types))
 
-    def keyspec(self, nodes: Sequence[int]) -> int:
-        return self.keys.setdefault(tuple(nodes), len(self.keys))
-
-    def function(self, name: str, of: Hashable, make: Callable[[], Callable[..., Scalar]]) -> int:
+    def function(self, name: str, of: Hashable, make: Callable[[], Callable[..., tree.Scalar]]) -> int:
         """A function that is left to Python; `of` is what else it is made of."""
         known = self.function_ids.get((name, of))
         if known is None:
@@ -212,76 +187,65 @@ class _Tables:
         return words
 
 
-def _double(value: float) -> bytes:
-    import struct  # noqa: PLC0415 - needed for float literals only
-
-    return struct.pack("<d", value)
-
-
 class _RuleCompiler:
     """One rule's way into the tables: names, captures, aggregates and brackets are the rule's own."""
 
-    def __init__(self, tables: _Tables, rule: Rule, names: Sequence[str]) -> None:
+    def __init__(self, tables: _Tables, rule: tree.Rule, names: Sequence[str]) -> None:
         self.tables = tables
         self.rule = rule
         self.names = {name: n for n, name in enumerate(names)}
-        self.sequence = isinstance(rule.form, SequenceForm)
+        self.sequence = isinstance(rule.form, tree.SequenceForm)
         self.captures: list[list[int]] = [[] for _ in names]
         self.last: list[int] = []
         self.values: list[int] = []
         self.aggregates: list[tuple[int, int, int]] = []
         self.brackets: list[tuple[int, int, list[int], list[int]]] = []
         self.bracket_names: dict[str, int] = {}
-        self.sources: list[tuple[Bracket, tuple[Expr, ...], tuple[Expr, ...]]] = []
+        self.sources: list[tuple[tree.Bracket, tuple[tree.Expr, ...], tuple[tree.Expr, ...]]] = []
         self.bracket: tuple[int, int] | None = None  # type and keyspec of the bracket being compiled
 
     # ------------------------------------------------------------ expressions
 
-    def expression(self, expr: Expr) -> int:
+    def expression(self, expr: tree.Expr) -> int:
         """Over the event at hand (in a bracket), or over a whole match (in having, emit, message)."""
-        if self.bracket is None and _reads_event(expr) and _event_only(expr):
-            return self.last_event(expr)
+        reads_event = any(isinstance(part, tree.Field) for part in walk(expr))
+        if self.bracket is None and reads_event and _event_only(expr):
+            return self.tables.node(LASTEVENT, 0, _place(self.column(expr), self.last))
         return self.plain(expr)
 
-    def last_event(self, expr: Expr) -> int:
-        column = self.column(expr)
-        if column not in self.last:
-            self.last.append(column)
-        return self.tables.node(LASTEVENT, 0, self.last.index(column))
-
-    def plain(self, expr: Expr) -> int:  # noqa: PLR0911 - one return a kind of expression
+    def plain(self, expr: tree.Expr) -> int:  # noqa: PLR0911 - one return a kind of expression
         node = self.tables.node
         match expr:
-            case Literal(value):
-                return self.tables.literal(value)
-            case Field(path):
+            case tree.Literal(value):
+                return node(CONST, self.tables.constant(value))
+            case tree.Field(path):
                 return self.field(path)
-            case OfStep(step, value) if not self.sequence:
-                return node(AGG, self.aggregate(Aggregate("last", step, value)))
-            case OfStep(step, value):
+            case tree.OfStep(step, value) if not self.sequence:
+                return node(AGG, self.aggregate(tree.Aggregate("last", step, value)))
+            case tree.OfStep(step, value):
                 name = self.names[step]
-                return node(LAST, name, self.capture(name, self.column(value)))
-            case Aggregate():
+                return node(LAST, name, _place(self.column(value), self.captures[name]))
+            case tree.Aggregate():
                 return node(AGG, self.aggregate(expr))
-            case History():
+            case tree.History():
                 return node(HISTORY, self.history(expr))
-            case Unary("not", operand):
+            case tree.Unary("not", operand):
                 return node(NOT, args=[self.expression(operand)])
-            case Unary(_, operand):
+            case tree.Unary(_, operand):
                 return node(NEG, args=[self.expression(operand)])
-            case Binary("and" | "or" as op):
+            case tree.Binary("and" | "or" as op):
                 args = [self.expression(part) for part in flatten(expr, op)]
                 return node(AND if op == "and" else OR, args=args)
-            case Binary("==" | "!=" as op, left, right) if Literal(None) in (left, right):
-                other = left if right == Literal(None) else right
+            case tree.Binary("==" | "!=" as op, left, right) if tree.Literal(None) in (left, right):
+                other = left if right == tree.Literal(None) else right
                 return node(ISNULL if op == "==" else NOTNULL, args=[self.expression(other)])
-            case Binary(op, left, right):
+            case tree.Binary(op, left, right):
                 return node(OPS_BY_WORD[op], args=[self.expression(left), self.expression(right)])
-            case In():
+            case tree.In():
                 return self.membership(expr)
-            case TextMatch():
+            case tree.TextMatch():
                 return self.text_match(expr)
-            case Call(function, args):
+            case tree.Call(function, args):
                 return self.call(function, args)
         raise TypeError(f"not a resolved expression: {expr!r}")
 
@@ -292,38 +256,25 @@ class _RuleCompiler:
             return self.tables.node(TYPE)
         return self.tables.node(FIELD, self.tables.fields.setdefault(path, len(self.tables.fields)))
 
-    def column(self, expr: Expr) -> int:
+    def column(self, expr: tree.Expr) -> int:
         """An expression over one event, whatever context it stands in."""
         outer, self.bracket = self.bracket, self.bracket or (-1, -1)
         compiled = self.plain(expr)
         self.bracket = outer
         return compiled
 
-    def capture(self, name: int, column: int) -> int:
-        if column not in self.captures[name]:
-            self.captures[name].append(column)
-        return self.captures[name].index(column)
-
-    def aggregate(self, expr: Aggregate) -> int:
-        slot = -1
+    def aggregate(self, expr: tree.Aggregate) -> int:
         column = None if expr.value is None else self.column(expr.value)
         if self.sequence:
             assert expr.target is not None
             target = self.names[expr.target]
-            if column is not None:
-                slot = self.capture(target, column)
         else:
             target = -1 if expr.target is None else self.bracket_names[expr.target]
-            if column is not None:
-                if column not in self.values:
-                    self.values.append(column)
-                slot = self.values.index(column)
-        entry = (AGGREGATES[expr.function], target, slot)
-        if entry not in self.aggregates:
-            self.aggregates.append(entry)
-        return self.aggregates.index(entry)
+        values = self.captures[target] if self.sequence else self.values
+        slot = -1 if column is None else _place(column, values)
+        return _place((AGGREGATES[expr.function], target, slot), self.aggregates)
 
-    def history(self, expr: History) -> int:
+    def history(self, expr: tree.History) -> int:
         assert self.bracket is not None
         type_id, keyspec = self.bracket
         value = -1 if expr.value is None else self.column(expr.value)
@@ -335,12 +286,11 @@ class _RuleCompiler:
         entry = (name, AGGREGATES[expr.function], keyspec, type_id, value, where, expr.span_ms)
         return self.tables.histories.setdefault(entry, len(self.tables.histories))
 
-    def membership(self, expr: In) -> int:
-        assert isinstance(expr.items, tuple)
+    def membership(self, expr: tree.In) -> int:
         operand = self.expression(expr.operand)
         # A list of literals is one set, however long; what is read from an event or a step is compared one by one.
-        literals = [item.value for item in expr.items if isinstance(item, Literal)]
-        others = [self.expression(item) for item in expr.items if not isinstance(item, Literal)]
+        literals = [item.value for item in expr.items if isinstance(item, tree.Literal)]
+        others = [self.expression(item) for item in expr.items if not isinstance(item, tree.Literal)]
         if expr.ignore_case:
             literals = [scalars.fold(value) for value in literals]
             operand, others = self.folded(operand), [self.folded(item) for item in others]
@@ -352,25 +302,23 @@ class _RuleCompiler:
         fold = self.tables.function("fold", (), lambda: scalars.fold)
         return self.tables.node(FOLD, fold, args=[node])
 
-    def text_match(self, expr: TextMatch) -> int:
-        operand = self.expression(expr.operand)
+    def text_match(self, expr: tree.TextMatch) -> int:
+        operand, patterns = self.expression(expr.operand), expr.patterns
         if expr.kind == "regex":
-            identity = (expr.patterns, expr.ignore_case)
-            make = partial(scalars.regex_search, expr.patterns, expr.ignore_case)
-            search = self.tables.function("regex", identity, make)
+            make = partial(scalars.regex_search, patterns, expr.ignore_case)
+            search = self.tables.function("regex", (patterns, expr.ignore_case), make)
             return self.tables.node(CALL, search, args=[operand])
-        patterns = expr.patterns
         if expr.ignore_case:
             operand, patterns = self.folded(operand), tuple(map(scalars.fold_text, patterns))
         return self.tables.node(LIKE, self.tables.literals(self.tables.patterns, patterns), args=[operand])
 
-    def call(self, function: str, args: tuple[Expr, ...]) -> int:
+    def call(self, function: str, args: tuple[tree.Expr, ...]) -> int:
         op = OPS_BY_WORD.get(function, CALL)
         if op != CALL and function not in WITH_PYTHON:
             return self.tables.node(op, args=[self.expression(arg) for arg in args])
         # Of a function in Python the literals behind the first argument are part of the function: they may be many
         # (the networks of `cidr`), and are then no columns, nor looked at for every event.
-        literals = [arg.value for arg in args[1:] if isinstance(arg, Literal)]
+        literals = [arg.value for arg in args[1:] if isinstance(arg, tree.Literal)]
         if not literals or len(literals) < len(args) - 1:
             known = self.tables.function(function, (), lambda: scalars.FUNCTIONS[function])
             return self.tables.node(op, known, args=[self.expression(arg) for arg in args])
@@ -380,14 +328,14 @@ class _RuleCompiler:
 
     # ------------------------------------------------------------ brackets
 
-    def add_bracket(self, bracket: Bracket) -> int:
+    def add_bracket(self, bracket: tree.Bracket) -> int:
         type_id = self.tables.type(bracket.type)
         keyspec = self.key(bracket.by)
         self.bracket, self.by, self.bracket_type = (type_id, keyspec), bracket.by, bracket.type
         columns, conditions = [], []
         column_sources, condition_sources = [], []
         for conjunct in flatten(bracket.condition, "and"):
-            if conjunct == Literal(True):
+            if conjunct == tree.Literal(True):
                 continue
             if _event_only(conjunct):
                 columns.append(self.plain(conjunct))
@@ -404,10 +352,11 @@ class _RuleCompiler:
             raise CompileError(f"rule {self.rule.id}: at most {BRACKETS_MOST} brackets; split the rule in two")
         return len(self.brackets) - 1
 
-    def key(self, by: tuple[Key, ...] | None) -> int:
+    def key(self, by: tuple[tree.Key, ...] | None) -> int:
         if by is None:
             return -1
-        return self.tables.keyspec([self.column(key.value) for key in by])
+        nodes = tuple(self.column(key.value) for key in by)
+        return self.tables.keys.setdefault(nodes, len(self.tables.keys))
 
     # ------------------------------------------------------------ the rule's words
 
@@ -419,7 +368,11 @@ class _RuleCompiler:
         ]
         having = -1 if rule.form.having is None else self.expression(rule.form.having)
         suppress = -1 if rule.suppress_ms is None else rule.suppress_ms
-        self.append_last()
+        # What is read of the last event stands behind the captures of every step, so their places stay.
+        if self.sequence:
+            self.captures = [[*captures, *self.last] for captures in self.captures]
+        else:
+            self.values = [*self.values, *self.last]
         words = [FORMS[type(rule.form)], tables.constant(rule.id), tables.constant(version), suppress]
         words += _listed(tables.constant(key.name) for key in rule.form.by)
         words.append(len(self.brackets))
@@ -440,123 +393,62 @@ class _RuleCompiler:
             words += part
         return [*words, having, *form_words]
 
-    def append_last(self) -> None:
-        """What is read of the last event stands behind the captures of every step, so their places stay."""
-        if self.sequence:
-            self.captures = [[*captures, *self.last] for captures in self.captures]
-        else:
-            self.values = [*self.values, *self.last]
 
-
-def _compile_rule(tables: _Tables, rule: Rule) -> tuple[RulePlan, list[int]]:
+def _compile_rule(tables: _Tables, rule: tree.Rule) -> tuple[RulePlan, list[int]]:
     version = version_of(rule)
     compiler = _RuleCompiler(tables, rule, step_names(rule.form))
-    form_words = _FORM_WORDS[type(rule.form)](compiler, rule.form)
-    words = compiler.words(version, form_words)
-    plan = RulePlan(
-        rule,
-        version,
-        tuple(bracket for bracket, _, _ in compiler.sources),
-        tuple(columns for _, columns, _ in compiler.sources),
-        tuple(conditions for _, _, conditions in compiler.sources),
-        tuple(compiler.names),
-    )
-    return plan, words
+    words = compiler.words(version, _form_words(compiler, rule.form))
+    brackets, columns, conditions = zip(*compiler.sources, strict=True)
+    return RulePlan(rule, version, brackets, columns, conditions, tuple(compiler.names)), words
 
 
-def _sequence_words(compiler: _RuleCompiler, form: SequenceForm) -> list[int]:
-    positive: list[list[int]] = []
+def _form_words(compiler: _RuleCompiler, form: tree.Form) -> list[int]:
+    if isinstance(form, tree.SequenceForm):
+        return _sequence_words(compiler, form)
+    for bracket in form.brackets:
+        compiler.add_bracket(bracket)
+    if isinstance(form, tree.AggregateForm):
+        return [form.over_ms, _or_minus(form.repeat_ms)]
+    if isinstance(form, tree.SessionForm):
+        return [form.gap_ms, _or_minus(form.max_ms)]
+    return [form.every_ms, form.size_ms]
+
+
+def _sequence_words(compiler: _RuleCompiler, form: tree.SequenceForm) -> list[int]:
+    positive: list[int] = []
     gaps: list[list[int]] = [[]]
     for step in form.steps:
         brackets = [compiler.add_bracket(bracket) for bracket in step.brackets]
-        if step.kind is StepKind.ABSENT:
+        if step.kind is tree.StepKind.ABSENT:
             for bracket in brackets:
                 gaps[-1] += [bracket, _or_minus(step.within_ms), _or_minus(step.for_ms)]
-        else:
-            positive.append(_step_words(compiler, step, brackets))
-            gaps.append([])
+            continue
+        unordered = step.kind is tree.StepKind.UNORDERED
+        most = OPEN_RUN if step.runs_max is None else step.runs_max
+        positive += [int(unordered), int(step.optional), int(step.next), step.runs_min, most]
+        positive += [_or_minus(step.within_ms), _or_minus(step.after_ms)]
+        positive += [*_listed(brackets), *_listed(compiler.names[name] for name, _ in step.readings)]
+        gaps.append([])
     until = -1 if form.until is None else compiler.add_bracket(form.until)
     uses_next = any(step.next for step in form.steps)
     # With keys on steps only, an event of a type that has none belongs to no key.
     own_by = not form.by or form.by[0].span < form.steps[0].span
     words = [form.maxspan_ms, OVERLAPS[form.overlap], SKIPS[form.skip]]
-    words += [int(uses_next), compiler.key(form.by) if uses_next and own_by else -1, until, len(positive)]
-    for step_words in positive:
-        words += step_words
+    words += [int(uses_next), compiler.key(form.by) if uses_next and own_by else -1, until, len(gaps) - 1, *positive]
     for gap in gaps:
         words += [len(gap) // 3, *gap]
     return words
 
 
-def _step_words(compiler: _RuleCompiler, step: Step, brackets: list[int]) -> list[int]:
-    unordered = step.kind is StepKind.UNORDERED
-    names = [bracket.name for bracket in step.brackets] if unordered else [step.name]
-    most = OPEN_RUN if step.runs_max is None else step.runs_max
-    words = [int(unordered), int(step.optional), int(step.next), step.runs_min, most]
-    words += [_or_minus(step.within_ms), _or_minus(step.after_ms)]
-    return [*words, *_listed(brackets), *_listed(compiler.names[str(name)] for name in names)]
+def _event_only(expr: tree.Expr) -> bool:
+    return not any(isinstance(part, (tree.OfStep, tree.Aggregate)) for part in walk(expr))
 
 
-def _aggregate_words(compiler: _RuleCompiler, form: AggregateForm) -> list[int]:
-    _add_brackets(compiler, form.brackets)
-    return [form.over_ms, _or_minus(form.repeat_ms)]
-
-
-def _session_words(compiler: _RuleCompiler, form: SessionForm) -> list[int]:
-    _add_brackets(compiler, form.brackets)
-    return [form.gap_ms, _or_minus(form.max_ms)]
-
-
-def _window_words(compiler: _RuleCompiler, form: WindowForm) -> list[int]:
-    _add_brackets(compiler, form.brackets)
-    return [form.every_ms, form.size_ms]
-
-
-_FORM_WORDS: dict[type, Callable[..., list[int]]] = {
-    SequenceForm: _sequence_words,
-    AggregateForm: _aggregate_words,
-    SessionForm: _session_words,
-    WindowForm: _window_words,
-}
-
-
-def _add_brackets(compiler: _RuleCompiler, brackets: Iterable[Bracket]) -> None:
-    for bracket in brackets:
-        compiler.add_bracket(bracket)
-
-
-def step_names(form: Form) -> list[str]:
-    """The names under which a match lists its events, in order."""
-    if not isinstance(form, SequenceForm):
-        return ["events"]
-    names: list[str] = []
-    for step in form.steps:
-        if step.kind is StepKind.UNORDERED:
-            names += [str(bracket.name) for bracket in step.brackets]
-        elif step.kind is StepKind.TAKE:
-            names.append(str(step.name))
-    return names
-
-
-def flatten(expr: Expr, op: str) -> list[Expr]:
-    """The parts of a chain of `and` or `or`, left to right."""
-    parts: list[Expr] = []
-    stack = [expr]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Binary) and top.op == op:
-            stack += [top.right, top.left]
-        else:
-            parts.append(top)
-    return parts
-
-
-def _event_only(expr: Expr) -> bool:
-    return not any(isinstance(part, (OfStep, Aggregate)) for part in walk(expr))
-
-
-def _reads_event(expr: Expr) -> bool:
-    return any(isinstance(part, Field) for part in walk(expr))
+def _place(item: Item, items: list[Item]) -> int:
+    """Where an item stands among others of its kind, to which it is added if it is new."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)
 
 
 def _listed(items: Iterable[int]) -> list[int]:

@@ -25,7 +25,10 @@ class Decoder:
         if type_field == "":
             raise ValueError("the type field has no name; for events of one type pass None and a fixed_type")
         for path in (*paths, time_field, type_field or "", fixed_type):
-            refuse_path(path)
+            if "\0" in path:
+                raise ValueError(f"a field's name cannot hold a NUL character: {path!r}")
+            if path.count(".") >= MAX_PATH_NAMES:
+                raise ValueError(f"a field's path has at most {MAX_PATH_NAMES} names: {path[:40]!r}...")
         self.paths = tuple(paths)
         self.time_field = time_field
         self.type_field = type_field
@@ -53,6 +56,7 @@ class Decoder:
         Partitions and offsets are one per message; without them 0 and the message's number. With `copy` the batch does
         not need the messages' buffer afterwards; otherwise it keeps it alive.
         """
+        self._prepare(messages)
         if batch.columns != len(self.paths):
             raise ValueError(f"a batch of {batch.columns} columns for {len(self.paths)} fields")
         count = len(messages)
@@ -65,6 +69,9 @@ class Decoder:
         if not copy:
             batch.buffers.append(messages.data)
         return verdicts
+
+    def _prepare(self, messages: Messages) -> None:
+        """What must be known before messages of this format can be decoded."""
 
     def _into(self, *arguments: Any) -> None:
         """The kernel's part, for messages of this format."""
@@ -88,10 +95,3 @@ class Decoder:
     def bad(self, verdict: Any, message: bytes) -> Bad:
         """A verdict that is not OK, in words."""
         return bad_of(int(verdict["code"]), int(verdict["at"]), message, self.time_field, self.type_field)
-
-
-def refuse_path(path: str) -> None:
-    if "\0" in path:
-        raise ValueError(f"a field's name cannot hold a NUL character: {path!r}")
-    if path.count(".") >= MAX_PATH_NAMES:
-        raise ValueError(f"a field's path has at most {MAX_PATH_NAMES} names: {path[:40]!r}...")

@@ -29,15 +29,6 @@ class EventsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class EventColumns:
-    """Which columns hold an event's time and type. Without `type` every event is of `fixed_type`."""
-
-    time: str
-    type: str | None
-    fixed_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class KernelColumn:
     """A column as the kernel takes it: its kind, values, offsets of text, and a byte a row that says what is there."""
 
@@ -72,18 +63,21 @@ def is_frame(events: Any) -> bool:
     )
 
 
+@dataclass
 class Frames:
-    """Turns record batches into kernel batches; an event's offset is its row number over all of them."""
+    """Turns record batches into kernel batches; an event's offset is its row number over all of them.
 
-    def __init__(
-        self, fields: Sequence[str], columns: EventColumns, on_bad: Callable[[int, str], None], missing: str = "error"
-    ) -> None:
-        """`on_bad` is told of rows without a usable time or type. `missing="null"` reads absent columns as null."""
-        self.fields = fields
-        self.columns = columns
-        self.on_bad = on_bad
-        self.missing = missing
-        self.count = 0
+    `time` and `type` name columns; without `type` every event is of `fixed_type`. `on_bad` is told of rows without a
+    usable time or type. `missing="null"` reads absent columns as null.
+    """
+
+    fields: Sequence[str]
+    time: str
+    type: str | None
+    fixed_type: str
+    on_bad: Callable[[int, str], None]
+    missing: str
+    count: int = 0
 
     def take(self, frame: pa.RecordBatch) -> Batch:
         self._refuse_missing(frame)
@@ -107,7 +101,7 @@ class Frames:
         return batch
 
     def _refuse_missing(self, frame: pa.RecordBatch) -> None:
-        for what, path in (("time", self.columns.time), ("type", self.columns.type)):
+        for what, path in (("time", self.time), ("type", self.type)):
             if path is not None and not found_columns(frame, path):
                 tip = did_you_mean(path, frame.schema.names)
                 how = f"name it with {what}=..." + (
@@ -123,11 +117,18 @@ class Frames:
             )
 
     def _times(self, frame: pa.RecordBatch, first: int) -> tuple[Int64s, np.ndarray[Any, Any]]:
-        name = self.columns.time
+        name = self.time
         (column, *_) = found_columns(frame, name)
         column = _plain(column)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            return self._times_of_text(column, first)
+            times, good = np.zeros(len(column), np.int64), np.ones(len(column), bool)
+            for row, value in enumerate(column.to_pylist()):
+                try:
+                    times[row] = time_of(value)
+                except RefusedError as refused:
+                    good[row] = False
+                    self.on_bad(first + row, sentence(refused.code, refused.shown, name, ""))
+            return times, good
         array = array_of(column, name)
         if array.kind not in (INT, FLOAT):
             raise EventsError(f"the time column `{name}` is {column.type}: it must be an instant, epoch ms or ISO 8601")
@@ -141,29 +142,19 @@ class Frames:
             self.on_bad(first + row, sentence("TIME_OUT_OF_RANGE", str(array.data[row]), name, ""))
         return np.where(there & inside, times, 0), there & inside
 
-    def _times_of_text(self, column: Any, first: int) -> tuple[Int64s, np.ndarray[Any, Any]]:
-        times, good = np.zeros(len(column), np.int64), np.ones(len(column), bool)
-        for row, value in enumerate(column.to_pylist()):
-            try:
-                times[row] = time_of(value)
-            except RefusedError as refused:
-                good[row] = False
-                self.on_bad(first + row, sentence(refused.code, refused.shown, self.columns.time, ""))
-        return times, good
-
     def _types(
         self, frame: pa.RecordBatch, first: int, timely: np.ndarray[Any, Any]
     ) -> tuple[KernelColumn, np.ndarray[Any, Any]]:
-        if self.columns.type is None:
-            same = pa.array([self.columns.fixed_type] * frame.num_rows, pa.large_string())
+        name = self.type
+        if name is None:
+            same = pa.array([self.fixed_type] * frame.num_rows, pa.large_string())
             return array_of(same, "type"), np.ones(frame.num_rows, bool)
-        name = self.columns.type
         array = array_of(found_columns(frame, name)[0], name)
         if array.kind != TEXT:
             raise EventsError(f"the type column `{name}` is not text")
         there = np.ones(frame.num_rows, bool) if array.valid is None else array.valid.astype(bool)
         for row in np.flatnonzero(timely & ~there).tolist():
-            self.on_bad(first + row, sentence("MISSING_TYPE", "", self.columns.time, name))
+            self.on_bad(first + row, sentence("MISSING_TYPE", "", self.time, name))
         return array, there
 
 
@@ -188,9 +179,6 @@ def _found(members: list[tuple[str, Any]], names: Sequence[str]) -> Iterator[Any
             # A struct that is null has null members: flatten, unlike field(), says so.
             inner = [column.type.field(place).name for place in range(column.type.num_fields)]
             yield from _found(list(zip(inner, column.flatten(), strict=True)), names[cut:])
-
-
-# ---------------------------------------------------------------- arrays
 
 
 def array_of(column: Any, name: str) -> KernelColumn:

@@ -205,28 +205,26 @@ class PendingMatches:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """What a rule did so far. Nothing is dropped without being counted here."""
-
+class _Counted:
     matches: int
     suppressed: int
     dropped_partials: int
     dropped_events: int
     dropped_matches: int
     no_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters(_Counted):
+    """What a rule did so far. Nothing is dropped without being counted here."""
+
     live_partials: int
 
 
 @dataclass(frozen=True, slots=True)
-class Tallies:
+class Tallies(_Counted):
     """The same without what would have to be counted over all states, and the time that went to the rule alone."""
 
-    matches: int
-    suppressed: int
-    dropped_partials: int
-    dropped_events: int
-    dropped_matches: int
-    no_key: int
     ns: int
 
 
@@ -307,7 +305,13 @@ class States:
         self.program = program
         self._limits = max_partials, max_events
         self._words = np.array(program.words, np.int64)
-        self._program = _new_program(self._words, program.text)
+        fault, words = c_char_p(), self._words
+        made = library.samovar_program_new(words.ctypes.data, len(words), program.text, len(program.text), byref(fault))
+        if fault.value is not None:
+            raise ProgramError(f"the compiled rules are not a program that the kernel can run: {fault.value.decode()}")
+        if made is None:
+            raise KernelMemoryError("there is no memory for the compiled rules")
+        self._program: int = made
         self._topics = tuple(topics)
         self._functions = _Functions(program.functions)
         self._call = _CALL(self._functions.answer)
@@ -315,15 +319,8 @@ class States:
         self.handle: int = library.samovar_states_new(self._program, self._call, max_partials, max_events, max_matches)
         for topic in topics:
             library.samovar_topic(self.handle, topic.encode(), len(topic.encode()))
-        library.samovar_sizes(
-            self.handle,
-            tunables.chunk_events,
-            tunables.header_events,
-            tunables.header_bytes,
-            tunables.slice_rows,
-            tunables.cold_rows,
-            tunables.memo_results,
-        )
+        chunks = tunables.chunk_events, tunables.header_events, tunables.header_bytes
+        library.samovar_sizes(self.handle, *chunks, tunables.slice_rows, tunables.cold_rows, tunables.memo_results)
         library.samovar_hold(self.handle, int(hold))
         library.samovar_show_suppressed(self.handle, int(show_suppressed))
         finalize(self, _free, self.handle, self._program)
@@ -440,9 +437,8 @@ class States:
         ends = array_at(_library().samovar_row_ends(self.handle), 2 * count, np.dtype(np.int64), self).copy()
         gone = ends < 0
         ends[gone] = -1 - ends[gone]
-        pieces: list[bytes | None] = list(
-            _cut(ctypes.string_at(_library().samovar_row_data(self.handle), int(ends[-1])), ends)
-        )
+        data = ctypes.string_at(_library().samovar_row_data(self.handle), int(ends[-1]))
+        pieces: list[bytes | None] = list(_cut(data, ends))
         for place in np.flatnonzero(gone).tolist():
             pieces[place] = None
         return list(zip(pieces[0::2], pieces[1::2], strict=True))  # type: ignore[arg-type]  # a key is never gone
@@ -463,19 +459,15 @@ class States:
         The exception is made each time. One that is kept holds the states by its traceback, and they hold it: such a
         circle is never freed where the collector is off, as in a container.
         """
-        if self._gave_up == _OVER_BUDGET:
-            raise self._what_was_over()
         if self._gave_up == _FUNCTION_FAILED:
             raise self._what_failed()
-
-    def _what_was_over(self) -> RuleFailure | BatchTooLarge:
-        rule, key, size = c_int(), c_void_p(), c_size_t()
-        verdict = _library().samovar_verdict(self.handle, byref(rule), byref(key), byref(size))
-        if verdict == STEP_BYTES or rule.value < 0:
-            return BatchTooLarge("the matches of one batch take more memory than a step may hold")
-        at = self.program.rules[rule.value]
-        values = decode_key(ctypes.string_at(key, size.value))
-        return BudgetExceeded(at.rule.id, at.version, values, VERDICTS[verdict])
+        if self._gave_up == _OVER_BUDGET:
+            rule, key, size = c_int(), c_void_p(), c_size_t()
+            verdict = _library().samovar_verdict(self.handle, byref(rule), byref(key), byref(size))
+            if verdict == STEP_BYTES or rule.value < 0:
+                raise BatchTooLarge("the matches of one batch take more memory than a step may hold")
+            plan, values = self.program.rules[rule.value], decode_key(ctypes.string_at(key, size.value))
+            raise BudgetExceeded(plan.rule.id, plan.version, values, VERDICTS[verdict])
 
     def _what_failed(self) -> BaseException:
         out, size = (c_int64 * 5)(), c_size_t()
@@ -535,24 +527,23 @@ def canonical_rows(
     tunables: Tunables = DEFAULTS,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Stored rows as a digest sees them: a row a state, trimmed to the watermark; equal where the states are."""
-    for part in _whole_keys(rows, tunables.digest_rows):
+
+    def canonical(part: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         # On a copy: what lies behind the watermark is let go of there.
         copy = States(program, max_partials=limits[0], max_events=limits[1], tunables=tunables)
         copy.load(part)
         for key, value in sorted(copy._dump(CANONICAL_ROWS, watermark)):
             yield key, value or b""
 
-
-def _whole_keys(rows: Iterable[tuple[bytes, bytes]], about: int) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Rows in parts of about so many, which never divide a key."""
     part: list[tuple[bytes, bytes]] = []
     for row, value in rows:
-        if len(part) >= about and not row.startswith(_key_of_row(part[-1][0])):
-            yield part
+        # A part never divides a key.
+        if len(part) >= tunables.digest_rows and not row.startswith(_key_of_row(part[-1][0])):
+            yield from canonical(part)
             part = []
         part.append((row, value))
     if part:
-        yield part
+        yield from canonical(part)
 
 
 def _key_of_row(row: bytes) -> bytes:
@@ -631,16 +622,6 @@ def decode_key(data: bytes) -> tuple[Scalar, ...]:
             values.append(int.from_bytes(data[at : at + 8], "big") - (1 << 63))
             at += 8
     return tuple(values)
-
-
-def _new_program(words: Int64s, text: bytes) -> int:
-    fault = c_char_p()
-    made: int | None = _library().samovar_program_new(words.ctypes.data, len(words), text, len(text), byref(fault))
-    if fault.value is not None:
-        raise ProgramError(f"the compiled rules are not a program that the kernel can run: {fault.value.decode()}")
-    if made is None:
-        raise KernelMemoryError("there is no memory for the compiled rules")
-    return made
 
 
 def _free(states: int, program: int) -> None:

@@ -64,7 +64,8 @@ def order(batch: Batch, buffer: Buffer) -> OrderedEvents:
     """Take a batch in arrival order; give back what can be released. The batch must not be used afterwards."""
     late, late_by_ms = take_times(batch, buffer)
     watermark = buffer.floor = buffer.watermark()
-    if not len(late) and not len(buffer.pending) and _in_order(batch) and _all_due(batch, buffer, watermark):
+    all_due = bool(due_at(batch.time[-1:], buffer, watermark).all())
+    if not len(late) and not len(buffer.pending) and all_due and _in_order(batch):
         return OrderedEvents(batch, late, late_by_ms, watermark)
     keep = np.ones(len(batch), bool)
     keep[late] = False
@@ -115,21 +116,14 @@ def _by_partition(batch: Batch) -> Mapping[Partition, Int64s]:
 
 
 def _in_order(batch: Batch) -> bool:
-    return bool((np.diff(batch.time) >= 0).all()) and bool((np.diff(batch.stream) == 0).all()) and _one_partition(batch)
-
-
-def _one_partition(batch: Batch) -> bool:
-    return bool((np.diff(batch.partition) == 0).all()) and bool((np.diff(batch.offset) > 0).all())
+    in_one_partition = not np.diff(batch.stream).any() and not np.diff(batch.partition).any()
+    return in_one_partition and bool((np.diff(batch.time) >= 0).all() and (np.diff(batch.offset) > 0).all())
 
 
 def due_at(times: NDArray[Any], buffer: Buffer, watermark: int) -> NDArray[np.bool_]:
     # With several partitions, another may still bring an event of the watermark's own time that comes first.
     due: NDArray[np.bool_] = times <= watermark if len(buffer.partitions) == 1 else times < watermark
     return due
-
-
-def _all_due(batch: Batch, buffer: Buffer, watermark: int) -> bool:
-    return bool(due_at(batch.time[-1:], buffer, watermark).all())
 
 
 def _release(buffer: Buffer, watermark: int) -> Batch:

@@ -13,7 +13,7 @@ it, memory holds what the slack spans. Nothing here reads or writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +33,10 @@ from samovar.patterns.engine.matcher import (
     step,
 )
 from samovar.patterns.engine.order import NO_TIME, Buffer, drain, order
-from samovar.patterns.syntax.tree import Overlap, Rule, Skip
-from samovar.patterns.syntax.tree import SequenceForm as Sequence_
+from samovar.patterns.syntax.tree import Overlap, Rule, SequenceForm, Skip
 
 MAX_LINE_BYTES = 16 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-# ---------------------------------------------------------------- lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +131,6 @@ class Lines:
                 self.on_bad(BadLine(first + row + 1, fault.reason, fault.column, fault.code))
 
 
-# ---------------------------------------------------------------- replay
-
-
 @dataclass(frozen=True, slots=True)
 class LateLine:
     """An event that came too late: its offset (a line number from 0), and how far behind event time it was."""
@@ -165,14 +159,9 @@ class EventReplay:
         """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
         self.program = program
         self.states = States(
-            program,
-            max_partials=max_partials,
-            max_events=max_events,
-            max_matches=max_matches,
-            hold=True,
-            show_suppressed=show_suppressed,
-            tunables=tunables,
-        )
+            program, max_partials=max_partials, max_events=max_events, max_matches=max_matches, hold=True,
+            show_suppressed=show_suppressed, tunables=tunables,
+        )  # fmt: skip
         self.flush = flush
         self.until_ms = NO_TIME  # without `flush`, event time ends no earlier than this
         self.on_late = on_late
@@ -190,7 +179,17 @@ class EventReplay:
 
     def feed(self, batch: Batch) -> Matches:
         """Take events in the order of their arrival. The batch belongs to the replay from now on."""
-        return joined_matches([found for found in self.take(batch) if len(found)])
+        parts = [found for found in self.take(batch) if len(found)]
+        if len(parts) < 2:
+            return parts[0] if parts else NOTHING
+        ends = np.cumsum([0, *(len(part.text) for part in parts)])
+        key_ends = np.cumsum([0, *(len(part.key_text) for part in parts)])
+        return Matches(
+            b"".join(part.text for part in parts),
+            np.concatenate([part.ends + at for part, at in zip(parts, ends, strict=False)]),
+            b"".join(part.key_text for part in parts),
+            np.concatenate([part.key_ends + at for part, at in zip(parts, key_ends, strict=False)]),
+        )
 
     def take(self, batch: Batch) -> Iterator[Matches]:
         """As `feed`, with the matches in parts of a bounded size."""
@@ -234,16 +233,12 @@ class EventReplay:
         """Where event time stands at the end, without `flush`."""
         return max(self._largest, self.until_ms)
 
-    # ------------------------------------------------------------ with slack
-
     def _release(self, batch: Batch, buffer: Buffer) -> Iterator[Matches]:
         ordered = order(batch, buffer)
         self.late += len(ordered.late)
         for offset, by in zip(batch.offset[ordered.late].tolist(), ordered.late_by_ms.tolist(), strict=True):
             self.on_late(LateLine(offset, by))
         yield from self._step(ordered.released, ordered.watermark)
-
-    # ------------------------------------------------------------ without slack
 
     def _in_order(self) -> Iterator[Batch]:
         """All events by (time, offset), in chunks. Those that already lie so are not copied."""
@@ -267,20 +262,7 @@ class EventReplay:
 def may_burst(rule: Rule) -> bool:
     """Whether one event can complete more than one match of a key."""
     form = rule.form
-    return isinstance(form, Sequence_) and form.overlap is not Overlap.LATEST and form.skip is not Skip.PAST_LAST
-
-
-def joined_matches(parts: Sequence[Matches]) -> Matches:
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    ends = np.cumsum([0, *(len(part.text) for part in parts)])
-    key_ends = np.cumsum([0, *(len(part.key_text) for part in parts)])
-    return Matches(
-        b"".join(part.text for part in parts),
-        np.concatenate([part.ends + at for part, at in zip(parts, ends, strict=False)]),
-        b"".join(part.key_text for part in parts),
-        np.concatenate([part.key_ends + at for part, at in zip(parts, key_ends, strict=False)]),
-    )
+    return isinstance(form, SequenceForm) and form.overlap is not Overlap.LATEST and form.skip is not Skip.PAST_LAST
 
 
 def _are_in_order(batches: list[Batch]) -> bool:

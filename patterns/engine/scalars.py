@@ -169,13 +169,7 @@ def regex_search(patterns: tuple[str, ...], ignore_case: bool) -> Callable[[Scal
 
 
 FUNCTIONS: dict[str, Callable[..., Scalar]] = {
-    "lower": lower,
-    "upper": upper,
-    "number": number,
-    "string": string,
-    "cidr": cidr,
-    "hour": hour,
-    "day_of_week": day_of_week,
+    function.__name__: function for function in (lower, upper, number, string, cidr, hour, day_of_week)
 }
 
 

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -59,6 +60,15 @@ class Names:
     events: Callable[[Sequence[int]], str]
 
 
+def numbered(noun: str, time: Callable[[int], str]) -> Names:
+    """`line 3`, and `lines 3, 4` of several."""
+    return Names(
+        lambda offset: f"{noun} {offset + 1}",
+        time,
+        lambda offsets: f"{noun}{'s' * (len(offsets) != 1)} {listed(offset + 1 for offset in offsets)}",
+    )
+
+
 def iso_time(ms: int) -> str:
     """An instant as people write it.
 
@@ -68,20 +78,13 @@ def iso_time(ms: int) -> str:
     return (EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _lines(offsets: Sequence[int]) -> str:
-    return ("line " if len(offsets) == 1 else "lines ") + listed(offset + 1 for offset in offsets)
-
-
 def listed(numbers: Any, most: int = 8) -> str:
     """Numbers in a row, the middle of many left out."""
     texts = [str(number) for number in numbers]
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 2], "...", texts[-1]])
 
 
-BY_LINE = Names(lambda offset: f"line {offset + 1}", iso_time, _lines)
-
-
-# ---------------------------------------------------------------- following a key
+BY_LINE = numbered("line", iso_time)
 
 
 def follow(
@@ -123,10 +126,8 @@ def follow_from(
     """
     (plan,) = program.rules
     states = States(program, show_suppressed=True, **limits)
-    if len(batch) and len(before):
-        step(states, before, int(batch.time[0]))
-    elif len(before):
-        step(states, before, int(before.time[-1]))
+    if len(before):
+        step(states, before, int(batch.time[0] if len(batch) else before.time[-1]))
     states.trace(encode_key(key))
     step(states, batch, until_ms)
     notes = states.notes()
@@ -160,32 +161,13 @@ def key_candidates(names: Sequence[str], text: str) -> list[tuple[Scalar, ...]]:
     >>> key_candidates(["card"], "7")
     [('7',), (7,)]
     """
-    texts = _key_texts(names, text)
-    if texts is None:
+    found = re.fullmatch(",".join(f"{re.escape(name)}=(.*?)" for name in names), text, re.DOTALL)
+    if not names or (found is None and len(names) > 1):
         return []
     keys: list[tuple[Scalar, ...]] = [()]
-    for part in texts:
+    for part in found.groups() if found else [text]:
         keys = [(*key, value) for key in keys for value in _readings(part)]
     return keys
-
-
-def _key_texts(names: Sequence[str], text: str) -> list[str] | None:
-    found: list[str] = []
-    rest = text
-    for place, name in enumerate(names):
-        if not rest.startswith(f"{name}="):
-            return [text] if len(names) == 1 else None
-        rest = rest[len(name) + 1 :]
-        following = f",{names[place + 1]}=" if place + 1 < len(names) else None
-        if following is None:
-            found.append(rest)
-        elif following in rest:
-            value, _, rest = rest.partition(following)
-            found.append(value)
-            rest = following[1:] + rest
-        else:
-            return None
-    return found if names else None
 
 
 def _readings(text: str) -> list[Scalar]:

@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from samovar.common.times import UNITS
-from samovar.patterns.analysis.terms import folded
-from samovar.patterns.engine.compile import flatten
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    Binary,
-    Call,
-    Expr,
-    Field,
-    History,
-    In,
-    Literal,
-    OfStep,
-    Scalar,
-    TextMatch,
-    Unary,
-    walk,
-)
+from samovar.patterns.analysis.satisfiability import folded
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import flatten, walk
 from samovar.patterns.syntax.unparse import is_difference, is_moment
 
 _UNIT_NAMES = {"d": "day", "h": "hour", "m": "minute", "s": "second", "ms": "millisecond"}
@@ -67,7 +53,7 @@ def listed(items: Sequence[str], word: str = "and") -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"
 
 
-def scalar_words(value: Scalar) -> str:
+def scalar_words(value: tree.Scalar) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -78,94 +64,86 @@ def scalar_words(value: Scalar) -> str:
     return shown if abs(value) >= 10_000 else shown.replace(",", "")
 
 
-# ---------------------------------------------------------------- conditions
-
-
-def condition_words(expr: Expr) -> str:
+def condition_words(expr: tree.Expr) -> str:  # noqa: PLR0911 - one return per kind of condition
     """What must be true, as a clause: `amount is below 2 and country is one of "KP", "IR"`."""
     expr = folded(expr)
     match expr:
-        case Literal(True):
+        case tree.Literal(True):
             return "it is any such event"
-        case Binary("and"):
+        case tree.Binary("and"):
             return " and ".join(_inside(part, "and") for part in flatten(expr, "and"))
-        case Binary("or"):
+        case tree.Binary("or"):
             return "either " + " or ".join(_inside(part, "or") for part in flatten(expr, "or"))
-        case Unary("not", operand):
+        case tree.Unary("not", operand):
             return _not(operand)
-        case Binary("==" | "!=" | "<" | "<=" | ">" | ">=" as op, left, right):
+        case tree.Binary("==" | "!=" | "<" | "<=" | ">" | ">=" as op, left, right):
             return _comparison(op, left, right)
-    return _test(expr)
-
-
-def _test(expr: Expr) -> str:
-    match expr:
-        case In():
+        case tree.In():
             return _membership(expr, expr.negated)
-        case TextMatch():
+        case tree.TextMatch():
             return _text_match(expr, negated=False)
-        case Call("starts_with" | "ends_with" | "contains" as name, args):
+        case tree.Call("starts_with" | "ends_with" | "contains" as name, args):
             texts = listed([value_words(arg) for arg in args[1:]], "or")
             return f"{value_words(args[0])} {_TEXT_CALLS[name]} {texts}"
-        case Call("cidr", args):
+        case tree.Call("cidr", args):
             return f"{value_words(args[0])} lies in the network {listed([_bare(arg) for arg in args[1:]], 'or')}"
-        case History("seen"):
+        case tree.History("seen"):
             return _seen(expr, "was seen")
     return f"{value_words(expr)} is true"
 
 
-def _inside(part: Expr, op: str) -> str:
+def _inside(part: tree.Expr, op: str) -> str:
     """A part of a chain; one that has its own `and` or `or` stands in brackets."""
     text = condition_words(part)
-    mixed = isinstance(part, Binary) and part.op in ("and", "or") and part.op != op
+    mixed = isinstance(part, tree.Binary) and part.op in ("and", "or") and part.op != op
     return f"({text})" if mixed else text
 
 
-def _not(operand: Expr) -> str:
+def _not(operand: tree.Expr) -> str:
     match operand:
-        case History("seen"):
+        case tree.History("seen"):
             return _seen(operand, "was not seen")
-        case In():
+        case tree.In():
             return _membership(operand, not operand.negated)
-        case TextMatch():
+        case tree.TextMatch():
             return _text_match(operand, negated=True)
-        case Unary("not", inner):
+        case tree.Unary("not", inner):
             return condition_words(inner)
-        case Binary("==" | "<" | "<=" | ">" | ">=" as op, left, right) if Literal(None) not in (left, right):
+        case tree.Binary("==" | "<" | "<=" | ">" | ">=" as op, left, right) if tree.Literal(None) not in (left, right):
             return f"{value_words(left)} {_OPPOSITE[op]} {_compared_with(left, right)} (or is missing)"
-        case Call("starts_with" | "ends_with" | "contains" | "cidr"):
+        case tree.Call("starts_with" | "ends_with" | "contains" | "cidr"):
             verbs = {"begins": "does not begin", "ends": "does not end", "contains": "does not contain",
                      "lies": "does not lie"}  # fmt: skip
             text = condition_words(operand)
             for verb, opposite in verbs.items():
                 text = text.replace(f" {verb} ", f" {opposite} ", 1)
             return text
-        case Field():
+        case tree.Field():
             return f"{value_words(operand)} is not true"
     return f"it is not so that ({condition_words(operand)})"
 
 
-def _comparison(op: str, left: Expr, right: Expr) -> str:
-    if isinstance(left, Literal) and not isinstance(right, Literal):
+def _comparison(op: str, left: tree.Expr, right: tree.Expr) -> str:
+    if isinstance(left, tree.Literal) and not isinstance(right, tree.Literal):
         left, right = right, left
         op = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(op, op)
-    if isinstance(right, Literal) and right.value is None:
+    if isinstance(right, tree.Literal) and right.value is None:
         return f"{value_words(left)} {'is missing' if op == '==' else 'is there'}"
     verbs = _TIME_COMPARED if is_difference(left) else _COMPARED
-    if isinstance(left, Field) and isinstance(right, OfStep) and right.value == left and op in ("==", "!="):
+    if isinstance(left, tree.Field) and isinstance(right, tree.OfStep) and right.value == left and op in ("==", "!="):
         return f"{value_words(left)} is {'the same as' if op == '==' else 'another than'} {value_words(right)}"
     return f"{value_words(left)} {verbs[op]} {_compared_with(left, right)}"
 
 
-def _compared_with(left: Expr, right: Expr) -> str:
+def _compared_with(left: tree.Expr, right: tree.Expr) -> str:
     """What stands on the right; next to a difference of times a number is a time."""
-    if is_difference(left) and isinstance(right, Literal) and type(right.value) is int and right.value >= 0:
+    if is_difference(left) and isinstance(right, tree.Literal) and type(right.value) is int and right.value >= 0:
         return duration_words(right.value)
     return value_words(right)
 
 
-def _membership(expr: In, negated: bool) -> str:
-    items = expr.items if isinstance(expr.items, tuple) else ()
+def _membership(expr: tree.In, negated: bool) -> str:
+    items = expr.items
     shown = [value_words(item) for item in items[:_SHOWN]]
     if len(items) > _SHOWN:
         shown.append(f"{len(items) - _SHOWN:,} more")
@@ -175,100 +153,87 @@ def _membership(expr: In, negated: bool) -> str:
     return f"{value_words(expr.operand)} is {'none' if negated else 'one'} of {listed(shown)}{case}"
 
 
-def _text_match(expr: TextMatch, negated: bool) -> str:
+def _text_match(expr: tree.TextMatch, negated: bool) -> str:
     case = " (in any case of letters)" if expr.ignore_case else ""
     shown = [f'"{pattern}"' for pattern in expr.patterns[:_SHOWN]]
     if len(expr.patterns) > _SHOWN:
         shown.append(f"{len(expr.patterns) - _SHOWN:,} more")
     patterns = listed(shown, "or")
+    verb, opposite = ("looks like", "does not look like")
+    first = expr.patterns[0]
+    core = first.strip("*")
     if expr.kind == "regex":
-        verb = "does not match" if negated else "matches"
-        return f"{value_words(expr.operand)} {verb} the expression {patterns}{case}"
-    simple = _simple_pattern(expr.patterns[0]) if len(expr.patterns) == 1 else None
-    if simple is None:
-        verb = "does not look like" if negated else "looks like"
-        return f"{value_words(expr.operand)} {verb} {patterns}{case}"
-    verb, text = simple
-    verbs = {"begins with": "does not begin with", "ends with": "does not end with", "contains": "does not contain",
-             "is": "is not"}  # fmt: skip
-    return f'{value_words(expr.operand)} {verbs[verb] if negated else verb} "{text}"{case}'
+        verb, opposite, patterns = "matches", "does not match", f"the expression {patterns}"
+    elif len(expr.patterns) == 1 and core and "*" not in core and "?" not in core:
+        ends, patterns = (first.startswith("*"), first.endswith("*")), f'"{core}"'
+        verb, opposite = {
+            (False, True): ("begins with", "does not begin with"),
+            (True, False): ("ends with", "does not end with"),
+            (True, True): ("contains", "does not contain"),
+        }.get(ends, ("is", "is not"))
+    return f"{value_words(expr.operand)} {opposite if negated else verb} {patterns}{case}"
 
 
-def _simple_pattern(pattern: str) -> tuple[str, str] | None:
-    core = pattern.strip("*")
-    if not core or "*" in core or "?" in core:
-        return None
-    ends = pattern.startswith("*"), pattern.endswith("*")
-    verb = {(False, True): "begins with", (True, False): "ends with", (True, True): "contains"}.get(ends, "is")
-    return verb, core
-
-
-def _seen(expr: History, verb: str) -> str:
+def _seen(expr: tree.History, verb: str) -> str:
     among = "" if expr.where is None else f", among events in which {condition_words(expr.where)}"
     what = "it" if expr.value is None else value_words(expr.value)
     return f"this {what} {verb} in the {span_words(expr.span_ms)} before{among}"
 
 
-# ---------------------------------------------------------------- values
-
-
-def value_words(expr: Expr) -> str:
+def value_words(expr: tree.Expr) -> str:
     """A value as a noun phrase."""
     match expr:
-        case Literal(value):
+        case tree.Literal(value):
             return scalar_words(value)
-        case Field(path):
+        case tree.Field(path):
             return {"@time": "the time", "@type": "the type"}.get(path, path)
-        case OfStep(step, value):
+        case tree.OfStep(step, value):
             return f"the {value_words(value).removeprefix('the ')} of {step}"
-        case Aggregate():
+        case tree.Aggregate():
             return _aggregate(expr)
-        case History():
+        case tree.History():
             return _history(expr)
-        case Binary(op) if op in _ARITHMETIC:
+        case tree.Binary(op) if op in _ARITHMETIC:
             return _arithmetic(expr)
-        case Unary("-", operand):
+        case tree.Unary("-", operand):
             return f"minus {_operand(operand, '*')}"
-        case Call(name, args) if name not in _TEXT_CALLS and name != "cidr":
+        case tree.Call(name, args) if name not in _TEXT_CALLS and name != "cidr":
             return _call(name, args)
     return condition_words(expr)
 
 
-def _arithmetic(expr: Binary) -> str:
+def _arithmetic(expr: tree.Binary) -> str:
     if is_difference(expr):
-        return _difference(expr.left, expr.right)
-    value = expr.right.value if isinstance(expr.right, Literal) else None
+        since = _moment(expr.right)
+        is_now = expr.left == tree.Field("@time")
+        return f"the time since {since}" if is_now else f"the time from {since} to {_moment(expr.left)}"
+    value = expr.right.value if isinstance(expr.right, tree.Literal) else None
     unit = next((name for unit, name in _UNIT_NAMES.items() if UNITS[unit] == value and unit != "ms"), None)
     if expr.op == "/" and unit is not None and any(is_difference(part) for part in walk(expr.left)):
         return f"{_operand(expr.left, '/')} in {unit}s"
     return f"{_operand(expr.left, expr.op)} {_ARITHMETIC[expr.op]} {_operand(expr.right, expr.op)}"
 
 
-def _operand(expr: Expr, op: str) -> str:
+def _operand(expr: tree.Expr, op: str) -> str:
     text = value_words(expr)
-    loose = isinstance(expr, Binary) and expr.op in ("+", "-") and op not in ("+", "-") and not is_difference(expr)
+    loose = isinstance(expr, tree.Binary) and expr.op in ("+", "-") and op not in ("+", "-") and not is_difference(expr)
     return f"({text})" if loose else text
 
 
-def _difference(left: Expr, right: Expr) -> str:
-    since = _moment(right)
-    return f"the time since {since}" if left == Field("@time") else f"the time from {since} to {_moment(left)}"
-
-
-def _moment(expr: Expr) -> str:
+def _moment(expr: tree.Expr) -> str:
     match expr:
-        case OfStep(step, _):
+        case tree.OfStep(step, _):
             return step
-        case History("prev", _, span_ms, where):
+        case tree.History("prev", _, span_ms, where):
             among = "" if where is None else f", counting events in which {condition_words(where)}"
             return f"the event before it (at most {duration_words(span_ms)} back{among})"
-        case Aggregate(function, target, _):
+        case tree.Aggregate(function, target, _):
             which = {"min": "first", "max": "last"}.get(function, function)
             return f"the {which} {target or 'event'}"
     return "this event" if is_moment(expr) else value_words(expr)
 
 
-def _aggregate(expr: Aggregate) -> str:
+def _aggregate(expr: tree.Aggregate) -> str:
     of = f" of {expr.target}" if expr.target else ""
     if expr.value is None:
         return f"the number of {expr.target} events" if expr.target else "the number of events"
@@ -280,7 +245,7 @@ def _aggregate(expr: Aggregate) -> str:
     return f"{_FOLDS[expr.function]} {value}{of}"
 
 
-def _history(expr: History) -> str:
+def _history(expr: tree.History) -> str:
     back = f"in the {span_words(expr.span_ms)} before"
     among = "" if expr.where is None else f", counting events in which {condition_words(expr.where)}"
     if expr.value is None:
@@ -311,7 +276,7 @@ _CALLS: dict[str, Callable[[list[str]], str]] = {
 }
 
 
-def _call(name: str, args: tuple[Expr, ...]) -> str:
+def _call(name: str, args: tuple[tree.Expr, ...]) -> str:
     shown = [value_words(arg) for arg in args]
     if name == "substring" and len(args) > 2:
         return f"the characters {_bare(args[1])} to {_bare(args[2])} of {shown[0]}"
@@ -319,5 +284,5 @@ def _call(name: str, args: tuple[Expr, ...]) -> str:
     return make(shown) if make else f"{name.replace('_', ' ')} of {listed(shown)}"
 
 
-def _bare(expr: Expr) -> str:
-    return str(expr.value) if isinstance(expr, Literal) else value_words(expr)
+def _bare(expr: tree.Expr) -> str:
+    return str(expr.value) if isinstance(expr, tree.Literal) else value_words(expr)

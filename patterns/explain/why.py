@@ -7,29 +7,72 @@ The notes that this reads are those of native/match/trace.cpp and native/match/s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from samovar.common.times import duration_text
-from samovar.patterns.engine.compile import flatten, step_names
-from samovar.patterns.explain.captured_operands import Shows, leaves_of_match, read_text, shows_all, value_text
+from samovar.native.kernel import Other
 from samovar.patterns.explain.key_trace import BY_LINE, KeyEvent, KeyTrace, Names, listed
-from samovar.patterns.syntax.tree import (
-    AggregateForm,
-    Binary,
-    Bracket,
-    Expr,
-    Literal,
-    SequenceForm,
-    SessionForm,
-    StepKind,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import flatten, step_names, walk
 from samovar.patterns.syntax.unparse import unparse
 
 REFUSALS = ("condition", "across", "within", "after", "next", "absence")
 SHOWN_REFUSALS = 3
+
+Shows: TypeAlias = Callable[[tree.Expr], bool]  # whether an expression, and what it gives, may be told
+
+
+def shows_all(_: tree.Expr) -> bool:
+    return True
+
+
+def leaves(expr: tree.Expr, of_match: bool = False) -> list[tree.Expr]:
+    """What a condition reads, in the order in which the kernel notes the values.
+
+    Of a match, as in `having`, an expression over the last event alone is read as a whole.
+    """
+    if of_match and not any(isinstance(part, tree.OfStep | tree.Aggregate) for part in walk(expr)) and leaves(expr):
+        return [expr]
+    parts: tuple[tree.Expr, ...] = ()
+    match expr:
+        case tree.Field() | tree.OfStep() | tree.Aggregate() | tree.History():
+            return [expr]
+        case tree.Binary("==" | "!=", left, right) if tree.Literal(None) in (left, right):
+            parts = (left if right == tree.Literal(None) else right,)
+        case tree.Binary(_, left, right):
+            parts = left, right
+        case tree.Unary(_, operand) | tree.TextMatch(_, operand):
+            parts = (operand,)
+        case tree.In(operand, items):
+            parts = operand, *(() if isinstance(items, tree.LongList) else items)
+        case tree.Call(_, args):
+            parts = args
+    return [leaf for part in parts for leaf in leaves(part, of_match)]
+
+
+def read_text(expr: tree.Expr, read: Sequence[Any], of_match: bool = False, shows: Shows = shows_all) -> str:
+    """`amount > 200` (amount is 35). Of a condition that may not be told, only which fields it is on."""
+    if not shows(expr):
+        paths = dict.fromkeys(part.path for part in walk(expr) if isinstance(part, tree.Field))
+        return f"a condition on {', '.join(paths)}"
+    told = zip(leaves(expr, of_match), read, strict=False)
+    shown = {unparse(part): value_text(value) if shows(part) else "hidden" for part, value in told}
+    values = ", ".join(f"{name} is {value}" for name, value in shown.items() if name != unparse(expr))
+    return f"`{unparse(expr)}`" + (f" ({values})" if values else "")
+
+
+def value_text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Other):
+        value = value.json
+    is_round = isinstance(value, float) and value.is_integer() and abs(value) < 1e6
+    text = f'"{value}"' if isinstance(value, str) else f"{value:g}" if is_round else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True)
@@ -42,12 +85,12 @@ class WhyText:
 
 def explain(story: KeyTrace, names: Names = BY_LINE, shows: Shows = shows_all) -> WhyText:
     """The story in sentences, which tell nothing of what an expression gives that `shows` says no to."""
-    sequence = isinstance(story.plan.rule.form, SequenceForm)
-    teller: _Teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
+    sequence = isinstance(story.plan.rule.form, tree.SequenceForm)
+    teller = _OfSequence(story, names, shows) if sequence else _OfWindow(story, names, shows)
     return WhyText(tuple((event, tuple(teller.event(event))) for event in story.events), tuple(teller.conclusion()))
 
 
-class _Teller(ABC):
+class _Teller:
     """What both kinds of story have in common."""
 
     def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
@@ -61,12 +104,6 @@ class _Teller(ABC):
         for note in story.notes:
             current = note["event"] if note["what"] == "event" else current
             self.by_event.setdefault(current, []).append(note)
-
-    @abstractmethod
-    def event(self, event: KeyEvent) -> list[str]: ...
-
-    @abstractmethod
-    def conclusion(self) -> list[str]: ...
 
     def nothing_seen(self) -> list[str]:
         parts = zip(self.plan.rule.form.by, self.story.key.items(), strict=True)
@@ -90,7 +127,7 @@ class _Teller(ABC):
         parts = self.plan.columns if note["what"] == "condition" else self.plan.conditions
         return read_text(parts[note["bracket"]][note["index"]], note["read"], shows=self.shows)
 
-    def conjuncts(self, note: Mapping[str, Any]) -> list[tuple[Expr, Mapping[str, Any]]]:
+    def conjuncts(self, note: Mapping[str, Any]) -> list[tuple[tree.Expr, Mapping[str, Any]]]:
         having = self.plan.rule.form.having
         if having is None:
             return []
@@ -99,24 +136,18 @@ class _Teller(ABC):
         return list(zip(parts, note["conjuncts"], strict=False))
 
     def having_text(self, note: Mapping[str, Any]) -> str:
-        parts = [(part, told["read"]) for part, told in self.conjuncts(note) if not told["holds"]]
-        failing = [read_text(part, read, True, self.shows) for part, read in parts]
-        return " and ".join(failing)
-
-
-# ---------------------------------------------------------------- sequences
+        failing = [(part, told["read"]) for part, told in self.conjuncts(note) if not told["holds"]]
+        return " and ".join(read_text(part, read, True, self.shows) for part, read in failing)
 
 
 class _OfSequence(_Teller):
     def __init__(self, story: KeyTrace, names: Names, shows: Shows) -> None:
         super().__init__(story, names, shows)
         form = story.plan.rule.form
-        assert isinstance(form, SequenceForm)
+        assert isinstance(form, tree.SequenceForm)
         self.form = form
-        self.steps = [step for step in form.steps if step.kind is not StepKind.ABSENT]
+        self.steps = form.taken
         self.step_names = step_names(form)
-
-    # ------------------------------------------------------------ one event
 
     def event(self, event: KeyEvent) -> list[str]:
         notes = self.by_event.get(event.offset, [])
@@ -131,56 +162,39 @@ class _OfSequence(_Teller):
                     told.append(f"would complete a match, but `having` refuses it: {self.having_text(note)}")
                 case "match":
                     told.append("completes a match" + (" (suppressed)" if note["suppressed"] else ""))
-        taken = self.taken_as(event.offset, notes)
-        told += [f"taken as {taken}"] * bool(taken)
+        taken: dict[str, None] = {}
+        for note in notes:
+            if note["what"] == "partial":
+                taken.update((self.step_names[name], None) for name, at in note["events"] if at == event.offset)
+        told += [f"taken as {' and '.join(taken)}"] * bool(taken)
         if not told:
             told = list(dict.fromkeys(text for note in notes if (text := self.refusal(note))))
         return told or ["of no use to the rule at this point"]
 
-    def taken_as(self, offset: int, notes: Sequence[Mapping[str, Any]]) -> str:
-        found: dict[str, None] = {}
-        for note in notes:
-            if note["what"] == "partial":
-                found.update((self.step_names[name], None) for name, taken in note["events"] if taken == offset)
-        return " and ".join(found)
-
     def refusal(self, note: Mapping[str, Any]) -> str:
-        what = note["what"]
-        if what not in REFUSALS:
+        if note["what"] not in REFUSALS:
             return ""
-        name, step = self.bracket_name(note), self.steps[note["target"]]
-        match what:
+        # A step's name; of a member or an alternative also which one.
+        step, bracket = self.steps[note["target"]], self.plan.brackets[note["bracket"]]
+        name = str(bracket.name if step.kind is tree.StepKind.UNORDERED else step.name)
+        if step.kind is not tree.StepKind.UNORDERED and len(step.brackets) > 1:
+            name += f" [{bracket.type}]"
+        since = duration_text(note["since"]) if note["what"] in ("within", "after") else ""
+        match note["what"]:
             case "condition" | "across":
                 return f"not {name}: {self.condition(note)} does not hold"
             case "within":
-                late = duration_text(note["since"])
-                return (
-                    f"too late for {name}: {late} after the step before it, within={duration_text(step.within_ms or 0)}"
-                )
+                limit = duration_text(step.within_ms or 0)
+                return f"too late for {name}: {since} after the step before it, within={limit}"
             case "after":
-                early = duration_text(note["since"])
-                return (
-                    f"too early for {name}: {early} after the step before it, after={duration_text(step.after_ms or 0)}"
-                )
+                limit = duration_text(step.after_ms or 0)
+                return f"too early for {name}: {since} after the step before it, after={limit}"
             case "next":
                 return f"not {name}: it is not the next event after the step before it (`next`)"
         return f"no start as {name}: what must be absent before it has just happened"
 
-    def bracket_name(self, note: Mapping[str, Any]) -> str:
-        """A step's name; of a member or an alternative also which one."""
-        step = self.steps[note["target"]]
-        bracket: Bracket = self.plan.brackets[note["bracket"]]
-        if step.kind is StepKind.UNORDERED:
-            return str(bracket.name)
-        return f"{step.name} [{bracket.type}]" if len(step.brackets) > 1 else str(step.name)
-
     def at_step(self, number: int) -> str:
-        step = self.steps[number]
-        if step.kind is StepKind.UNORDERED:
-            return " and ".join(str(bracket.name) for bracket in step.brackets)
-        return str(step.name)
-
-    # ------------------------------------------------------------ the end
+        return " and ".join(name for name, _ in self.steps[number].readings)
 
     def conclusion(self) -> list[str]:
         if not self.story.events:
@@ -198,18 +212,17 @@ class _OfSequence(_Teller):
         for name, offset in best["events"]:
             by_name.setdefault(self.step_names[name], []).append(offset)
         had = ", ".join(f"{name} ({self.names.events(offsets)})" for name, offsets in by_name.items())
-        return f"The furthest partial match had {had}{self.waited_for(best)}."
+        waited = self.waited_for(best)
+        return f"The furthest partial match had {had}{waited}."
 
     def waited_for(self, best: Mapping[str, Any]) -> str:
         if best["waits"]:
             return " and waited for its time to pass"
         place = best["step"]
         step = self.steps[place]
-        if step.kind is StepKind.UNORDERED:
-            taken = {name for name, _ in best["events"]}
-            open_members = [
-                str(bracket.name) for bracket in step.brackets if self.step_names.index(str(bracket.name)) not in taken
-            ]
+        if step.kind is tree.StepKind.UNORDERED:
+            taken = {self.step_names[name] for name, _ in best["events"]}
+            open_members = [str(bracket.name) for bracket in step.brackets if bracket.name not in taken]
             if open_members:
                 return f" and waited for {' and '.join(open_members)}"
         elif best["count"] < step.runs_min:
@@ -231,12 +244,10 @@ class _OfSequence(_Teller):
         shown = texts[-SHOWN_REFUSALS:] if len(texts) > SHOWN_REFUSALS else texts
         more = [f"{len(texts) - len(shown)} earlier events did not fit either."] * (len(texts) > len(shown))
         if not texts and step >= 0:
-            return ["No later event was of the type that it waited for."] if not self.later_types(place) else []
+            # Unless something else says how the partial ended.
+            ended = any(note["what"] in ("killed", "until", "having") for note in self.story.notes[place + 1 :])
+            return [] if ended else ["No later event was of the type that it waited for."]
         return more + [_sentence(text) for text in shown]
-
-    def later_types(self, place: int) -> bool:
-        """Whether anything else says how the partial ended."""
-        return any(note["what"] in ("killed", "until", "having") for note in self.story.notes[place + 1 :])
 
     def ended(self, place: int, best: Mapping[str, Any]) -> list[str]:
         for note in self.story.notes[place + 1 :]:
@@ -258,34 +269,30 @@ class _OfSequence(_Teller):
         return [f"Its span of {span} was over at {self.names.time(over)}."]
 
 
-# ---------------------------------------------------------------- aggregates, sessions, windows
-
-
 class _OfWindow(_Teller):
     def event(self, event: KeyEvent) -> list[str]:
         notes = self.by_event.get(event.offset, [])
         windows = [note for note in notes if note["what"] == "window"]
         told = [self.state(note) for note in windows]
-        told += [f"not {self.bracket_text(note)}: {self.condition(note)} does not hold" for note in notes
-                 if note["what"] == "condition" and not windows]  # fmt: skip
+        for note in notes:
+            if note["what"] == "condition" and not windows:
+                bracket = self.plan.brackets[note["bracket"]]
+                name = bracket.name or f"in [{bracket.type} ...]"
+                told.append(f"not {name}: {self.condition(note)} does not hold")
         told += ["fires"] * any(note["what"] == "match" and not note["suppressed"] for note in notes)
         return told or ["of no use to the rule"]
 
-    def bracket_text(self, note: Mapping[str, Any]) -> str:
-        bracket: Bracket = self.plan.brackets[note["bracket"]]
-        return bracket.name or f"in [{bracket.type} ...]"
-
     def state(self, note: Mapping[str, Any]) -> str:
         form = self.plan.rule.form
-        where = "in the session" if isinstance(form, SessionForm) else "in the window"
-        if not isinstance(form, SessionForm | AggregateForm):
+        where = "in the session" if isinstance(form, tree.SessionForm) else "in the window"
+        if not isinstance(form, tree.SessionForm | tree.AggregateForm):
             where += f" from {self.names.time(note['start'])}"
         values: dict[str, str] = {}
         for part, told in self.conjuncts(note):
-            read = zip(leaves_of_match(part), told["read"], strict=False)
+            read = zip(leaves(part, of_match=True), told["read"], strict=False)
             values.update((unparse(leaf), value_text(value)) for leaf, value in read if self.shows(leaf))
         text = f"{note['count']} {where}" + "".join(f", {name} is {value}" for name, value in values.items())
-        if isinstance(form, AggregateForm):
+        if isinstance(form, tree.AggregateForm):
             held = all(told["holds"] for _, told in self.conjuncts(note))
             text += "; `having` still holds, fired already" if held and not note["armed"] else ""
         return text
@@ -295,7 +302,7 @@ class _OfWindow(_Teller):
             return self.nothing_seen()
         if told := self.matched():
             return told
-        aggregate = isinstance(self.plan.rule.form, AggregateForm)
+        aggregate = isinstance(self.plan.rule.form, tree.AggregateForm)
         tested = [note for note in self.story.notes if note["what"] == ("window" if aggregate else "closed")]
         if not tested:
             opened = any(note["what"] == "window" for note in self.story.notes)
@@ -312,9 +319,9 @@ class _OfWindow(_Teller):
         return sum(told["holds"] for _, told in parts), -lacking
 
 
-def _distance(expr: Expr, read: Sequence[Any]) -> float:
+def _distance(expr: tree.Expr, read: Sequence[Any]) -> float:
     match expr:
-        case Binary("<" | "<=" | ">" | ">=" | "==", _, Literal(int() | float() as limit)) if len(read) == 1:
+        case tree.Binary("<" | "<=" | ">" | ">=" | "==", _, tree.Literal(int() | float() as limit)) if len(read) == 1:
             value = read[0]
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return abs(float(value) - float(limit))

@@ -13,6 +13,7 @@ _Hint: TypeAlias = str | Callable[[re.Match[str]], str]
 _KEYWORDS = "and or not in like regex where by as with true false null sequence aggregate session window until having"
 KEYWORDS = frozenset([*_KEYWORDS.split(), "next", "unordered", "over", "every"])
 
+_SNAKE = {"startswith": "starts_with", "endswith": "ends_with"}
 
 # Looked for where the fault stands, in this order.
 _HERE: tuple[tuple[re.Pattern[str], _Hint], ...] = tuple(
@@ -35,7 +36,7 @@ _HERE: tuple[tuple[re.Pattern[str], _Hint], ...] = tuple(
         (r"(?:matches|rlike|match)\b", 'write `regex "..."`'),
         (r"(?:between|BETWEEN)\b", "write `x >= 1 and x <= 9`"),
         (r"(?:contains|startswith|endswith|starts_with|ends_with|startsWith|endsWith)\b",
-         lambda found: f'it is a function: {_infix(found.group())}(field, "...")'),
+         lambda found: f'it is a function: {_SNAKE.get(found.group().lower(), found.group())}(field, "...")'),
         (r"(?:then|followed\s+by|->|=>)", "steps follow one another without a word between them"),
         (r"[\u2018\u2019\u201c\u201d]", 'use straight double quotes: "US"'),
         (r"(?:within|after|maxspan|runs|overlap|skip|gap|max|for|size|repeat)\s*=",
@@ -76,37 +77,26 @@ def hint(text: str, at: int, accepts: Collection[str]) -> str | None:
     before = re.search(r"([^\W\d]\w*)\s*\Z", text[max(0, at - 80) : at])
     word = re.compile(r"[^\W\d]\w*").match(text, at)
     for found in (word, before):
-        if found and (lower := _lower_case(found.group().strip())):
-            return lower
+        written = found.group().strip() if found else ""
+        if written != written.lower() and written.lower() in KEYWORDS:
+            return f"keywords are lower case: `{written.lower()}`"
     for pattern, answer in _HERE:
         found = pattern.match(text, at)
         if found:
             return answer if isinstance(answer, str) else answer(found)
-    return _by_expected(text, at, accepts, word.group() if word else None)
-
-
-def _lower_case(word: str) -> str | None:
-    lower = word.lower()
-    return f"keywords are lower case: `{lower}`" if word != lower and lower in KEYWORDS else None
-
-
-def _infix(name: str) -> str:
-    return {"startswith": "starts_with", "endswith": "ends_with"}.get(name.lower(), name)
-
-
-def _by_expected(text: str, at: int, accepts: Collection[str], word: str | None) -> str | None:
+    sign = text[at : at + 1]
     if "_WHERE" in accepts and "PATH" not in accepts and "RPAR" not in accepts:
         return "a bracket is `[type where condition]`; for any event of a type write `where true`"
-    if text[at : at + 1] == "!" and "PATH" in accepts:
+    if sign == "!" and "PATH" in accepts:
         return "write `not`"
     if re.compile(r"<=?|>=?|==|!=").match(text, at) and "_AND" in accepts:
         return "comparisons are not chained: write `a < b and b < c`"
-    if text[at : at + 1] == "(" and "_ASSIGN" not in accepts and "COMMA" in accepts and "RPAR" not in accepts:
+    if sign == "(" and "_ASSIGN" not in accepts and "COMMA" in accepts and "RPAR" not in accepts:
         return "`by` takes fields; give the expression a name under `let`"
-    if word:
-        close = nearest(word, re.findall(r"`(\w+)`", " ".join(_READABLE.get(name, "") for name in accepts)))
-        if close:
-            return f"did you mean `{close}`?"
-        if word in ("by", "as", "with", "where") and "PATH" in accepts:
-            return f"a field of that name is written in backticks: `` `{word}` ``"
-    return None
+    if word is None:
+        return None
+    close = nearest(word.group(), re.findall(r"`(\w+)`", " ".join(_READABLE.get(name, "") for name in accepts)))
+    if close:
+        return f"did you mean `{close}`?"
+    is_clause = word.group() in ("by", "as", "with", "where") and "PATH" in accepts
+    return f"a field of that name is written in backticks: `` `{word.group()}` ``" if is_clause else None

@@ -1,4 +1,4 @@
-"""Text to raw tree: `parse_match` and `parse_expression`. Never raises for any text: what is wrong is a Finding.
+"""Text to raw tree: `read_match` and `read_expression`. Never raises for any text: what is wrong is a Finding.
 
 The grammar is in grammar.lark; lark's tables are built, or read from a cache, at the first use.
 """
@@ -6,6 +6,7 @@ The grammar is in grammar.lark; lark's tables are built, or read from a cache, a
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,23 +15,13 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from samovar.patterns.parse import dialect_hints
-from samovar.patterns.parse.expressions import Builder
-from samovar.patterns.parse.forms import (
-    FormHead,
-    StepText,
-    broken_step,
-    build_bracket,
-    build_head,
-    build_step,
-    stand_in,
-)
-from samovar.patterns.parse.literals import Branch
-from samovar.patterns.parse.options import MatchOptions
+from samovar.patterns.parse.expressions import Branch, Builder
+from samovar.patterns.parse.forms import FormHead, MatchOptions, StepText, build_bracket, build_head, build_step
 from samovar.patterns.parse.recovery import Pieces, TextPiece, cut_match, sound_expression
-from samovar.patterns.syntax.constants import NO_CONSTANTS, Constants
-from samovar.patterns.syntax.findings import Finding, Report
-from samovar.patterns.syntax.positions import Locate, whole
-from samovar.patterns.syntax.tree import Bracket, Expr, Literal, Span
+from samovar.patterns.syntax.constants import Constants
+from samovar.patterns.syntax.findings import Report
+from samovar.patterns.syntax.positions import Locate
+from samovar.patterns.syntax.tree import Bracket, Expr, Literal, Span, Step, StepKind
 
 MAX_STEPS = 64
 MAX_TREE_DEPTH = 100
@@ -50,36 +41,6 @@ class MatchText:
     sound: bool = True
 
 
-@dataclass(frozen=True)
-class ParsedMatch:
-    tree: MatchText | None
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True)
-class ParsedExpression:
-    tree: Expr | None
-    findings: tuple[Finding, ...]
-
-
-def parse_match(
-    text: str, locate: Locate | None = None, *, path: str = "<rule>", constants: Constants = NO_CONSTANTS
-) -> ParsedMatch:
-    """The raw form of a match's text."""
-    report = Report(path)
-    tree = read_match(text, locate or whole(text).locate, report, constants)
-    return ParsedMatch(tree, report.findings())
-
-
-def parse_expression(
-    text: str, locate: Locate | None = None, *, path: str = "<rule>", constants: Constants = NO_CONSTANTS
-) -> ParsedExpression:
-    """The raw tree of an expression's text."""
-    report = Report(path)
-    tree = read_expression(text, locate or whole(text).locate, report, constants)
-    return ParsedExpression(tree, report.findings())
-
-
 def read_expression(text: str, locate: Locate, report: Report, constants: Constants) -> Expr | None:
     if not text.strip():
         report.error("missing-expression", "there is no expression here", locate(0, len(text)), expected="a value")
@@ -93,17 +54,11 @@ def read_expression(text: str, locate: Locate, report: Report, constants: Consta
 
 def read_match(text: str, locate: Locate, report: Report, constants: Constants) -> MatchText | None:
     if not text.strip():
-        report.error(
-            "missing-match",
-            "the match is empty",
-            locate(0, len(text)),
-            expected="`sequence`, `aggregate`, `session` or `window`",
-        )
+        expected = "`sequence`, `aggregate`, `session` or `window`"
+        report.error("missing-match", "the match is empty", locate(0, len(text)), expected=expected)
         return None
     pieces = cut_match(text, locate, report)
-    if pieces is None:
-        return None
-    return _Reader(text, locate, report, constants, pieces).read()
+    return None if pieces is None else _Reader(text, locate, report, constants, pieces).read()
 
 
 @dataclass
@@ -121,12 +76,9 @@ class _Reader:
         pieces = self.pieces
         if len(pieces.steps) > MAX_STEPS or len(pieces.brackets) > MAX_STEPS:
             spot = pieces.steps[min(MAX_STEPS, len(pieces.steps) - 1)]
-            self.report.error(
-                "too-many-steps",
-                f"more than {MAX_STEPS} steps or brackets",
-                self.locate(spot.start, spot.start + 1),
-                hint="repeated steps are written once, `with runs=3..`",
-            )
+            message = f"more than {MAX_STEPS} steps or brackets"
+            hint = "repeated steps are written once, `with runs=3..`"
+            self.report.error("too-many-steps", message, self.locate(spot.start, spot.start + 1), hint=hint)
             return None
         brackets = {start: self._bracket(piece) for start, piece in pieces.brackets.items()}
         match = MatchText(self._head())
@@ -153,36 +105,38 @@ class _Reader:
         return FormHead(first if first in ("sequence", "aggregate", "session", "window") else "sequence")
 
     def _bracket(self, piece: TextPiece) -> Bracket:
+        """A bracket without its modifiers; one that does not parse is any event."""
         span = self._span(piece)
         builder = self._builder(piece.start + 1)
         node = _parse(self.text[piece.start + 1 : piece.end - 1], "bracket", builder) if piece.sound else None
         if node is None:
             self.sound = False
-            return stand_in(span)
+            return Bracket("any", Literal(True, span), None, None, span)
         name, condition = node.children
-        return Bracket(_event_type(name, builder), builder.expression(condition), None, None, span)
+        assert isinstance(name, Token)
+        event_type = builder.string(name) if name.type == "STRING" else str(name).strip("`")
+        return Bracket(event_type, builder.expression(condition), None, None, span)
 
     def _step(self, piece: TextPiece, brackets: dict[int, Bracket]) -> StepText:
-        text = self.pieces.blanked[piece.start : piece.end]
+        """A step; one that does not parse keeps its name, so that reading it is no second error."""
         builder = self._builder(piece.start)
-        node = _parse(text, "step", builder) if piece.sound else None
+        node = _parse(self.pieces.blanked[piece.start : piece.end], "step", builder) if piece.sound else None
         if node is not None:
             return build_step(node, builder, brackets)
         self.sound = False
-        own = [bracket for start, bracket in brackets.items() if piece.start <= start < piece.end]
-        return broken_step(self.text[piece.start : piece.end], own, self._span(piece))
+        own = tuple(bracket for start, bracket in brackets.items() if piece.start <= start < piece.end)
+        text, span = self.text[piece.start : piece.end], self._span(piece)
+        name = re.search(r"\bas\s+([^\W\d]\w*)", text)
+        kind = StepKind.ABSENT if text.lstrip().startswith("!") else StepKind.TAKE
+        return StepText(Step(kind, own, name[1] if name else None, span=span), {"as": span} if name else {}, False)
 
     def _read_until(self, match: MatchText, brackets: dict[int, Bracket]) -> None:
         for index, piece in enumerate(self.pieces.until):
             builder, options = self._builder(piece.start), MatchOptions()
             node = _parse(self.pieces.blanked[piece.start : piece.end], "until", builder) if piece.sound else None
             if index > 0:
-                self.report.error(
-                    "duplicate-option",
-                    "`until` stands twice",
-                    self._span(piece),
-                    hint="write `[a where ..]` for one type, `[any where ..]` for several",
-                )
+                hint = "write `[a where ..]` for one type, `[any where ..]` for several"
+                self.report.error("duplicate-option", "`until` stands twice", self._span(piece), hint=hint)
             elif node is None:
                 self.sound = False
             else:
@@ -197,12 +151,8 @@ class _Reader:
             builder = self._builder(start)
             text = self.pieces.blanked[start : piece.end]
             if index > 0:
-                self.report.error(
-                    "duplicate-option",
-                    "`having` stands twice",
-                    self._span(piece),
-                    hint="join the conditions with `and`",
-                )
+                hint = "join the conditions with `and`"
+                self.report.error("duplicate-option", "`having` stands twice", self._span(piece), hint=hint)
             elif not text.strip():
                 self.sound = False
                 self.report.error("missing-expression", "`having` has no condition", self._span(piece))
@@ -212,32 +162,23 @@ class _Reader:
                 match.having = Literal(True) if node is None else builder.expression(node)
 
 
-def _event_type(name: object, builder: Builder) -> str:
-    assert isinstance(name, Token)
-    if name.type == "STRING":
-        return builder.string(name)
-    return str(name).strip("`")
-
-
 @cache
 def _lark() -> Lark:
-    grammar = Path(__file__).with_name("grammar.lark").read_text("utf-8")
-    return Lark(grammar, parser="lalr", lexer="contextual", start=_STARTS, propagate_positions=True,
-                maybe_placeholders=True, cache=_cache_file() or False)  # fmt: skip
-
-
-def _cache_file() -> str | None:
-    """Where lark keeps its tables between runs: building them takes longer than all the rest of start-up.
+    """The parser, with its tables kept between runs: building them takes longer than all the rest of start-up.
 
     Lark checks that the file was made from this grammar by this version. It is a pickle, so it lies in the user's own
     folder and not in a shared one. Where none can be made, the tables are built again.
     """
+    tables: str | bool = False
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samovar"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tables = str(folder / "grammar.tables")
     except (OSError, RuntimeError):
-        return None
-    return str(folder / "grammar.tables")
+        pass
+    grammar = Path(__file__).with_name("grammar.lark").read_text("utf-8")
+    return Lark(grammar, parser="lalr", lexer="contextual", start=_STARTS, propagate_positions=True,
+                maybe_placeholders=True, cache=tables)  # fmt: skip
 
 
 def _parse(text: str, start: str, builder: Builder) -> Branch | None:
@@ -245,36 +186,24 @@ def _parse(text: str, start: str, builder: Builder) -> Branch | None:
     try:
         node: Branch = _lark().parse(text, start=start)
     except UnexpectedInput as fault:
-        _report_syntax(fault, text, builder)
+        at, end, accepts = _fault_place(fault, text)
+        found = text[at:end]
+        what = f"`{found}` cannot stand here" if found.strip() else "something is missing here"
+        span = builder.locate(builder.base + at, builder.base + end)
+        hint = dialect_hints.hint(text, at, accepts)
+        builder.report.error("syntax", what, span, expected=dialect_hints.expected(accepts), hint=hint)
         return None
-    if _depth(node) > MAX_TREE_DEPTH:
-        builder.report.error("too-deep", f"nested more than {MAX_TREE_DEPTH} levels deep", builder.span(node))
-        return None
-    return node
-
-
-def _depth(node: Branch) -> int:
-    """How deep the expression will go, without recursion: a chain of sums leans to the left, link by link."""
+    # How deep the expression will go, without recursion: a chain of sums leans to the left, link by link.
     deepest, stack = 0, [(node, 1)]
     while stack:
         top, level = stack.pop()
         level += len(top.children) // 2 - 1 if top.data in ("sum", "product") else 0
         deepest = max(deepest, level)
         stack.extend((child, level + 1) for child in top.children if isinstance(child, Tree))
-    return deepest
-
-
-def _report_syntax(fault: UnexpectedInput, text: str, builder: Builder) -> None:
-    at, end, accepts = _fault_place(fault, text)
-    found = text[at:end]
-    what = f"`{found}` cannot stand here" if found.strip() else "something is missing here"
-    builder.report.error(
-        "syntax",
-        what,
-        builder.locate(builder.base + at, builder.base + end),
-        expected=dialect_hints.expected(accepts),
-        hint=dialect_hints.hint(text, at, accepts),
-    )
+    if deepest > MAX_TREE_DEPTH:
+        builder.report.error("too-deep", f"nested more than {MAX_TREE_DEPTH} levels deep", builder.span(node))
+        return None
+    return node
 
 
 def _fault_place(fault: UnexpectedInput, text: str) -> tuple[int, int, set[str]]:
@@ -283,17 +212,10 @@ def _fault_place(fault: UnexpectedInput, text: str) -> tuple[int, int, set[str]]
     accepts: set[str] = set(parser.accepts()) if parser is not None else set()
     if isinstance(fault, UnexpectedCharacters):
         at = fault.pos_in_stream or 0
-        return at, _word_end(text, at), accepts
-    if isinstance(fault, UnexpectedToken):
-        if fault.token.type != "$END":
-            return fault.token.start_pos or 0, fault.token.end_pos or 0, accepts
-        end = len(text.rstrip())
-        return end, end, accepts
+        end = at + 1
+        while end < len(text) and text[at].isalnum() and (text[end].isalnum() or text[end] == "_"):
+            end += 1
+        return at, end, accepts
+    if isinstance(fault, UnexpectedToken) and fault.token.type != "$END":
+        return fault.token.start_pos or 0, fault.token.end_pos or 0, accepts
     return len(text.rstrip()), len(text.rstrip()), accepts
-
-
-def _word_end(text: str, at: int) -> int:
-    end = at + 1
-    while end < len(text) and text[at].isalnum() and (text[end].isalnum() or text[end] == "_"):
-        end += 1
-    return end

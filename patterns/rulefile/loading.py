@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.common.suggest import did_you_mean
-from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, LoadedRuleFile, load_path, load_paths, load_text
+from samovar.patterns.rulefile.rule_file import MAX_FILE_BYTES, LoadedRuleFile, load_paths, load_text
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding, render
 from samovar.patterns.syntax.tree import Rule
@@ -48,37 +48,31 @@ def load_set(
     loaded = load_paths(paths, **options)
     if not loaded:
         raise SettingError(f"no rule files (*.yml, *.yaml) in {', '.join(map(str, paths)) or 'nothing'}")
-    if not (params or lists):
-        return RuleSet(tuple(one.rule for one in loaded if one.rule), tuple(f for one in loaded for f in one.findings))
-    rules: list[Rule] = []
-    findings: list[Finding] = []
-    for one in loaded:
-        if one.rule is not None:
-            own_params = {name: value for name, value in (params or {}).items() if name in one.rule.params}
-            own_lists = {name: value for name, value in (lists or {}).items() if name in one.rule.lists}
-            if own_params or own_lists:
-                one = load_path(one.rule.path, params=own_params, lists=own_lists, **options)
-        if one.rule is not None:
-            rules.append(one.rule)
-        findings.extend(one.findings)
+    loaded = [_with_settings(one, params or {}, lists or {}, **options) for one in loaded]
+    rules = [one.rule for one in loaded if one.rule is not None]
     if len(rules) == len(loaded):
         _refuse_unknown("parameter", params or {}, [name for rule in rules for name in rule.params])
         _refuse_unknown("list", lists or {}, [name for rule in rules for name in rule.lists])
-    return RuleSet(tuple(rules), tuple(findings))
+    return RuleSet(tuple(rules), tuple(finding for one in loaded for finding in one.findings))
 
 
 def load_given(
     text: str, path: str, params: Mapping[str, Any], lists: Mapping[str, Any], schema: Schema | None = None
 ) -> LoadedRuleFile:
     """A rule from its text, with those of the parameters and lists that it declares."""
-    one = load_text(text, path, schema=schema)
+    return _with_settings(load_text(text, path, schema=schema), params, lists, schema=schema)
+
+
+def _with_settings(
+    one: LoadedRuleFile, params: Mapping[str, Any], lists: Mapping[str, Any], **options: Any
+) -> LoadedRuleFile:
     if one.rule is None:
         return one
     own_params = {name: value for name, value in params.items() if name in one.rule.params}
     own_lists = {name: value for name, value in lists.items() if name in one.rule.lists}
     if not (own_params or own_lists):
         return one
-    return load_text(text, path, params=own_params, lists=own_lists, schema=schema)
+    return load_text(one.rule.text, one.rule.path, params=own_params, lists=own_lists, **options)
 
 
 def _refuse_unknown(what: str, given: Mapping[str, Any], known: Collection[str]) -> None:

@@ -28,44 +28,27 @@ def read_params(
     durations: set[str] = set()
     for key, value in _entries(node, "params", report):
         if not isinstance(value, Text):
-            report.error(
-                "bad-parameter",
-                f"`{key.text}` must be a single value",
-                value.span,
-                hint="lists of values stand under `lists`" if isinstance(value, List) else None,
-            )
+            hint = "lists of values stand under `lists`" if isinstance(value, List) else None
+            report.error("bad-parameter", f"`{key.text}` must be a single value", value.span, hint=hint)
             continue
         ms = duration_ms(value.text) if value.plain else None
         if ms is not None:
             durations.add(key.text)
         params[key.text] = value.value if ms is None else ms
-    for name, value in given.items():
+    for name, new in given.items():
         if _is_declared(name, params, node, "params", report):
-            params[name] = _replacement(name, value, params[name], name in durations, node, report)
+            # Of the same kind as the one in the file.
+            default = params[name]
+            new = duration_ms(new) if name in durations and isinstance(new, str) else new
+            same_kind = default is None or (new is not None and isinstance(new, str) == isinstance(default, str))
+            if isinstance(default, bool) or isinstance(new, bool):
+                same_kind = default is None or (isinstance(new, bool) and isinstance(default, bool))
+            if same_kind and isinstance(new, None | bool | int | float | str):
+                params[name] = new
+            else:
+                message = f"the value set for `{name}` is not of the kind of {default!r}"
+                report.error("bad-parameter", message, node.span if node else _START)
     return params, frozenset(durations)
-
-
-def _replacement(name: str, value: Any, default: Scalar, is_time: bool, node: Node | None, report: Report) -> Scalar:
-    """A value that the service sets: of the same kind as the one in the file."""
-    if is_time and isinstance(value, str):
-        value = duration_ms(value)
-    if not isinstance(value, None | bool | int | float | str) or not _same_kind(value, default):
-        report.error(
-            "bad-parameter",
-            f"the value set for `{name}` is not of the kind of {default!r}",
-            node.span if node else _START,
-        )
-        return default
-    result: Scalar = value
-    return result
-
-
-def _same_kind(value: object, default: Scalar) -> bool:
-    if default is None:
-        return True
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
-    return isinstance(value, str) == isinstance(default, str) and value is not None
 
 
 def read_lists(node: Node | None, given: Mapping[str, Any], report: Report) -> dict[str, tuple[Scalar, ...]]:
@@ -78,7 +61,17 @@ def read_lists(node: Node | None, given: Mapping[str, Any], report: Report) -> d
             report.error("bad-list", f"`{key.text}` must be a list", value.span, expected=f"{key.text}: [a, b]")
     for name, values in given.items():
         if _is_declared(name, lists, node, "lists", report):
-            lists[name] = _given_items(name, values, node, report)
+            lists[name] = ()
+            where = node.span if node else _START
+            sound = isinstance(values, Sequence | frozenset | set) and not isinstance(values, str)
+            if sound and len(values) > MAX_LIST_ITEMS:
+                message = f"the list set for `{name}` has {len(values):,} values; at most {MAX_LIST_ITEMS:,}"
+                report.error("too-long", message, where)
+            elif sound and all(isinstance(value, None | bool | int | float | str) for value in values):
+                # A set has no order of its own, and the version is over the values in order.
+                lists[name] = tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
+            else:
+                report.error("bad-list", f"the value set for `{name}` must be a list of single values", where)
     return lists
 
 
@@ -92,9 +85,8 @@ def _items(name: str, node: List, report: Report) -> tuple[Scalar, ...]:
             report.error("bad-list", f"`{name}` must be a list of single values", item.span)
             continue
         if item.plain and isinstance(item.value, bool):
-            report.warning(
-                "quote-it", f"`{item.text}` is a boolean here, not text", item.span, hint=f'quote it: "{item.text}"'
-            )
+            hint = f'quote it: "{item.text}"'
+            report.warning("quote-it", f"`{item.text}` is a boolean here, not text", item.span, hint=hint)
         values.append(item.value)
     return tuple(values)
 
@@ -109,36 +101,16 @@ def warn_numbers(node: Node, report: Report) -> None:
         elif isinstance(top, List):
             stack.extend(top.items)
         elif top.plain and _LEADING_ZERO.match(top.text):
-            report.warning(
-                "quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=f'quote it: "{top.text}"'
-            )
-
-
-def _given_items(name: str, values: Any, node: Node | None, report: Report) -> tuple[Scalar, ...]:
-    sound = isinstance(values, Sequence | frozenset | set) and not isinstance(values, str)
-    if sound and len(values) > MAX_LIST_ITEMS:
-        what = f"the list set for `{name}` has {len(values):,} values; at most {MAX_LIST_ITEMS:,}"
-        report.error("too-long", what, node.span if node else _START)
-        return ()
-    if sound and all(isinstance(value, None | bool | int | float | str) for value in values):
-        # A set has no order of its own, and the version is over the values in order.
-        return tuple(sorted(values, key=repr) if isinstance(values, frozenset | set) else values)
-    report.error(
-        "bad-list", f"the value set for `{name}` must be a list of single values", node.span if node else _START
-    )
-    return ()
+            hint = f'quote it: "{top.text}"'
+            report.warning("quote-it", f"`{top.text}` is the number {top.value} here", top.span, hint=hint)
 
 
 def _is_declared(name: str, known: Mapping[str, object], node: Node | None, section: str, report: Report) -> bool:
     if name in known:
         return True
-    report.error(
-        "unknown-parameter",
-        f"`{name}` is set from outside, but the rule has none under `{section}`",
-        node.span if node else _START,
-        expected=one_of(known),
-        hint=did_you_mean(name, known),
-    )
+    message = f"`{name}` is set from outside, but the rule has none under `{section}`"
+    hint = did_you_mean(name, known)
+    report.error("unknown-parameter", message, node.span if node else _START, expected=one_of(known), hint=hint)
     return False
 
 
@@ -150,10 +122,6 @@ def _entries(node: Node | None, section: str, report: Report) -> list[tuple[Text
         return []
     for key, _ in node.entries:
         if not _NAME.match(key.text):
-            report.error(
-                "bad-name",
-                f"`{key.text[:100]}` cannot be a name under `{section}`",
-                key.span,
-                expected="letters, digits, _ and -",
-            )
+            message = f"`{key.text[:100]}` cannot be a name under `{section}`"
+            report.error("bad-name", message, key.span, expected="letters, digits, _ and -")
     return [(key, value) for key, value in node.entries if _NAME.match(key.text)]

@@ -68,21 +68,16 @@ def _read(given: _Given) -> LoadedRuleFile:
     text, report = given.text, Report(given.path)
     rule: Rule | None = None
     if len(text) > MAX_FILE_CHARACTERS:
-        report.error(
-            "file-too-large",
-            f"the file has {len(text):,} characters",
-            _START,
-            expected=f"at most {MAX_FILE_CHARACTERS:,}",
-        )
+        expected = f"at most {MAX_FILE_CHARACTERS:,}"
+        report.error("file-too-large", f"the file has {len(text):,} characters", _START, expected=expected)
     else:
         node = read(whole(text), report)
         if isinstance(node, YamlMap):
             reader = RuleReader(node, report, given.schema, given.known, given.params, given.lists)
             rule = reader.read(given.path, text)
         elif not report.failed:
-            report.error(
-                "not-a-rule", "a rule file maps keys to values", _START, expected="rule: my-rule, then match: |"
-            )
+            expected = "rule: my-rule, then match: |"
+            report.error("not-a-rule", "a rule file maps keys to values", _START, expected=expected)
     return LoadedRuleFile(None if report.failed else rule, report.findings())
 
 
@@ -91,17 +86,22 @@ _remembered = lru_cache(maxsize=REMEMBERED)(_read)
 
 def load_path(path: str | Path, **options: Any) -> LoadedRuleFile:
     """A rule from a file; the options are those of load_text. An unreadable file is a finding."""
-    shown = str(path)
+    report = Report(str(path))
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         text = data[:MAX_FILE_BYTES].decode("utf-8", "strict" if len(data) <= MAX_FILE_BYTES else "ignore")
     except OSError as fault:
-        return _failed("unreadable-file", f"cannot read the file: {fault.strerror or fault}", shown, _START)
+        report.error("unreadable-file", f"cannot read the file: {fault.strerror or fault}", _START)
     except ValueError as fault:
-        return _failed("not-utf-8", f"the file is not UTF-8: {_decoding(fault)}", shown, _START,
-                       "save it as UTF-8")  # fmt: skip
-    return load_text(text, shown, **options)
+        reason = str(fault)
+        if isinstance(fault, UnicodeDecodeError):
+            line = fault.object.count(b"\n", 0, fault.start) + 1
+            reason = f"byte 0x{fault.object[fault.start]:02x} on line {line}"
+        report.error("not-utf-8", f"the file is not UTF-8: {reason}", _START, hint="save it as UTF-8")
+    else:
+        return load_text(text, str(path), **options)
+    return LoadedRuleFile(None, report.findings())
 
 
 def load_paths(paths: Iterable[str | Path], **options: Any) -> list[LoadedRuleFile]:
@@ -109,42 +109,22 @@ def load_paths(paths: Iterable[str | Path], **options: Any) -> list[LoadedRuleFi
 
     Of a folder: *.yml and *.yaml, all levels, sorted; a `schema.yml` next to the rules is none of them.
     """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        inside = (file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
+        files += sorted(file for file in inside if file.stem != "schema") if path.is_dir() else [path]
     loaded: list[LoadedRuleFile] = []
     seen: dict[str, str] = {}
-    for path in paths:
-        for file in _files(Path(path)):
-            one = load_path(file, **options)
-            if one.rule is not None and one.rule.id in seen:
-                where = _id_span(one.rule)
-                text = f"the rule `{one.rule.id}` stands in {seen[one.rule.id]} too"
-                clash = Finding("duplicate-rule", "error", text, str(file), where, None, "give one of them another id")
-                one = LoadedRuleFile(None, (*one.findings, clash))
-            elif one.rule is not None:
-                seen[one.rule.id] = str(file)
-            loaded.append(one)
+    for file in files:
+        one = load_path(file, **options)
+        if one.rule is not None and one.rule.id in seen:
+            node = read(whole(one.rule.text), Report(one.rule.path))
+            entries = node.entries if isinstance(node, YamlMap) else ()
+            where = next((value.span for key, value in entries if key.text == "rule"), _START)
+            text = f"the rule `{one.rule.id}` stands in {seen[one.rule.id]} too"
+            clash = Finding("duplicate-rule", "error", text, str(file), where, None, "give one of them another id")
+            one = LoadedRuleFile(None, (*one.findings, clash))
+        elif one.rule is not None:
+            seen[one.rule.id] = str(file)
+        loaded.append(one)
     return loaded
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = (file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
-    return sorted(file for file in files if file.stem != "schema")
-
-
-def _failed(id: str, message: str, path: str, span: Span, hint: str | None = None) -> LoadedRuleFile:
-    return LoadedRuleFile(None, (Finding(id, "error", message, path, span, None, hint),))
-
-
-def _decoding(fault: ValueError) -> str:
-    if isinstance(fault, UnicodeDecodeError):
-        line = fault.object.count(b"\n", 0, fault.start) + 1
-        return f"byte 0x{fault.object[fault.start]:02x} on line {line}"
-    return str(fault)
-
-
-def _id_span(rule: Rule) -> Span:
-    report = Report(rule.path)
-    node = read(whole(rule.text), report)
-    entries = node.entries if isinstance(node, YamlMap) else ()
-    return next((value.span for key, value in entries if key.text == "rule"), _START)

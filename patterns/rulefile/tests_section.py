@@ -11,18 +11,10 @@ from samovar.common.suggest import did_you_mean
 from samovar.common.times import unit_hint
 from samovar.patterns.rulefile.params import warn_numbers
 from samovar.patterns.semantics.check import ResolvedMatch
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.findings import Report
-from samovar.patterns.syntax.tree import (
-    ExpectedMatch,
-    RuleTest,
-    Scalar,
-    SequenceForm,
-    SessionForm,
-    Span,
-    StepKind,
-    TestEvent,
-)
+from samovar.patterns.syntax.tree import step_names
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, plain_data, read
 
 MAX_EVENTS = 10_000
@@ -35,7 +27,7 @@ _EXAMPLE = '"+5s purchase {card: c1, amount: 1}"'
 
 def read_tests(
     node: Node | None, report: Report, checked: ResolvedMatch | None, emitted: Sequence[str]
-) -> tuple[RuleTest, ...]:
+) -> tuple[tree.RuleTest, ...]:
     if node is None or (isinstance(node, Text) and node.value is None):
         return ()
     if not isinstance(node, List):
@@ -51,7 +43,7 @@ class _Reader:
     checked: ResolvedMatch | None
     emitted: frozenset[str]
 
-    def test(self, node: Node, number: int) -> RuleTest:
+    def test(self, node: Node, number: int) -> tree.RuleTest:
         sections = self._sections(node, _TEST_KEYS, "a test")
         name = sections.get("name")
         for key in ("events", "expect"):
@@ -61,7 +53,7 @@ class _Reader:
         events = tuple(event for item in self._items(sections.get("events")) if (event := self._event(item)))
         expect = tuple(self._expected(item, len(events)) for item in self._items(sections.get("expect")))
         title = name.text if isinstance(name, Text) and name.text else f"test {number}"
-        return RuleTest(title, events, expect, node.span)
+        return tree.RuleTest(title, events, expect, node.span)
 
     def _sections(self, node: Node, known: Sequence[str], what: str) -> dict[str, Node]:
         if not isinstance(node, YamlMap):
@@ -69,13 +61,9 @@ class _Reader:
             return {}
         for key, _ in node.entries:
             if key.text not in known:
-                self.report.error(
-                    "unknown-key",
-                    f"{what} has no `{key.text}`",
-                    key.span,
-                    expected=", ".join(known),
-                    hint=did_you_mean(key.text, known),
-                )
+                message = f"{what} has no `{key.text}`"
+                hint = did_you_mean(key.text, known)
+                self.report.error("unknown-key", message, key.span, expected=", ".join(known), hint=hint)
         return {key.text: value for key, value in node.entries if key.text in known}
 
     def _items(self, node: Node | None) -> tuple[Node, ...]:
@@ -88,17 +76,10 @@ class _Reader:
             self.report.error("too-long", f"more than {MAX_EVENTS:,} events in one test", node.span)
         return node.items[:MAX_EVENTS]
 
-    # ------------------------------------------------------------ events
-
-    def _event(self, node: Node) -> TestEvent | None:
+    def _event(self, node: Node) -> tree.TestEvent | None:
         if not isinstance(node, Text):
-            self.report.error(
-                "bad-event",
-                "an event is one text",
-                node.span,
-                expected=_EXAMPLE,
-                hint="put the whole event in double quotes",
-            )
+            hint = "put the whole event in double quotes"
+            self.report.error("bad-event", "an event is one text", node.span, expected=_EXAMPLE, hint=hint)
             return None
         found = _EVENT.match(node.text)
         if not found:
@@ -112,16 +93,13 @@ class _Reader:
             return None
         offset = self._offset(found["at"], node.fragment.locate(found.start("at"), found.end("at")))
         fields = self._fields(node, found.start("fields"), found.end("fields")) if found["fields"] else {}
-        return TestEvent(offset or 0, found["type"], fields, node.span)
+        return tree.TestEvent(offset or 0, found["type"], fields, node.span)
 
-    def _offset(self, text: str, span: Span) -> int | None:
+    def _offset(self, text: str, span: tree.Span) -> int | None:
         ms = duration_ms(text[1:]) if text.startswith("+") else None
         if ms is None:
-            tip = (
-                unit_hint(text.lstrip("+"))
-                if re.match(r"\+\d+[a-z]", text)
-                else "it counts from the test's begin: +90s"
-            )
+            has_unit = re.match(r"\+\d+[a-z]", text)
+            tip = unit_hint(text.lstrip("+")) if has_unit else "it counts from the test's begin: +90s"
             self.report.error("bad-time", f"`{text[:50]}` is not a time of a test", span, expected="+5s", hint=tip)
         return ms
 
@@ -136,22 +114,29 @@ class _Reader:
             self.report.error("bad-event", "the fields must be a map", node.span, expected="{card: c1, amount: 1}")
         return {}
 
-    # ------------------------------------------------------------ expectations
-
-    def _expected(self, node: Node, events: int) -> ExpectedMatch:
+    def _expected(self, node: Node, events: int) -> tree.ExpectedMatch:
         sections = self._sections(node, _EXPECT_KEYS, "an expected match")
-        times = {name: self._time(sections.get(name)) for name in ("at", "start", "end")}
+        times: dict[str, int | None] = {}
+        for name in ("at", "start", "end"):
+            time = sections.get(name)
+            text = time.text if isinstance(time, Text) else "?"
+            times[name] = None if time is None else self._offset(text, time.span)
+        form = self.checked.form if self.checked else None
+        key = self._map(sections.get("key"), "key", None if form is None else [each.name for each in form.by])
+        always = {"count"} if isinstance(form, tree.SessionForm) else set()
+        steps = self._map(sections.get("steps"), "steps", None if form is None else step_names(form))
+        emit = self._map(sections.get("emit"), "emit", sorted(self.emitted | always))
         message = sections.get("message")
-        return ExpectedMatch(
-            self._key(sections.get("key")), times["at"], times["start"], times["end"],
-            self._steps(sections.get("steps"), events), self._emit(sections.get("emit")),
-            message.text if isinstance(message, Text) else None, node.span,
-        )  # fmt: skip
-
-    def _time(self, node: Node | None) -> int | None:
-        if node is None:
-            return None
-        return self._offset(node.text if isinstance(node, Text) else "?", node.span)
+        return tree.ExpectedMatch(
+            None if key is None else {name: plain_data(value) for name, value in key.items()},
+            times["at"],
+            times["start"],
+            times["end"],
+            None if steps is None else {name: self._indexes(value, events) for name, value in steps.items()},
+            None if emit is None else {name: plain_data(value) for name, value in emit.items()},
+            message.text if isinstance(message, Text) else None,
+            node.span,
+        )
 
     def _map(self, node: Node | None, what: str, known: Sequence[str] | None) -> dict[str, Node] | None:
         if node is None:
@@ -161,53 +146,17 @@ class _Reader:
             return None
         for key, _ in node.entries:
             if known is not None and key.text not in known:
-                self.report.error(
-                    "unknown-name",
-                    f"no match has `{key.text}` in its {what}",
-                    key.span,
-                    expected=", ".join(known) or "none",
-                    hint=did_you_mean(key.text, known),
-                )
+                message = f"no match has `{key.text}` in its {what}"
+                hint = did_you_mean(key.text, known)
+                self.report.error("unknown-name", message, key.span, expected=", ".join(known) or "none", hint=hint)
         return {key.text: value for key, value in node.entries}
-
-    def _key(self, node: Node | None) -> dict[str, Scalar] | None:
-        known = [key.name for key in self.checked.form.by] if self.checked else None
-        found = self._map(node, "key", known)
-        return None if found is None else {name: plain_data(value) for name, value in found.items()}
-
-    def _emit(self, node: Node | None) -> dict[str, Any] | None:
-        always = {"count"} if self.checked and isinstance(self.checked.form, SessionForm) else set()
-        found = self._map(node, "emit", sorted(self.emitted | always))
-        return None if found is None else {name: plain_data(value) for name, value in found.items()}
-
-    def _steps(self, node: Node | None, events: int) -> dict[str, tuple[int, ...]] | None:
-        found = self._map(node, "steps", self._step_names())
-        if found is None:
-            return None
-        return {name: self._indexes(value, events) for name, value in found.items()}
-
-    def _step_names(self) -> list[str] | None:
-        if self.checked is None:
-            return None
-        form = self.checked.form
-        if not isinstance(form, SequenceForm):
-            return ["events"]
-        names: list[str | None] = []
-        for step in form.steps:
-            group = step.kind is StepKind.UNORDERED
-            names.extend([member.name for member in step.brackets] if group else [step.name])
-        return [name for name in names if name]
 
     def _indexes(self, node: Node, events: int) -> tuple[int, ...]:
         data = plain_data(node)
         indexes = data if isinstance(data, list) else [data]
         for index in indexes:
             if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(events, 1):
-                self.report.error(
-                    "bad-tests",
-                    f"`{index}` is not an event of this test",
-                    node.span,
-                    expected=f"0 to {max(events, 1) - 1}, counting the events as written",
-                )
+                expected = f"0 to {max(events, 1) - 1}, counting the events as written"
+                self.report.error("bad-tests", f"`{index}` is not an event of this test", node.span, expected=expected)
                 return ()
         return tuple(indexes)

@@ -14,7 +14,9 @@ def brackets_of(rule: Rule) -> list[Bracket]:
 
 
 def keyed_brackets(rule: Rule) -> list[Bracket]:
-    return [bracket for bracket in brackets_of(rule) if not _belongs_to_no_key(bracket)]
+    """The brackets whose events belong to a key: not those where all of `by` is null."""
+    nulls = Literal(None)
+    return [each for each in brackets_of(rule) if not each.by or any(key.value != nulls for key in each.by)]
 
 
 def reads_all(rule: Rule) -> bool:
@@ -26,8 +28,3 @@ def reads_all(rule: Rule) -> bool:
 def reads_type(rule: Rule, event_type: str) -> bool:
     """Whether events of a type make a difference to a rule."""
     return reads_all(rule) or any(bracket.type in ("any", event_type) for bracket in keyed_brackets(rule))
-
-
-def _belongs_to_no_key(bracket: Bracket) -> bool:
-    by = bracket.by or ()
-    return bool(by) and all(isinstance(key.value, Literal) and key.value.value is None for key in by)

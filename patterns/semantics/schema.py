@@ -62,7 +62,9 @@ class Schema:
         known: dict[str, str] = {}
         for event_type in self.types if "any" in event_types else event_types:
             for path, name in self.types.get(event_type, {}).items():
-                known[path] = name if known.get(path, name) == name else _joined(known[path], name)
+                before = known.get(path, name)
+                both = {before, name}
+                known[path] = name if before == name else "double" if both == {"double", "long"} else "any"
         return known
 
     def knows(self, event_types: Collection[str]) -> bool:
@@ -84,22 +86,14 @@ class Schema:
         return json.dumps(self.types, indent=2, sort_keys=True)
 
 
-def _joined(left: str, right: str) -> str:
-    return "double" if {left, right} == {"double", "long"} else "any"
-
-
 def _flatten(fields: Mapping[Any, Any], where: str, above: str) -> Iterator[tuple[str, str]]:
     for name, value in fields.items():
         path = f"{above}{name}"
         if isinstance(value, Mapping):
             yield from _flatten(value, where, path + ".")
-        else:
-            yield path, _type_name(value, f"{where}.{path}")
-
-
-def _type_name(value: Any, where: str) -> str:
-    name = str(value if value is not None else "any").lower()
-    name = _SYNONYMS.get(name, name)
-    if name not in TYPES:
-        raise ValueError(f"{where}: `{value}` is not a type; expected one of {', '.join(TYPES)}")
-    return name
+            continue
+        word = str(value if value is not None else "any").lower()
+        kind = _SYNONYMS.get(word, word)
+        if kind not in TYPES:
+            raise ValueError(f"{where}.{path}: `{value}` is not a type; expected one of {', '.join(TYPES)}")
+        yield path, kind

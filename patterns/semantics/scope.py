@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,7 +58,6 @@ class CheckerContext:
     schema: Schema | None
     known_fields: frozenset[str] | None
     lets: Mapping[str, Expr]
-    resolve: Callable[[Expr, ExpressionContext, CheckerContext], Typed]
     long_lists: dict[LongList, LongList] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.tree import (
     AggregateForm,
-    Expr,
     History,
     Literal,
     Rule,
@@ -29,94 +28,39 @@ from samovar.patterns.syntax.tree import (
 MEANING = 1
 
 _ALWAYS = object()  # a field that is never left out
-_BY, _BRACKETS, _HAVING = ("by", "by", ()), ("brackets", "brackets", ()), ("having", "having", None)
+
+
+def _part(name: str, /, **fields: object) -> tuple[str, tuple[tuple[str, str, object], ...]]:
+    """A part whose fields are hashed under the names of their attributes, which they keep when those are renamed."""
+    return name, tuple((attribute, attribute, left_out_at) for attribute, left_out_at in fields.items())
+
 
 # By class: its name, and of each field the attribute, the name and the value at which it is left out.
 WIRE: dict[type, tuple[str, tuple[tuple[str, str, object], ...]]] = {
     tree.Literal: ("value", (("value", "is", _ALWAYS),)),
-    tree.Name: ("name", (("path", "path", _ALWAYS),)),
-    tree.Param: ("param", (("name", "name", _ALWAYS),)),
-    tree.Field: ("field", (("path", "path", _ALWAYS),)),
-    tree.OfStep: ("of-step", (("step", "step", _ALWAYS), ("value", "value", _ALWAYS))),
-    tree.Aggregate: (
-        "aggregate-call",
-        (("function", "function", _ALWAYS), ("target", "target", None), ("value", "value", None)),
+    tree.Name: _part("name", path=_ALWAYS),
+    tree.Field: _part("field", path=_ALWAYS),
+    tree.OfStep: _part("of-step", step=_ALWAYS, value=_ALWAYS),
+    tree.Aggregate: _part("aggregate-call", function=_ALWAYS, target=None, value=None),
+    tree.History: _part("history-call", function=_ALWAYS, value=None, span_ms=_ALWAYS, where=None),
+    tree.Unary: _part("unary", op=_ALWAYS, operand=_ALWAYS),
+    tree.Binary: _part("binary", op=_ALWAYS, left=_ALWAYS, right=_ALWAYS),
+    tree.In: _part("in", operand=_ALWAYS, items=_ALWAYS, negated=False, ignore_case=False),
+    tree.TextMatch: _part("text-match", kind=_ALWAYS, operand=_ALWAYS, patterns=_ALWAYS, ignore_case=False),
+    tree.Call: _part("call", function=_ALWAYS, args=(), where=None),
+    tree.Key: _part("key", name=_ALWAYS, value=_ALWAYS),
+    tree.Bracket: _part("bracket", type=_ALWAYS, condition=_ALWAYS, name=None, by=None),
+    tree.Step: _part(
+        "step", kind=_ALWAYS, brackets=(), name=None, optional=False, next=False, runs_min=1, runs_max=1,
+        within_ms=None, after_ms=None, for_ms=None,
     ),
-    tree.History: (
-        "history-call",
-        (
-            ("function", "function", _ALWAYS),
-            ("value", "value", None),
-            ("span_ms", "span_ms", _ALWAYS),
-            ("where", "where", None),
-        ),
+    tree.SequenceForm: _part(
+        "sequence", by=(), maxspan_ms=_ALWAYS, overlap=_ALWAYS, skip=_ALWAYS, steps=(), until=None, having=None
     ),
-    tree.Unary: ("unary", (("op", "op", _ALWAYS), ("operand", "operand", _ALWAYS))),
-    tree.Binary: ("binary", (("op", "op", _ALWAYS), ("left", "left", _ALWAYS), ("right", "right", _ALWAYS))),
-    tree.In: (
-        "in",
-        (
-            ("operand", "operand", _ALWAYS),
-            ("items", "items", _ALWAYS),
-            ("negated", "negated", False),
-            ("ignore_case", "ignore_case", False),
-        ),
-    ),
-    tree.TextMatch: (
-        "text-match",
-        (
-            ("kind", "kind", _ALWAYS),
-            ("operand", "operand", _ALWAYS),
-            ("patterns", "patterns", _ALWAYS),
-            ("ignore_case", "ignore_case", False),
-        ),
-    ),
-    tree.Call: ("call", (("function", "function", _ALWAYS), ("args", "args", ()), ("where", "where", None))),
-    tree.Key: ("key", (("name", "name", _ALWAYS), ("value", "value", _ALWAYS))),
-    tree.Bracket: (
-        "bracket",
-        (("type", "type", _ALWAYS), ("condition", "condition", _ALWAYS), ("name", "name", None), ("by", "by", None)),
-    ),
-    tree.Step: (
-        "step",
-        (
-            ("kind", "kind", _ALWAYS),
-            _BRACKETS,
-            ("name", "name", None),
-            ("optional", "optional", False),
-            ("next", "next", False),
-            ("runs_min", "runs_min", 1),
-            ("runs_max", "runs_max", 1),
-            ("within_ms", "within_ms", None),
-            ("after_ms", "after_ms", None),
-            ("for_ms", "for_ms", None),
-        ),
-    ),
-    tree.SequenceForm: (
-        "sequence",
-        (
-            _BY,
-            ("maxspan_ms", "maxspan_ms", _ALWAYS),
-            ("overlap", "overlap", _ALWAYS),
-            ("skip", "skip", _ALWAYS),
-            ("steps", "steps", ()),
-            ("until", "until", None),
-            _HAVING,
-        ),
-    ),
-    tree.AggregateForm: (
-        "aggregate",
-        (_BY, ("over_ms", "over_ms", _ALWAYS), ("repeat_ms", "repeat_ms", None), _BRACKETS, _HAVING),
-    ),
-    tree.SessionForm: (
-        "session",
-        (_BY, ("gap_ms", "gap_ms", _ALWAYS), ("max_ms", "max_ms", None), _BRACKETS, _HAVING),
-    ),
-    tree.WindowForm: (
-        "window",
-        (_BY, ("every_ms", "every_ms", _ALWAYS), ("size_ms", "size_ms", _ALWAYS), _BRACKETS, _HAVING),
-    ),
-}
+    tree.AggregateForm: _part("aggregate", by=(), over_ms=_ALWAYS, repeat_ms=None, brackets=(), having=None),
+    tree.SessionForm: _part("session", by=(), gap_ms=_ALWAYS, max_ms=None, brackets=(), having=None),
+    tree.WindowForm: _part("window", by=(), every_ms=_ALWAYS, size_ms=_ALWAYS, brackets=(), having=None),
+}  # fmt: skip
 
 OPEN_SESSION_MS = 86_400_000  # that a session without an end of its own drains
 LONG_SPAN_MS = 3_600_000  # from here on a rule that begins with nothing says too little, or too much, for long
@@ -146,9 +90,10 @@ def draining_ms(rule: Rule) -> int:
 
 def history_ms(rule: Rule) -> int:
     """The longest span of its history functions; 0 where it has none."""
-    return max(
-        (each.span_ms for expr in _expressions(rule) for each in walk(expr) if isinstance(each, History)), default=0
-    )
+    expressions = [expr for _, expr in rule.emit] + ([] if rule.form.having is None else [rule.form.having])
+    for bracket in brackets_of(rule):
+        expressions += [bracket.condition, *(key.value for key in bracket.by or ())]
+    return max((part.span_ms for expr in expressions for part in walk(expr) if isinstance(part, History)), default=0)
 
 
 def reach_ms(rule: Rule) -> int:
@@ -156,9 +101,8 @@ def reach_ms(rule: Rule) -> int:
     what must be absent before it, `suppress`, and history. Matches that follow each other closely, each depending on
     the one before, reach further.
     """
-    absent = (
-        max((step.for_ms or 0 for step in rule.form.steps), default=0) if isinstance(rule.form, SequenceForm) else 0
-    )
+    steps = rule.form.steps if isinstance(rule.form, SequenceForm) else ()
+    absent = max((step.for_ms or 0 for step in steps), default=0)
     return lasting_ms(rule) + absent + (rule.suppress_ms or 0) + history_ms(rule)
 
 
@@ -169,21 +113,6 @@ def cold_ms(rule: Rule) -> int:
     """
     own = lasting_ms(rule)
     return max(history_ms(rule), own if own >= LONG_SPAN_MS else 0)
-
-
-def _expressions(rule: Rule) -> Iterator[Expr]:
-    form = rule.form
-    brackets = (
-        [each for step in form.steps for each in step.brackets] + ([] if form.until is None else [form.until])
-        if isinstance(form, SequenceForm)
-        else list(form.brackets)
-    )
-    for bracket in brackets:
-        yield bracket.condition
-        yield from (key.value for key in bracket.by or ())
-    if form.having is not None:
-        yield form.having
-    yield from (expr for _, expr in rule.emit)
 
 
 def version_of(rule: Rule) -> str:

@@ -24,9 +24,6 @@ class Constants:
     durations: frozenset[str] = frozenset()
 
 
-NO_CONSTANTS = Constants()
-
-
 def duration_ms(text: str) -> int | None:
     """The milliseconds of `500ms 30s 10m 8h 7d`; None where the text is not a duration or over MAX_DURATION_MS.
 

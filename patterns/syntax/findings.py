@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
 from samovar.patterns.syntax.tree import Span
@@ -75,9 +75,9 @@ def render(finding: Finding, text: str) -> str:
     """`file:line:column: level: message [id]`, the line with a caret under it, what was expected, and the hint."""
     span = finding.span
     parts = [f"{finding.path}:{span.line}:{span.column}: {finding.level}: {visible(finding.message)} [{finding.id}]"]
-    line = _line(text, span.line)
-    if line is not None:
-        parts.extend(_marked(line, span))
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if 1 <= span.line <= len(lines):
+        parts.extend(_marked(lines[span.line - 1], span))
     if finding.expected:
         parts.append(f"  expected: {visible(finding.expected)}")
     if finding.hint:
@@ -86,29 +86,15 @@ def render(finding: Finding, text: str) -> str:
 
 
 def to_json(finding: Finding) -> dict[str, object]:
-    span = finding.span
-    return {
-        "id": finding.id,
-        "level": finding.level,
-        "message": finding.message,
-        "path": finding.path,
-        "line": span.line,
-        "column": span.column,
-        "end_line": span.end_line,
-        "end_column": span.end_column,
-        "expected": finding.expected,
-        "hint": finding.hint,
-    }
+    fields = asdict(finding)
+    span = fields.pop("span")
+    expected, hint = fields.pop("expected"), fields.pop("hint")
+    return {**fields, **span, "expected": expected, "hint": hint}
 
 
 def visible(text: str) -> str:
     """The text with control, invisible and direction-changing characters written as escapes."""
     return "".join(_shown(char) for char in text)
-
-
-def _line(text: str, number: int) -> str | None:
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return lines[number - 1] if 1 <= number <= len(lines) else None
 
 
 def _marked(line: str, span: Span) -> list[str]:
@@ -126,9 +112,7 @@ def _marked(line: str, span: Span) -> list[str]:
 
 
 def _shown(char: str) -> str:
-    if char == "\t" or (char.isprintable() and not unicodedata.combining(char)):
-        return char
-    if unicodedata.combining(char):
+    if char == "\t" or char.isprintable() or unicodedata.combining(char):
         return char
     code = ord(char)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

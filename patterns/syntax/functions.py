@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 TEXT, NUMBER, BOOLEAN, NULL, LIST, ANY = "text", "number", "boolean", "null", "list", "any"
 
@@ -40,11 +39,7 @@ class Function:
         return self.args[index] if index < len(self.args) else self.rest or ANY
 
 
-def _table(*functions: Function) -> Mapping[str, Function]:
-    return MappingProxyType({function.name: function for function in functions})
-
-
-FUNCTIONS: Mapping[str, Function] = _table(
+_FUNCTIONS = (
     Function("lower", (TEXT,), TEXT, "lower(name)"),
     Function("upper", (TEXT,), TEXT, "upper(name)"),
     Function("length", (TEXT,), NUMBER, "length(name)"),
@@ -67,44 +62,25 @@ FUNCTIONS: Mapping[str, Function] = _table(
     Function("cidr", (TEXT, TEXT), BOOLEAN, 'cidr(ip, "10.0.0.0/8")', rest=TEXT),
     Function("distance_km", (NUMBER, NUMBER, NUMBER, NUMBER), NUMBER, "distance_km(lat1, lon1, lat2, lon2)"),
 )
+FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _FUNCTIONS}
 
 # Over the events taken: result kinds, None for that of the expression.
-AGGREGATES: Mapping[str, str | None] = MappingProxyType(
-    {
-        "count": NUMBER,
-        "sum": NUMBER,
-        "avg": NUMBER,
-        "min": None,
-        "max": None,
-        "stddev": NUMBER,
-        "distinct": NUMBER,
-        "first": None,
-        "last": None,
-        "values": LIST,
-    }
-)
+AGGREGATES: Mapping[str, str | None] = {
+    "count": NUMBER, "sum": NUMBER, "avg": NUMBER, "min": None, "max": None, "stddev": NUMBER, "distinct": NUMBER,
+    "first": None, "last": None, "values": LIST,
+}  # fmt: skip
 
 # Over the earlier events of the key and type in a time span.
-HISTORY: Mapping[str, str | None] = MappingProxyType(
-    {
-        "seen": BOOLEAN,
-        "count": NUMBER,
-        "sum": NUMBER,
-        "avg": NUMBER,
-        "min": None,
-        "max": None,
-        "distinct": NUMBER,
-        "prev": None,
-    }
-)
+HISTORY: Mapping[str, str | None] = {
+    "seen": BOOLEAN, "count": NUMBER, "sum": NUMBER, "avg": NUMBER, "min": None, "max": None, "distinct": NUMBER,
+    "prev": None,
+}  # fmt: skip
 
 # Functions of EQL under another name here. Its arithmetic functions are read as the operators.
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {"cidr_match": "cidr", "string_contains": "contains", "day_of_the_week": "day_of_week", "ceiling": "ceil"}
-)
-OPERATORS: Mapping[str, str] = MappingProxyType(
-    {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "modulo": "%"}
-)
+ALIASES: Mapping[str, str] = {
+    "cidr_match": "cidr", "string_contains": "contains", "day_of_the_week": "day_of_week", "ceiling": "ceil",
+}  # fmt: skip
+OPERATORS: Mapping[str, str] = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "modulo": "%"}
 
 # May be followed by `~` as in EQL: both texts are compared in lower case.
 FOLDABLE = frozenset({"starts_with", "ends_with", "contains", "index_of"})

@@ -24,12 +24,14 @@ def align(value: str, raw: str, style: str | None) -> list[int]:
     """Offsets in the raw text, which begins with the quote or the block's sign; one more for the end."""
     if style in ('"', "'"):
         return _quoted(value, raw, style)
-    return _block(value, raw) if style in ("|", ">") else _spread(value, raw, 0, 0)
-
-
-def _block(value: str, raw: str) -> list[int]:
-    start = raw.find("\n") + 1
-    indent = _indent(value, raw[start:])
+    if style not in ("|", ">"):
+        return _spread(value, raw, 0, 0)
+    # How many columns YAML took off each line of a block: seen at its first line that is not blank.
+    start, indent = raw.find("\n") + 1, 0
+    line = next((line for line in raw[start:].split("\n") if line.strip()), None)
+    if line is not None:
+        first = next((text for text in value.split("\n") if text.strip()), "")
+        indent = (len(line) - len(line.lstrip(" "))) - (len(first) - len(first.lstrip(" ")))
     return _spread(value, raw, _after_indent(raw, start, indent), indent)
 
 
@@ -47,15 +49,6 @@ def _spread(value: str, raw: str, at: int, indent: int) -> list[int]:
         offsets.append(min(at, len(raw)))
         at += 1
     return [*offsets, min(at, len(raw))]
-
-
-def _indent(value: str, body: str) -> int:
-    """How many columns YAML took off each line of a block: seen at its first line that is not blank."""
-    for line in body.split("\n"):
-        if line.strip():
-            first = next((text for text in value.split("\n") if text.strip()), "")
-            return (len(line) - len(line.lstrip(" "))) - (len(first) - len(first.lstrip(" ")))
-    return 0
 
 
 def _after_indent(raw: str, start: int, indent: int) -> int:
@@ -100,9 +93,7 @@ class SourceText:
         return [0, *(end.end() for end in _LINE_END.finditer(self.text))]
 
     def span(self, start: int, end: int) -> Span:
-        line, column = self._place(start)
-        end_line, end_column = self._place(max(start, end))
-        return Span(line, column, end_line, end_column)
+        return Span(*self._place(start), *self._place(max(start, end)))
 
     def _place(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._starts, offset)

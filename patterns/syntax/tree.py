@@ -3,15 +3,15 @@
 The parser makes the *raw* tree; the checker turns it into the *resolved* tree, which is what the compiler, the
 explainer and the oracle read. Both are made of the classes below. What differs:
 
-* raw only: `Name` (a dotted name whose meaning is not known yet) and `Param` (`$limit`, `$risky`);
+* raw only: `Name` (a dotted name whose meaning is not known yet); `$limit` and `$risky` are their values already;
 * resolved only: `Field`, `OfStep`, `Aggregate` and `History`. `let` definitions are inlined, parameters have become
   literals, lists have become tuples of literals, and every duration is a whole number of milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -45,14 +45,6 @@ class Name:
     """Raw: `amount`, `process.name`, `probe.amount`, `@time`, `probe.@time`, `?field`, a backticked name."""
 
     path: str
-    span: Span = field(default=NOWHERE, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """Raw: `$limit`, or `$risky` after `in`."""
-
-    name: str
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -148,10 +140,10 @@ class LongList(tuple["Literal", ...]):
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """`x in (1, 2)`, `x not in $risky` (raw: `items` is a Param), `x in~ ("a")`."""
+    """`x in (1, 2)`, `x not in $risky`, `x in~ ("a")`."""
 
     operand: Expr
-    items: tuple[Expr, ...] | Param
+    items: tuple[Expr, ...]
     negated: bool
     ignore_case: bool
     span: Span = field(default=NOWHERE, compare=False)
@@ -181,9 +173,7 @@ class Call:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Expr: TypeAlias = (
-    "Literal | Name | Param | Field | OfStep | Aggregate | History | Unary | Binary | In | TextMatch | Call"
-)
+Expr: TypeAlias = "Literal | Name | Field | OfStep | Aggregate | History | Unary | Binary | In | TextMatch | Call"
 
 
 # ---------------------------------------------------------------- forms of match
@@ -256,6 +246,20 @@ class Step:
     def repeated(self) -> bool:
         return self.runs_min != 1 or self.runs_max != 1
 
+    @property
+    def readings(self) -> list[tuple[str, tuple[Bracket, ...]]]:
+        """The names under which the step is read, and the brackets behind each."""
+        if self.kind is StepKind.UNORDERED:
+            return [(member.name, (member,)) for member in self.brackets if member.name]
+        return [(self.name, self.brackets)] if self.name else []
+
+    @property
+    def runs_text(self) -> str:
+        """`3`, `3 or more` or `3 to 5`."""
+        if self.runs_max is None:
+            return f"{self.runs_min} or more"
+        return str(self.runs_min) if self.runs_min == self.runs_max else f"{self.runs_min} to {self.runs_max}"
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
@@ -267,6 +271,17 @@ class SequenceForm:
     until: Bracket | None
     having: Expr | None
     span: Span = field(default=NOWHERE, compare=False)
+
+    @property
+    def taken(self) -> list[Step]:
+        """The steps that take events: all but the absences."""
+        return [step for step in self.steps if step.kind is not StepKind.ABSENT]
+
+    @property
+    def takes_one_event(self) -> bool:
+        """Whether a single event is all that a match takes."""
+        taken = self.taken
+        return len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +374,11 @@ class Rule:
     match_text: str
     lets: Mapping[str, Expr]
 
+    @property
+    def shown(self) -> list[Expr]:
+        """The expressions that a match shows: those of `emit` and `message`."""
+        return [expr for _, expr in self.emit] + [part for part in self.message if not isinstance(part, str)]
+
 
 def children(node: Expr) -> Iterator[Expr]:
     """The expressions directly inside an expression, left to right; not the literals of a long list."""
@@ -380,7 +400,44 @@ def walk(node: Expr) -> Iterator[Expr]:
         stack.extend(reversed(list(children(top))))
 
 
-EXPRESSIONS = (Literal, Name, Param, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)
+def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression with each part for which `change` gives another one replaced; inside those it does not look."""
+    changed = change(expr)
+    if changed is not None:
+        return changed
+    parts: dict[str, Any] = {}
+    for item in fields(expr):
+        value = getattr(expr, item.name)
+        if isinstance(value, EXPRESSIONS):
+            parts[item.name] = rewrite(value, change)
+        elif isinstance(value, LongList):
+            continue
+        elif isinstance(value, tuple) and any(isinstance(each, EXPRESSIONS) for each in value):
+            parts[item.name] = tuple(rewrite(each, change) for each in value)
+    return replace(expr, **parts) if parts else expr
+
+
+def flatten(expr: Expr, op: str) -> list[Expr]:
+    """The parts of a chain of `and` or `or`, left to right."""
+    parts: list[Expr] = []
+    stack = [expr]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Binary) and top.op == op:
+            stack += [top.right, top.left]
+        else:
+            parts.append(top)
+    return parts
+
+
+def step_names(form: Form) -> list[str]:
+    """The names under which a match lists its events, in order."""
+    if not isinstance(form, SequenceForm):
+        return ["events"]
+    return [name for step in form.steps for name, _ in step.readings]
+
+
+EXPRESSIONS = (Literal, Name, Field, OfStep, Aggregate, History, Unary, Binary, In, TextMatch, Call)
 # Fields of each in which others may stand; `compare` leaves out positions.
 _INSIDE: dict[type, tuple[str, ...]] = {
     kind: tuple(item.name for item in fields(kind) if item.compare) for kind in EXPRESSIONS

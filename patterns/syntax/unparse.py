@@ -7,23 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from samovar.common.times import UNITS, duration_text
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    Binary,
-    Call,
-    Expr,
-    Field,
-    History,
-    In,
-    Literal,
-    Name,
-    OfStep,
-    Param,
-    Scalar,
-    TextMatch,
-    Unary,
-    walk,
-)
+from samovar.patterns.syntax import tree
+from samovar.patterns.syntax.tree import walk
 
 # The tighter a sign binds, the higher its number; a part that binds less than its place needs brackets.
 _BINDING = {"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4}
@@ -34,63 +19,60 @@ Item = TypeVar("Item")
 _PLAIN_NAME = re.compile(r"[@?]?[^\W\d][\w@-]*(\.[@\w-]+)*\Z")
 
 
-def unparse(expr: Expr) -> str:
+def unparse(expr: tree.Expr) -> str:
     """The text of an expression; long lists are cut.
 
-    >>> unparse(Binary("and", Binary("<", Field("amount"), Literal(2)), Unary("not", Field("ok"))))
-    'amount < 2 and not ok'
+    >>> unparse(tree.Binary("and", tree.Binary("<", tree.Field("amount"), tree.Literal(2)), tree.Field("ok")))
+    'amount < 2 and ok'
     """
     return _write(expr, 0)
 
 
-def _write(expr: Expr, place: int) -> str:
+def _write(expr: tree.Expr, place: int) -> str:
     text, binding = _parts(expr)
     return f"({text})" if binding < place else text
 
 
-def _parts(expr: Expr) -> tuple[str, int]:
+def _parts(expr: tree.Expr) -> tuple[str, int]:  # noqa: PLR0911 - one return per kind of expression
     match expr:
-        case Literal(value):
+        case tree.Literal(value):
             return literal_text(value), _ATOM
-        case Field(path) | Name(path):
+        case tree.Field(path) | tree.Name(path):
             return name_text(path), _ATOM
-        case Param(name):
-            return f"${name}", _ATOM
-        case OfStep(step, value):
+        case tree.OfStep(step, value):
             return _of_step(step, value), _ATOM
-        case Unary("not", operand):
+        case tree.Unary("not", operand):
             return f"not {_write(operand, _NOT)}", _NOT
-        case Unary(_, operand):
+        case tree.Unary(_, operand):
             return f"-{_write(operand, _SIGN)}", _SIGN
-        case Binary(op, left, right):
+        case tree.Binary(op, left, right):
             binding = _BINDING[op]
             associative = op in ("and", "or", "+", "*")
             times = (binding == _COMPARISON and is_difference(left)) or (op == "/" and any(map(is_moment, walk(left))))
-            shown = _time_text(right) if times else _write(right, binding + (not associative))
+            shown = _write(right, binding + (not associative))
+            if times and isinstance(right, tree.Literal) and type(right.value) is int and right.value >= UNITS["s"]:
+                shown = duration_text(right.value)
             return f"{_write(left, binding + (binding == _COMPARISON))} {op} {shown}", binding
-        case In():
-            return _membership(expr), _COMPARISON
-        case TextMatch(kind, operand, patterns, ignore_case):
+        case tree.In(operand, items, negated, ignore_case):
+            sign = ("not " * negated) + "in" + "~" * ignore_case
+            listed = _first(items, unparse)
+            return f"{_write(operand, 5)} {sign} ({listed})", _COMPARISON
+        case tree.TextMatch(kind, operand, patterns, ignore_case):
             sign = kind + "~" * ignore_case
-            return f"{_write(operand, 5)} {sign} {_patterns(patterns)}", _COMPARISON
-    return _call(expr), _ATOM
-
-
-def _call(expr: Expr) -> str:
-    match expr:
-        case Call(function, args):
-            return f"{function}({', '.join(map(unparse, args))})"
-        case Aggregate(function, target, value):
-            inner = target or "" if value is None else unparse(value if target is None else OfStep(target, value))
-            return f"{function}({inner})"
-        case History(function, value, span_ms, where):
+            shown = literal_text(patterns[0]) if len(patterns) == 1 else f"({_first(patterns, literal_text)})"
+            return f"{_write(operand, 5)} {sign} {shown}", _COMPARISON
+        case tree.Call(function, args):
+            return f"{function}({', '.join(map(unparse, args))})", _ATOM
+        case tree.Aggregate(function, target, value):
+            inner = target or "" if value is None else unparse(value if target is None else tree.OfStep(target, value))
+            return f"{function}({inner})", _ATOM
+        case tree.History(function, value, span_ms, where):
             inner = "" if value is None else f"{unparse(value)}, "
             condition = "" if where is None else f" where {unparse(where)}"
-            return f"{function}({inner}{duration_text(span_ms)}{condition})"
-    raise TypeError(f"not an expression: {expr!r}")
+            return f"{function}({inner}{duration_text(span_ms)}{condition})", _ATOM
 
 
-def literal_text(value: Scalar) -> str:
+def literal_text(value: tree.Scalar) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -107,30 +89,20 @@ def name_text(path: str) -> str:
     return path if _PLAIN_NAME.match(path) else f"`{path}`"
 
 
-def _of_step(step: str, value: Expr) -> str:
+def _of_step(step: str, value: tree.Expr) -> str:
     """`probe.amount`; of a `let`, every field in it is written with the step's name."""
-    if isinstance(value, Field):
+    if isinstance(value, tree.Field):
         return f"{step}.{name_text(value.path)}"
     match value:
-        case Binary(op, left, right):
+        case tree.Binary(op, left, right):
             return f"({_of_step(step, left)} {op} {_of_step(step, right)})"
-        case Unary(op, operand):
+        case tree.Unary(op, operand):
             return f"{op} {_of_step(step, operand)}" if op == "not" else f"-{_of_step(step, operand)}"
-        case Call(function, args):
+        case tree.Call(function, args):
             return f"{function}({', '.join(_of_step(step, arg) for arg in args)})"
-        case Literal():
+        case tree.Literal():
             return unparse(value)
     return f"{step}.({unparse(value)})"
-
-
-def _membership(expr: In) -> str:
-    sign = ("not " * expr.negated) + "in" + "~" * expr.ignore_case
-    items = expr.items if isinstance(expr.items, tuple) else (expr.items,)
-    return f"{_write(expr.operand, 5)} {sign} ({_first(items, unparse)})"
-
-
-def _patterns(patterns: tuple[str, ...]) -> str:
-    return literal_text(patterns[0]) if len(patterns) == 1 else f"({_first(patterns, literal_text)})"
 
 
 def _first(items: tuple[Item, ...], text: Callable[[Item], str]) -> str:
@@ -140,24 +112,18 @@ def _first(items: tuple[Item, ...], text: Callable[[Item], str]) -> str:
     return ", ".join([*shown, f"... {len(items) - _SHOWN_ITEMS} more"] if many else shown)
 
 
-def is_difference(expr: Expr) -> bool:
+def is_difference(expr: tree.Expr) -> bool:
     """A difference of two times: what it is compared with reads best as a time."""
-    return isinstance(expr, Binary) and expr.op == "-" and is_moment(expr.left) and is_moment(expr.right)
+    return isinstance(expr, tree.Binary) and expr.op == "-" and is_moment(expr.left) and is_moment(expr.right)
 
 
-def is_moment(expr: Expr | None) -> bool:
+def is_moment(expr: tree.Expr | None) -> bool:
     """Whether an expression is an event's time: `@time`, `a.@time`, `prev(@time, 1h)`, `max(@time)`."""
     match expr:
-        case Field("@time"):
+        case tree.Field("@time"):
             return True
-        case OfStep(_, value):
+        case tree.OfStep(_, value):
             return is_moment(value)
-        case History("prev" | "min" | "max", value) | Aggregate("first" | "last" | "min" | "max", _, value):
+        case tree.History("prev" | "min" | "max", value) | tree.Aggregate("first" | "last" | "min" | "max", _, value):
             return is_moment(value)
     return False
-
-
-def _time_text(expr: Expr) -> str:
-    if isinstance(expr, Literal) and type(expr.value) is int and expr.value >= UNITS["s"]:
-        return duration_text(expr.value)
-    return _write(expr, _COMPARISON + 1)

@@ -82,17 +82,17 @@ def read(fragment: Fragment, report: Report) -> Node | None:
     """The document in the fragment, or None and a finding. An empty document is None without a finding."""
     bad = _FORBIDDEN.search(fragment.text)
     if bad:
-        report.error(
-            "yaml-character",
-            f"the character U+{ord(bad[0]):04X} cannot stand in a YAML file",
-            fragment.locate(bad.start(), bad.end()),
-            hint="remove it, or write it as an escape inside double quotes",
-        )
+        message = f"the character U+{ord(bad[0]):04X} cannot stand in a YAML file"
+        hint = "remove it, or write it as an escape inside double quotes"
+        report.error("yaml-character", message, fragment.locate(bad.start(), bad.end()), hint=hint)
         return None
     if fragment.text.startswith("\ufeff"):
         fragment = fragment.part(1, len(fragment.text))
     try:
-        return _Composer(fragment, report).compose()
+        parser, composer = _Parser(fragment.text), _Composer(fragment, report)
+        while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
+            composer.take(event)
+        return composer.root
     except yaml.MarkedYAMLError as fault:
         _report_syntax(fault, fragment, report)
     return None
@@ -130,9 +130,6 @@ def plain_data(node: Node) -> Any:
     return node.value
 
 
-# ---------------------------------------------------------------- from events to the tree
-
-
 class _Refused(yaml.MarkedYAMLError):
     """Valid YAML that a rule file does not use."""
 
@@ -157,27 +154,26 @@ class _Composer:
     root: Node | None = None
     documents: int = 0
 
-    def compose(self) -> Node | None:
-        parser = _Parser(self.fragment.text)
-        while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
-            self._take(event)
-        return self.root
-
-    def _take(self, event: Any) -> None:
-        mark = event.start_mark
+    def take(self, event: Any) -> None:
+        mark, end = event.start_mark, event.end_mark.index
         if isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
             if self.documents > 1:
                 raise _Refused(problem="a rule file holds one document", problem_mark=mark)
         elif isinstance(event, yaml.ScalarEvent):
             self._check(event)
-            self._add(self._text(event))
+            style = event.style or None
+            flow = bool(self.stack) and self.stack[-1].flow
+            self._add(Text(event.value, style is None, flow, self.fragment, mark.index, end, style))
         elif isinstance(event, yaml.CollectionStartEvent):
             self._check(event)
             flow = bool(event.flow_style) or any(above.flow for above in self.stack[-1:])
             self.stack.append(_Open(isinstance(event, yaml.MappingStartEvent), mark.index, flow))
         elif isinstance(event, yaml.CollectionEndEvent):
-            self._close(event)
+            done = self.stack.pop()
+            place = _span(self.fragment, done.start, end)
+            entries = tuple(self._entries(done.children)) if done.is_map else ()
+            self._add(YamlMap(entries, place) if done.is_map else List(tuple(done.children), place))
         elif isinstance(event, yaml.AliasEvent):
             self._check(event)
 
@@ -198,43 +194,22 @@ class _Composer:
         else:
             self.root = node
 
-    def _close(self, event: Any) -> None:
-        done = self.stack.pop()
-        span = _span(self.fragment, done.start, event.end_mark.index)
-        if done.is_map:
-            self._add(YamlMap(tuple(self._entries(done.children)), span))
-        else:
-            self._add(List(tuple(done.children), span))
-
     def _entries(self, children: list[Node]) -> Iterator[tuple[Text, Node]]:
         seen: dict[str, Text] = {}
         for key, value in zip(children[::2], children[1::2], strict=True):
             if not isinstance(key, Text):
                 self.report.error("yaml-key", "a key must be a plain word", key.span)
             elif key.text in seen:
-                self.report.error(
-                    "duplicate-key",
-                    f"`{key.text}` stands twice",
-                    key.span,
-                    hint=f"the first is on line {seen[key.text].span.line}: keep one of them",
-                )
+                hint = f"the first is on line {seen[key.text].span.line}: keep one of them"
+                self.report.error("duplicate-key", f"`{key.text}` stands twice", key.span, hint=hint)
             else:
                 seen[key.text] = key
                 yield key, value
-
-    def _text(self, event: Any) -> Text:
-        start, end = event.start_mark.index, event.end_mark.index
-        style = event.style or None
-        flow = bool(self.stack) and self.stack[-1].flow
-        return Text(event.value, style is None, flow, self.fragment, start, end, style)
 
 
 def _span(fragment: Fragment, start: int, end: int) -> Span:
     """Without the white space after a node, which the parser may count to it."""
     return fragment.locate(start, start + len(fragment.text[start:end].rstrip()))
-
-
-# ---------------------------------------------------------------- faults
 
 
 def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Report) -> None:
@@ -249,19 +224,14 @@ def _report_syntax(fault: yaml.MarkedYAMLError, fragment: Fragment, report: Repo
     if isinstance(fault, _Refused):
         hint = "write the value out" if "anchor" in problem else "one file for each rule" if "one" in problem else None
         report.error("yaml-refused", problem, where, hint=hint)
-    else:
-        report.error(
-            "yaml-syntax", f"not YAML: {problem}", where, hint=_syntax_hint(problem, fragment.text[at : at + 1])
-        )
-
-
-def _syntax_hint(problem: str, char: str) -> str:
+        return
+    hint = "a value that begins with or holds { } [ ] , : or # needs quotes"
     if "mapping values are not allowed" in problem:
-        return "a value that holds `: ` needs quotes, or a block: `match: |` and the text on the next lines"
-    if char == "\t":
-        return "indent with spaces"
-    if "cannot start any token" in problem:
-        return "put the value in double quotes"
-    if "escape" in problem:
-        return "in double quotes YAML reads `\\`: write `\\\\`, or use single quotes or a block"
-    return "a value that begins with or holds { } [ ] , : or # needs quotes"
+        hint = "a value that holds `: ` needs quotes, or a block: `match: |` and the text on the next lines"
+    elif fragment.text[at : at + 1] == "\t":
+        hint = "indent with spaces"
+    elif "cannot start any token" in problem:
+        hint = "put the value in double quotes"
+    elif "escape" in problem:
+        hint = "in double quotes YAML reads `\\`: write `\\\\`, or use single quotes or a block"
+    report.error("yaml-syntax", f"not YAML: {problem}", where, hint=hint)

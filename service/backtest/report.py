@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from samovar.common.texts import counted
-from samovar.patterns.explain.draw.canvas import SEVERITIES
+from samovar.patterns.explain.draw.picture import SEVERITIES
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.backtest.examples import Example
 from samovar.service.backtest.finds import DAY_MS, HOUR_MS

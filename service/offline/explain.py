@@ -11,9 +11,9 @@ from samovar.native.kernel import Other
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.matcher import Matches
 from samovar.patterns.engine.replay import BadLine, EventReplay, Lines
-from samovar.patterns.explain.captured_operands import value_text
 from samovar.patterns.explain.key_trace import KeyTrace, follow, iso_time, key_candidates
 from samovar.patterns.explain.why import explain as explained
+from samovar.patterns.explain.why import value_text
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions, decoder_of, open_events
 

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 from samovar.native.kernel import Other, joined
-from samovar.patterns.engine.decode import Bad, DecodedEvent, decode_strict, integer, last_of_each, members_of
+from samovar.patterns.engine.decode import Bad
 from samovar.patterns.engine.decoder import Decoder
+from tests.support.strict_decoder import DecodedEvent, decode_strict, integer, last_of_each, members_of
 
 PATHS = ("x", "a", "a.b", "a.b.c", "b.c", "a.b.c.d", "a long name", "", "é", "process.name")
 GOOD = b'"type": "t", "ts": 1'

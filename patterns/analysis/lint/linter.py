@@ -1,20 +1,13 @@
-"""Lint: what is allowed, and yet probably not meant. Errors are the checker's; here are warnings and infos only.
-
-The ids and what they mean are in lint_table.py. One file a kind of finding: lint_conditions (what can be true),
-lint_habits (what surprises), lint_steps (what can be taken), lint_bounds (what is held), lint_unused.
-"""
+"""Lint: what is allowed, and yet probably not meant. Errors are the checker's; here are warnings and infos only."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from samovar.patterns.analysis.lint.bounds import check_bounds
-from samovar.patterns.analysis.lint.catalog import LINTS, LintFindings
-from samovar.patterns.analysis.lint.conditions import check_condition
-from samovar.patterns.analysis.lint.contexts import places
-from samovar.patterns.analysis.lint.steps import check_steps
-from samovar.patterns.analysis.lint.surprises import check_habits
+from samovar.patterns.analysis.lint.catalog import LINTS, LintFindings, places
+from samovar.patterns.analysis.lint.conditions import check_conditions
+from samovar.patterns.analysis.lint.steps import check_bounds, check_steps
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding
 from samovar.patterns.syntax.tree import Rule, SequenceForm
@@ -26,7 +19,18 @@ _WORD = re.compile(r"\$?[^\W\d][\w-]*")
 _READING = ("match", "emit", "message", "suppress", "let")
 
 
-def check_unused(notes: LintFindings) -> None:
+def lint(rule: Rule, schema: Schema | None = None) -> tuple[Finding, ...]:
+    """Findings of level warning or info, in the order of the file. With a schema more can be known of values."""
+    notes = LintFindings(rule, schema)
+    check_conditions(places(rule, schema, notes.effort), notes)
+    if isinstance(rule.form, SequenceForm):
+        check_steps(rule.form, notes)
+    check_bounds(notes)
+    _check_unused(notes)
+    return notes.report.findings()
+
+
+def _check_unused(notes: LintFindings) -> None:
     sections = {name: node for name, (_, node) in notes.sections().items()}
     texts = [(name, text) for name in _READING for text in _texts(sections.get(name))]
     dollars = {word.group()[1:] for _, text in texts for word in _WORD.finditer(text.text) if word.group()[0] == "$"}
@@ -53,16 +57,3 @@ def _texts(node: Node | None) -> Iterator[Text]:
     elif isinstance(node, List):
         for item in node.items:
             yield from _texts(item)
-
-
-def lint(rule: Rule, schema: Schema | None = None) -> tuple[Finding, ...]:
-    """Findings of level warning or info, in the order of the file. With a schema more can be known of values."""
-    notes = LintFindings(rule, schema)
-    for where in places(rule, schema, notes.effort):
-        check_condition(where, notes)
-    check_habits(notes)
-    if isinstance(rule.form, SequenceForm):
-        check_steps(rule.form, notes)
-    check_bounds(notes)
-    check_unused(notes)
-    return notes.report.findings()

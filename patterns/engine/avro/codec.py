@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from weakref import finalize
 
 import numpy as np
-from numpy.typing import NDArray
 
-from samovar.native.kernel import VERDICT, Batch, Int32s, Int64s, Messages, kernel
+from samovar.native.kernel import VERDICT, Messages, kernel
 from samovar.patterns.engine.avro.program import AvroProgram, resolved
 from samovar.patterns.engine.avro.schema import AvroSchema
 from samovar.patterns.engine.decode import CODES, OF_A_VALUE, Bad, lookup, sentence, shown_byte, shown_value
@@ -101,19 +100,10 @@ class AvroDecoder(Decoder):
                 raise ValueError("messages that are not framed need a schema")
             self._add(PLAIN, avro.schema)
 
-    def decode(
-        self,
-        batch: Batch,
-        messages: Messages,
-        stream: int = 0,
-        partitions: Int32s | None = None,
-        offsets: Int64s | None = None,
-        copy: bool = False,
-    ) -> NDArray[Any]:
-        """As `Decoder.decode`. Schemas that are met for the first time are asked for, each once."""
+    def _prepare(self, messages: Messages) -> None:
+        """Asks for schemas that are met for the first time, each once."""
         if self.avro.writers is not None:
             self._learn(numbers_in(messages))
-        return super().decode(batch, messages, stream, partitions, offsets, copy)
 
     def _into(self, *arguments: Any) -> None:
         kernel().samovar_decode_avro(self.schemas, *arguments)
@@ -154,16 +144,13 @@ class AvroDecoder(Decoder):
         fields: dict[str, Any] = json.loads(text)
         return fields
 
-    # ------------------------------------------------------------ for people
-
     def json(self, message: bytes) -> str | Bad:
         """A message as the JSON object that rules see."""
         if self.avro.writers is not None and (number := number_of(message)) is not None:
             self._learn([number])
         size, verdict = ctypes.c_size_t(), np.zeros(1, VERDICT)
-        at = kernel().samovar_avro_json(
-            self.schemas, message, len(message), ctypes.addressof(size), verdict.ctypes.data
-        )
+        out = ctypes.addressof(size), verdict.ctypes.data
+        at = kernel().samovar_avro_json(self.schemas, message, len(message), *out)
         if verdict[0]["code"]:
             return self.bad(verdict[0], message)
         return ctypes.string_at(at, size.value).decode()
@@ -174,43 +161,34 @@ class AvroDecoder(Decoder):
         if name == "EMPTY":
             return Bad(name, "the message is empty: an event is a record of Avro", None)
         if name in OF_A_VALUE:
-            shown = self._shown_value(name, message)
+            text = self.json(message)
+            path = self.type_field if name == "TYPE_NOT_TEXT" else self.time_field
+            found = None if isinstance(text, Bad) else lookup(json.loads(text), (path or "").split("."))
+            shown = "" if isinstance(text, Bad) else shown_value(found)
         else:
             shown = self._shown(name, reason, where, int(verdict["at"]), message)
         if name == "NOT_AN_OBJECT":
             return Bad(name, f"an event is a record or a map, and this is {shown}", None)
         return Bad(name, sentence(name, shown, self.time_field, self.type_field or ""), None)
 
-    def _shown_value(self, name: str, message: bytes) -> str:
-        """What stands in the field of the time or of the type."""
-        text = self.json(message)
-        path = self.type_field if name == "TYPE_NOT_TEXT" else self.time_field
-        return "" if isinstance(text, Bad) else shown_value(lookup(json.loads(text), (path or "").split(".")))
-
     def _shown(self, name: str, reason: str, where: int, at: int, message: bytes) -> str:
         number = PLAIN if self.avro.writers is None else number_of(message)
+        of = "" if self.avro.writers is None else f" (schema {number})"
         if name == "NOT_FRAMED":
-            return (
-                f"it has {len(message)} bytes" if message[:1] == b"\0" else f"it begins with {shown_byte(message, 0)}"
-            )
+            short = message[:1] == b"\0"
+            return f"it has {len(message)} bytes" if short else f"it begins with {shown_byte(message, 0)}"
         if name == "UNKNOWN_SCHEMA" and self.avro.writers is not None and number is not None:
             return self.avro.writers.missing(number)
         program = self.programs.get(PLAIN if number is None else number, AvroProgram())
         if name == "SCHEMA_MISMATCH" and not reason:
-            return f"{program.faults[where]}{self._of(number)}"
+            return f"{program.faults[where]}{of}"
         place = f" in `{program.fields[where]}`" if where else ""
         if name == "NOT_UTF8":
             return f"{shown_byte(message, at)} at {at}{place}"
         if name == "NOT_AN_OBJECT":
             text = self.json(message)
             return "" if isinstance(text, Bad) else shown_value(json.loads(text))
-        return f"{reason}{place}{self._of(number)}, at byte {at}"
-
-    def _of(self, number: int | None) -> str:
-        return "" if self.avro.writers is None else f" (schema {number})"
-
-
-# ---------------------------------------------------------------- frames
+        return f"{reason}{place}{of}, at byte {at}"
 
 
 def number_of(message: bytes) -> int | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,8 +87,6 @@ class _Builder:
     records: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     texts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    # ------------------------------------------------------------ nodes
-
     def node(self, written: Type, read: Type, path: str) -> int:
         """The node that reads a value of one type as another."""
         try:
@@ -99,7 +99,8 @@ class _Builder:
         if isinstance(w, Union):
             at = self._add("union", len(w.branches), *[0] * len(w.branches))
             for place, branch in enumerate(w.branches):
-                self.program.words[at + 2 + place] = self.node(branch, _type_of(r), path)
+                same = r if isinstance(r, Primitive | ArrayType | MapType | Union) else Ref(r.name)
+                self.program.words[at + 2 + place] = self.node(branch, same, path)
             return at
         if isinstance(r, Union):
             r = self._branch(w, r, path)
@@ -108,9 +109,13 @@ class _Builder:
         if isinstance(w, RecordType):
             return self._record(w, r, path)
         if isinstance(w, ArrayType) and isinstance(r, ArrayType):
-            return self._around("array", w.items, r.items, path + "[]")
+            at = self._add("array", 0)
+            self.program.words[at + 1] = self.node(w.items, r.items, path + "[]")
+            return at
         if isinstance(w, MapType) and isinstance(r, MapType):
-            return self._around("map", w.values, r.values, path + ".*")
+            at = self._add("map", 0)
+            self.program.words[at + 1] = self.node(w.values, r.values, path + ".*")
+            return at
         if isinstance(w, Enum):
             return self._enum(w, r)
         return self._scalar(w, r)
@@ -133,8 +138,10 @@ class _Builder:
         if isinstance(w, MapType) and isinstance(r, MapType):
             return self._fits(self.writer.of(w.values), self.reader.of(r.values))
         if isinstance(w, RecordType | Enum | FixedType):
-            sized = not isinstance(w, FixedType) or not isinstance(r, FixedType) or w.size == r.size
-            return isinstance(r, type(w)) and sized and _same_name(w, r)
+            if type(w) is not type(r) or (isinstance(w, FixedType) and isinstance(r, FixedType) and w.size != r.size):
+                return False
+            assert isinstance(r, RecordType | Enum | FixedType)
+            return w.name in r.aliases or _short(w.name) in map(_short, (r.name, *r.aliases))
         if isinstance(w, Primitive) and isinstance(r, Primitive):
             return w.kind == r.kind or r.kind in PROMOTIONS.get(w.kind, ())
         return False
@@ -161,20 +168,20 @@ class _Builder:
         for place, (mine, other) in enumerate(pairs):
             inside = _joined(path, mine.name)
             # What the reader lacks is passed over, whatever it is.
-            node = self.node(mine.type, other.type, inside) if other else self._passed(mine.type, inside)
+            reader = self.reader
+            self.reader = reader if other else self.writer
+            node = self.node(mine.type, other.type if other else mine.type, inside)
+            self.reader = reader
             self._entry(at + 3 + 4 * place, other.name if other else None, node, inside)
         for place, each in enumerate(missing, len(pairs)):
             inside = _joined(path, each.name)
-            node = self._default_node(each, inside)
+            try:
+                node = self._constant(_default(self.reader, each.type, each.default), inside)
+            except _Unreadable:
+                self.program.faults.append(f"the default of `{inside}` is not a value of its type")
+                node = self._add("mismatch", len(self.program.faults) - 1)
             self._entry(at + 3 + 4 * place, each.name, node, inside)
         return at
-
-    def _passed(self, written: Type, path: str) -> int:
-        reader, self.reader = self.reader, self.writer
-        try:
-            return self.node(written, written, path)
-        finally:
-            self.reader = reader
 
     def _entry(self, at: int, name: str | None, node: int, path: str) -> None:
         start, size = (0, SKIPPED) if name is None else self._text(name)
@@ -205,16 +212,6 @@ class _Builder:
             return self._add("bytes", *((AS_TEXT, 0) if read == "string" else _form_of_bytes(logical)))
         return self._add(w.kind)
 
-    # ------------------------------------------------------------ defaults
-
-    def _default_node(self, each: FieldType, path: str) -> int:
-        try:
-            value = _default(self.reader, each.type, each.default)
-        except _Unreadable:
-            self.program.faults.append(f"the default of `{path}` is not a value of its type")
-            return self._add("mismatch", len(self.program.faults) - 1)
-        return self._constant(value, path)
-
     def _constant(self, value: Any, path: str) -> int:
         if isinstance(value, dict):
             at = self._add("record", self.program.words[1], len(value), *[0] * (4 * len(value)))
@@ -232,8 +229,6 @@ class _Builder:
             return self._add("constant", FLOAT, struct.unpack("<q", struct.pack("<d", value))[0], 0)
         return self._add("constant", NIL, 0, 0) if value is None else self._add("constant", INT, value, 0)
 
-    # ------------------------------------------------------------ words
-
     def _add(self, op: str, *operands: int) -> int:
         self.program.words += (AVRO_OPS[op], *operands)
         return len(self.program.words) - len(operands) - 1
@@ -244,11 +239,6 @@ class _Builder:
             self.texts[text] = len(self.program.blob), len(data)
             self.program.blob += data
         return self.texts[text]
-
-
-def _type_of(plain: Plain) -> Type:
-    """A type that leads to this again."""
-    return plain if isinstance(plain, Primitive | ArrayType | MapType | Union) else Ref(plain.name)
 
 
 def _joined(path: str, name: str) -> str:
@@ -262,17 +252,9 @@ def _paired(w: RecordType, r: RecordType) -> Iterator[tuple[FieldType, FieldType
     used: set[str] = set()
     for each in w.fields:
         other = names.get(each.name) or aliases.get(each.name)
-        if other is not None and other.name in used:
-            other = None
-        if other is not None:
-            used.add(other.name)
+        other = None if other is not None and other.name in used else other
+        used |= {other.name} if other is not None else set()
         yield each, other
-
-
-def _same_name(w: RecordType | Enum | FixedType, r: Plain) -> bool:
-    assert isinstance(r, RecordType | Enum | FixedType)
-    short = _short(w.name)
-    return short == _short(r.name) or w.name in r.aliases or short in map(_short, r.aliases)
 
 
 def _short(name: str) -> str:
@@ -285,16 +267,18 @@ def _form_of_bytes(logical: Logical | None) -> tuple[int, int]:
     return (DECIMAL, logical.scale) if logical.name == "decimal" else (UUID, 0)
 
 
-# ---------------------------------------------------------------- the values of defaults
-
-
 def _default(schema: AvroSchema, kind: Type, value: Any) -> Any:
     """A default as a rule sees it; raises where it is not a value of its type."""
     plain = schema.of(kind)
     if isinstance(plain, Union):
-        return _first_that_fits(schema, plain.branches, value)
+        for branch in plain.branches:
+            with suppress(_Unreadable):
+                return _default(schema, branch, value)
+        raise _Unreadable
     if isinstance(plain, RecordType) and isinstance(value, dict):
-        return {each.name: _default(schema, each.type, _of_field(each, value)) for each in plain.fields}
+        if any(value.get(each.name, each.default) is NoDefault for each in plain.fields):
+            raise _Unreadable
+        return {each.name: _default(schema, each.type, value.get(each.name, each.default)) for each in plain.fields}
     if isinstance(plain, MapType) and isinstance(value, dict):
         return {str(name): _default(schema, plain.values, inner) for name, inner in value.items()}
     if isinstance(plain, ArrayType) and isinstance(value, list):
@@ -308,22 +292,6 @@ def _default(schema: AvroSchema, kind: Type, value: Any) -> Any:
     raise _Unreadable
 
 
-def _first_that_fits(schema: AvroSchema, branches: Sequence[Type], value: Any) -> Any:
-    for each in branches:
-        try:
-            return _default(schema, each, value)
-        except _Unreadable:
-            continue
-    raise _Unreadable
-
-
-def _of_field(each: FieldType, value: dict[str, Any]) -> Any:
-    found = value.get(each.name, each.default)
-    if found is NoDefault:
-        raise _Unreadable
-    return found
-
-
 def _of_primitive(plain: Primitive, value: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if plain.kind == "null" and value is None:
@@ -335,19 +303,16 @@ def _of_primitive(plain: Primitive, value: Any) -> Any:
     if plain.kind in ("int", "long") and number and value == int(value):
         limit = 2 ** (31 if plain.kind == "int" else 63)
         if -limit <= value < limit:
-            return _of_whole(plain.logical, int(value))
+            whole = int(value)
+            form, factor = FORMS.get(plain.logical.name if plain.logical else "", (AS_IS, 1))
+            if form == MULTIPLIED:
+                return whole * factor
+            return whole / factor if whole % factor else whole // factor
     if plain.kind == "string" and isinstance(value, str):
         return value
     if plain.kind == "bytes" and isinstance(value, str):
         return _of_bytes(plain.logical, value)
     raise _Unreadable
-
-
-def _of_whole(logical: Logical | None, value: int) -> int | float:
-    form, factor = FORMS.get(logical.name if logical else "", (AS_IS, 1))
-    if form == MULTIPLIED:
-        return value * factor
-    return value / factor if value % factor else value // factor
 
 
 def _of_bytes(logical: Logical | None, value: str) -> Any:
@@ -359,7 +324,4 @@ def _of_bytes(logical: Logical | None, value: str) -> Any:
     if form == DECIMAL:
         whole = int.from_bytes(data, "big", signed=True)
         return whole / 10**scale if scale or not -(2**63) <= whole < 2**63 else whole
-    if form == UUID:
-        text = data.hex()
-        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-    return value
+    return str(uuid.UUID(bytes=data)) if form == UUID else value

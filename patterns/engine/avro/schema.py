@@ -16,18 +16,12 @@ MAX_DEPTH = 64
 
 # The logical types that change what a rule sees, and the types that may carry them; elsewhere they mean nothing.
 LOGICAL = {
-    "date": ("int",),
-    "time-millis": ("int",),
-    "time-micros": ("long",),
-    "timestamp-millis": ("long",),
-    "timestamp-micros": ("long",),
-    "timestamp-nanos": ("long",),
-    "local-timestamp-millis": ("long",),
-    "local-timestamp-micros": ("long",),
-    "local-timestamp-nanos": ("long",),
+    "date": ("int",), "time-millis": ("int",), "time-micros": ("long",),
+    "timestamp-millis": ("long",), "timestamp-micros": ("long",), "timestamp-nanos": ("long",),
+    "local-timestamp-millis": ("long",), "local-timestamp-micros": ("long",), "local-timestamp-nanos": ("long",),
     "decimal": ("bytes", "fixed"),
     "uuid": ("string", "fixed"),
-}
+}  # fmt: skip
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -143,22 +137,16 @@ def parse_schema(*texts: str) -> AvroSchema:
     root: Type | None = None
     for text in texts:
         try:
-            root = parser.type(_loaded(text), "", "", 0)
+            # A registry holds `"string"`, people write `string`; only `null` is JSON as it stands.
+            node = text.strip() if text.strip() in PRIMITIVES[1:] else json.loads(text)
+            root = parser.type(node, "", "", 0)
+        except json.JSONDecodeError as error:
+            raise AvroSchemaError(f"not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
         except RecursionError:
             raise AvroSchemaError("nested too deeply") from None
     if root is None:
         raise AvroSchemaError("there is no schema")
     return AvroSchema(root, parser.names, texts)
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        # A registry holds `"string"`, people write `string`.
-        if text.strip() in PRIMITIVES:
-            return text.strip()
-        raise AvroSchemaError(f"not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
 
 
 @dataclass
@@ -181,9 +169,6 @@ class _Parser:
             return self.type(kind, where, space, depth + 1)
         if not isinstance(kind, str):
             _fail(where, "`type` is missing")
-        return self._complex(kind, node, where, space, depth)
-
-    def _complex(self, kind: str, node: Mapping[str, Any], where: str, space: str, depth: int) -> Type:
         if kind in PRIMITIVES:
             return Primitive(kind, _logical(node, kind))
         if kind == "array":
@@ -208,39 +193,31 @@ class _Parser:
         branches = tuple(self.type(each, where, space, depth + 1) for each in node)
         if not branches:
             _fail(where, "a union has at least one branch")
-        seen = [type_name(each) for each in branches]
-        for each in branches:
-            if isinstance(each, Union):
-                _fail(where, "a union cannot hold a union")
-        for name in seen:
-            if seen.count(name) > 1:
-                _fail(where, f"the union has `{name}` twice")
+        if any(isinstance(each, Union) for each in branches):
+            _fail(where, "a union cannot hold a union")
+        _fail_if_twice(list(map(type_name, branches)), where, "the union has")
         return Union(branches)
 
     def _record(self, node: Mapping[str, Any], where: str, space: str, depth: int) -> Ref:
         name, aliases = self._name(node, where, space)
         self.names[name] = RecordType(name, ())  # so that it can hold itself
-        inside = name.rpartition(".")[0]
         listed = _has(node, "fields", where)
         if not isinstance(listed, list):
             _fail(where, "`fields` is a list")
-        fields = tuple(self._field(each, where, inside, depth) for each in listed)
-        names = [each.name for each in fields]
-        for each in names:
-            if names.count(each) > 1:
-                _fail(where, f"`{name}` has the field `{each}` twice")
-        self.names[name] = RecordType(name, fields, aliases)
+        fields = []
+        for each in listed:
+            if not isinstance(each, Mapping):
+                _fail(where, "a field is an object with `name` and `type`")
+            own = each.get("name")
+            if not isinstance(own, str) or not _NAME.match(own):
+                _fail(where, f"`{own}` cannot be a field's name")
+            inside = f"{where}.{own}" if where else own
+            kind = self.type(_has(each, "type", inside), inside, name.rpartition(".")[0], depth + 1)
+            others = tuple(_texts(each, "aliases", inside))
+            fields.append(FieldType(own, kind, others, each.get("default", NoDefault)))
+        _fail_if_twice([field.name for field in fields], where, f"`{name}` has the field")
+        self.names[name] = RecordType(name, tuple(fields), aliases)
         return Ref(name)
-
-    def _field(self, node: Any, where: str, space: str, depth: int) -> FieldType:
-        if not isinstance(node, Mapping):
-            _fail(where, "a field is an object with `name` and `type`")
-        name = node.get("name")
-        if not isinstance(name, str) or not _NAME.match(name):
-            _fail(where, f"`{name}` cannot be a field's name")
-        inside = f"{where}.{name}" if where else name
-        kind = self.type(_has(node, "type", inside), inside, space, depth + 1)
-        return FieldType(name, kind, tuple(_texts(node, "aliases", inside)), node.get("default", NoDefault))
 
     def _enum(self, node: Mapping[str, Any], where: str, space: str) -> Ref:
         name, aliases = self._name(node, where, space)
@@ -280,6 +257,12 @@ def _fail(where: str, what: str) -> NoReturn:
     raise AvroSchemaError(f"`{where}`: {what}" if where else what)
 
 
+def _fail_if_twice(names: list[str], where: str, what: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        _fail(where, f"{what} `{twice}` twice")
+
+
 def _has(node: Mapping[str, Any], name: str, where: str) -> Any:
     return node[name] if name in node else _fail(where, f"`{name}` is missing")
 
@@ -310,9 +293,6 @@ def _logical(node: Mapping[str, Any], kind: str) -> Logical | None:
     return Logical(name, scale) if fits else None
 
 
-# ---------------------------------------------------------------- what rules may read
-
-
 def kinds(schema: AvroSchema) -> dict[str, Any] | None:
     """Fields and their types in the words of samovar.patterns.semantics.schema; None where events have no fields of
     their own.
@@ -332,11 +312,9 @@ def _kind(schema: AvroSchema, kind: Type, above: tuple[str, ...]) -> Any:
         return found[0] if found and all(each == found[0] for each in found) else "any"
     if isinstance(plain, ArrayType | MapType):
         return "any"
-    if isinstance(plain, Enum):
-        return "string"
-    if plain.logical is not None and plain.logical.name == "decimal":
+    if not isinstance(plain, Enum) and plain.logical is not None and plain.logical.name == "decimal":
         return "double"
-    if isinstance(plain, FixedType):
+    if isinstance(plain, Enum | FixedType):
         return "string"
     words = {"null": "any", "boolean": "boolean", "int": "long", "long": "long", "float": "double", "double": "double"}
     return words.get(plain.kind, "string")

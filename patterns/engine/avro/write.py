@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal, DecimalException
 from typing import Any, NoReturn
 
@@ -64,7 +64,11 @@ class Encoder:
         """A value as fastavro takes it."""
         plain = self.schema.of(kind)
         if isinstance(plain, Union):
-            return self._branch(plain, value, path)
+            for branch in plain.branches:
+                with suppress(AvroValueError):
+                    return self._fitted(branch, value, path)
+            names = " or ".join(map(type_name, plain.branches))
+            raise AvroValueError(f"`{path or 'the event'}` is {_shown(value)}, and should be {names}")
         if isinstance(plain, RecordType) and isinstance(value, dict):
             return self._record(plain, value, path)
         if isinstance(plain, MapType) and isinstance(value, dict):
@@ -92,15 +96,6 @@ class Encoder:
                 found[each.name] = self._fitted(each.type, None, above + each.name)
         return found
 
-    def _branch(self, union: Union, value: Any, path: str) -> Any:
-        for each in union.branches:
-            try:
-                return self._fitted(each, value, path)
-            except AvroValueError:
-                continue
-        names = " or ".join(map(type_name, union.branches))
-        raise AvroValueError(f"`{path or 'the event'}` is {_shown(value)}, and should be {names}")
-
 
 def _refuse(plain: Plain, value: Any, path: str) -> NoReturn:
     if value is None:
@@ -114,24 +109,19 @@ def _shown(value: Any) -> str:
 
 def _scalar(plain: Primitive | FixedType, value: Any, path: str) -> Any:
     kind = plain.kind if isinstance(plain, Primitive) else "fixed"
-    fits: dict[str, Callable[[], Any]] = {
-        "null": lambda: value if value is None else _refuse(plain, value, path),
-        "boolean": lambda: value if isinstance(value, bool) else _refuse(plain, value, path),
-        "string": lambda: value if isinstance(value, str) else _refuse(plain, value, path),
-    }
-    if kind in fits:
-        return fits[kind]()
-    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if kind in ("float", "double") and number:
+    as_is = {"null": type(None), "boolean": bool, "string": str}.get(kind)
+    if as_is is not None and isinstance(value, as_is):
+        return value
+    if kind in ("float", "double") and isinstance(value, int | Decimal) and not isinstance(value, bool):
         return float(value)
+    found = None
     if kind in ("int", "long"):
         whole = _whole(plain.logical, value)
         limit = 2 ** (31 if kind == "int" else 63)
-        return whole if whole is not None and -limit <= whole < limit else _refuse(plain, value, path)
-    if kind in ("bytes", "fixed"):
+        found = whole if whole is not None and -limit <= whole < limit else None
+    elif kind in ("bytes", "fixed"):
         found = _bytes(plain, value)
-        return _refuse(plain, value, path) if found is None else found
-    return _refuse(plain, value, path)
+    return _refuse(plain, value, path) if found is None else found
 
 
 def _whole(logical: Logical | None, value: Any) -> int | None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from samovar.common.times import duration_text
-from samovar.patterns.engine.compile import flatten
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.findings import visible
-from samovar.patterns.syntax.tree import (
-    AggregateForm,
-    Bracket,
-    Expr,
-    Literal,
-    Overlap,
-    Rule,
-    SequenceForm,
-    SessionForm,
-    Step,
-    StepKind,
-    WindowForm,
-)
+from samovar.patterns.syntax.tree import flatten
 from samovar.patterns.syntax.unparse import unparse
 
 TAKE, GROUP, ABSENT, BEFORE, WAIT = "take", "group", "absent", "before", "wait"
@@ -66,9 +55,19 @@ class Diagram:
     span: str | None = None
 
 
-def diagram(rule: Rule) -> Diagram:
+def diagram(rule: tree.Rule) -> Diagram:
     """The drawing's content for a rule. What cannot be seen in its texts is written as escapes."""
-    shown: Diagram = _visible(_diagram(rule))
+    form = rule.form
+    suppressed = () if rule.suppress_ms is None else (f"at most one alert in {duration_text(rule.suppress_ms)}",)
+    by = f"by {', '.join(key.name for key in form.by)}" if form.by else "one key for all"
+    if isinstance(form, tree.SequenceForm):
+        drawn = _sequence(rule, form, by, suppressed)
+    else:
+        boxes = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in form.brackets)
+        having = () if form.having is None else _condition(form.having, "having")
+        line = _time_line(form)
+        drawn = Diagram(rule.id, rule.title, rule.severity, (by, *suppressed), boxes, line, having)
+    shown: Diagram = _visible(drawn)
     return shown
 
 
@@ -82,86 +81,53 @@ def _visible(part: Any) -> Any:
     return part
 
 
-def _diagram(rule: Rule) -> Diagram:
-    if isinstance(rule.form, SequenceForm):
-        return _sequence(rule, rule.form)
-    brackets = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in rule.form.brackets)
-    having = () if rule.form.having is None else _condition(rule.form.having, "having")
-    return Diagram(
-        rule.id, rule.title, rule.severity, (_by(rule), *_suppress(rule)), brackets, _time_line(rule.form), having
-    )
-
-
-def _by(rule: Rule) -> str:
-    return f"by {', '.join(key.name for key in rule.form.by)}" if rule.form.by else "one key for all"
-
-
-def _suppress(rule: Rule) -> list[str]:
-    return [] if rule.suppress_ms is None else [f"at most one alert in {duration_text(rule.suppress_ms)}"]
-
-
-def _time_line(form: AggregateForm | SessionForm | WindowForm) -> TimeLine:
-    if isinstance(form, AggregateForm):
+def _time_line(form: tree.AggregateForm | tree.SessionForm | tree.WindowForm) -> TimeLine:
+    if isinstance(form, tree.AggregateForm):
         again = () if form.repeat_ms is None else (duration_text(form.repeat_ms),)
         return TimeLine("sliding", (duration_text(form.over_ms), *again))
-    if isinstance(form, SessionForm):
+    if isinstance(form, tree.SessionForm):
         most = () if form.max_ms is None else (duration_text(form.max_ms),)
         return TimeLine("session", (duration_text(form.gap_ms), *most))
     kind = "tumbling" if form.size_ms == form.every_ms else "hopping"
     return TimeLine(kind, (duration_text(form.every_ms), duration_text(form.size_ms)))
 
 
-# ---------------------------------------------------------------- sequences
-
-
-def _sequence(rule: Rule, form: SequenceForm) -> Diagram:
+def _sequence(rule: tree.Rule, form: tree.SequenceForm, by: str, suppressed: tuple[str, ...]) -> Diagram:
     boxes, number = [], 0
-    taken = [index for index, step in enumerate(form.steps) if step.kind is not StepKind.ABSENT]
+    last = max(index for index, step in enumerate(form.steps) if step.kind is not tree.StepKind.ABSENT)
     for index, step in enumerate(form.steps):
-        number += step.kind is not StepKind.ABSENT
-        boxes.append(_box(step, number, index > taken[-1], form))
-    facts = [_by(rule)] + [f"all within {duration_text(form.maxspan_ms)}"] * (not is_one_event(form))
-    facts += [] if form.overlap is Overlap.LATEST else [f"overlap={form.overlap}", f"skip={form.skip}"]
-    waits = list(form.steps[taken[-1] + 1 :])
-    return Diagram(
-        rule.id,
-        rule.title,
-        rule.severity,
-        (*facts, *_suppress(rule)),
-        tuple(boxes),
-        having=() if form.having is None else _condition(form.having, "having"),
-        until=() if form.until is None else _bracket(form.until),
-        clock=_clock(waits, form) if waits else None,
-        span=None if is_one_event(form) else duration_text(form.maxspan_ms),
-    )
+        number += step.kind is not tree.StepKind.ABSENT
+        boxes.append(_box(step, number, index > last, form))
+    waits = list(form.steps[last + 1 :])
+    # One event, and nothing is waited for: the rule has no span.
+    span = None if form.takes_one_event and not waits else duration_text(form.maxspan_ms)
+    facts = [by] + [f"all within {span}"] * (span is not None)
+    facts += [] if form.overlap is tree.Overlap.LATEST else [f"overlap={form.overlap}", f"skip={form.skip}"]
+    having = () if form.having is None else _condition(form.having, "having")
+    until = () if form.until is None else _bracket(form.until)
+    clock = _clock(waits, form) if waits else None
+    head = rule.id, rule.title, rule.severity, (*facts, *suppressed)
+    return Diagram(*head, tuple(boxes), having=having, until=until, clock=clock, span=span)
 
 
-def is_one_event(form: SequenceForm) -> bool:
-    """Whether a single event is all that a match takes, and nothing is waited for."""
-    taken = [step for step in form.steps if step.kind is not StepKind.ABSENT]
-    single = len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
-    return single and form.steps[-1].kind is not StepKind.ABSENT
-
-
-def _box(step: Step, number: int, last: bool, form: SequenceForm) -> Box:
-    lines = tuple(line for at, bracket in enumerate(step.brackets) for line in _alternative(step, bracket, at))
-    if step.kind is StepKind.ABSENT:
+def _box(step: tree.Step, number: int, last: bool, form: tree.SequenceForm) -> Box:
+    unordered = step.kind is tree.StepKind.UNORDERED
+    lines: list[str] = []
+    for at, bracket in enumerate(step.brackets):
+        first, *rest = _bracket(bracket)
+        lines += [f"• {bracket.name}: {first}" if unordered else f"or {first}" if at else first, *rest]
+    if step.kind is tree.StepKind.ABSENT:
+        kind, title = (WAIT, f"not until {_clock([step], form)}") if last else (ABSENT, "not in between")
         if step.for_ms is not None:
-            return Box(BEFORE, f"not in the {duration_text(step.for_ms)} before", lines)
-        return Box(WAIT, f"not until {_clock([step], form)}", lines) if last else Box(ABSENT, "not in between", lines)
-    title = f"{number} {step.name}" if step.kind is StepKind.TAKE else f"{number} all of these, in any order"
-    kind = GROUP if step.kind is StepKind.UNORDERED else TAKE
-    return Box(kind, title, lines, tuple(_arrow(step)), _loop(step), step.optional)
+            kind, title = BEFORE, f"not in the {duration_text(step.for_ms)} before"
+        return Box(kind, title, tuple(lines))
+    title = f"{number} all of these, in any order" if unordered else f"{number} {step.name}"
+    loop = step.runs_text + " times" * (step.runs_min == step.runs_max)
+    kind = GROUP if unordered else TAKE
+    return Box(kind, title, tuple(lines), tuple(_arrow(step)), loop if step.repeated else None, step.optional)
 
 
-def _alternative(step: Step, bracket: Bracket, at: int) -> tuple[str, ...]:
-    lines = _bracket(bracket)
-    if step.kind is StepKind.UNORDERED:
-        return (f"• {bracket.name}: {lines[0]}", *lines[1:])
-    return lines if at == 0 else (f"or {lines[0]}", *lines[1:])
-
-
-def _arrow(step: Step) -> list[str]:
+def _arrow(step: tree.Step) -> list[str]:
     labels = ["the very next event"] if step.next else []
     if step.within_ms is not None:
         labels.append(f"within {duration_text(step.within_ms)}")
@@ -170,35 +136,32 @@ def _arrow(step: Step) -> list[str]:
     return labels
 
 
-def _loop(step: Step) -> str | None:
-    if not step.repeated:
-        return None
-    if step.runs_max is None:
-        return f"{step.runs_min} or more"
-    return f"{step.runs_min} times" if step.runs_min == step.runs_max else f"{step.runs_min} to {step.runs_max}"
-
-
-def _clock(waits: list[Step], form: SequenceForm) -> str:
+def _clock(waits: list[tree.Step], form: tree.SequenceForm) -> str:
     """When a last negation lets go: the latest of several."""
     if any(step.within_ms is None or step.within_ms >= form.maxspan_ms for step in waits):
         return f"{duration_text(form.maxspan_ms)} after the first event"
     return f"{duration_text(max(step.within_ms or 0 for step in waits))} after the step before"
 
 
-# ---------------------------------------------------------------- brackets
-
-
-def _bracket(bracket: Bracket) -> tuple[str, ...]:
+def _bracket(bracket: tree.Bracket) -> tuple[str, ...]:
     name = "any event" if bracket.type == "any" else bracket.type
     others = [unparse(key.value) for key in bracket.by or () if unparse(key.value) != key.name]
     by = f" by {', '.join(others)}" if others else ""
-    if bracket.condition == Literal(True):
+    if bracket.condition == tree.Literal(True):
         return (name + by,)
     return (name + by, *_condition(bracket.condition, "where"))
 
 
-def _condition(condition: Expr, word: str) -> tuple[str, ...]:
+def _condition(condition: tree.Expr, word: str) -> tuple[str, ...]:
     """One part of the condition a line: `where amount < 2`, `and country != probe.country`."""
     parts = flatten(condition, "and")
     texts = [f"({text})" if " or " in text and len(parts) > 1 else text for text in map(unparse, parts)]
     return tuple(f"  {word if at == 0 else 'and'} {text}" for at, text in enumerate(texts))
+
+
+def wrap_line(line: str, width: int) -> list[str]:
+    """A line of a box as rows of at most so many characters; what goes on is indented further."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
+    )

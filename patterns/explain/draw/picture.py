@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass, field
 from itertools import groupby
+from xml.sax.saxutils import escape, quoteattr
 
-from samovar.patterns.explain.draw.canvas import MONO, SANS, Canvas
-from samovar.patterns.explain.draw.diagram import ABSENT, BEFORE, GROUP, TAKE, WAIT, Box, Diagram, TimeLine, diagram
+from samovar.patterns.explain.draw.diagram import (
+    ABSENT,
+    BEFORE,
+    GROUP,
+    TAKE,
+    WAIT,
+    Box,
+    Diagram,
+    TimeLine,
+    diagram,
+    wrap_line,
+)
 from samovar.patterns.syntax.tree import Rule
 
 LEFT = 84  # of the boxes: next to them run the span of the whole and the ways round
@@ -14,6 +26,101 @@ TOP = 24
 CHARACTERS = 76  # of a line in a box, at most
 LINE = 18
 PAD = 14
+
+MONO = 7.23  # width of a character of the fixed font at 12px
+SANS = 6.6  # about, at 12.5px
+
+_STYLE = """
+svg{--page:#ffffff;--ink:#1d2733;--muted:#5c6b7c;--line:#8a9bb0;--box:#f4f7fb;--edge:#9db2cc;--accent:#1f5fbf;
+--bad:#c0322b;--badbox:#fdf3f2;--alert:#b45309;--bar:#dbe8fa;font-family:system-ui,-apple-system,"Segoe UI",Roboto,
+"Helvetica Neue",Arial,sans-serif}
+@media (prefers-color-scheme:dark){svg{--page:#12171e;--ink:#e4eaf1;--muted:#9aa8b8;--line:#66778b;--box:#1b232d;
+--edge:#3d4f66;--accent:#7fb0ff;--bad:#ff8278;--badbox:#2b1a1b;--alert:#f0a04b;--bar:#22344e}}
+.page{fill:var(--page)}.t{fill:var(--ink);font-size:12.5px}.h{font-size:19px;font-weight:650}.b{font-weight:600}
+.m{fill:var(--muted);font-size:12px}.c{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",
+monospace;font-size:12px}.y{fill:var(--accent);font-weight:600}.r{fill:var(--bad)}.w{fill:#fff;font-weight:650}
+.box{fill:var(--box);stroke:var(--edge);stroke-width:1.3}.no{fill:var(--badbox);stroke:var(--bad);stroke-width:1.4;
+stroke-dasharray:6 4}.out{fill:var(--page);stroke:var(--line);stroke-width:1.3;stroke-dasharray:3 3}
+.line{fill:none;stroke:var(--line);stroke-width:1.7}.soft{stroke-dasharray:5 4}.rail{fill:none;stroke:var(--muted);
+stroke-width:1.2}.badge{fill:var(--accent)}.pill{fill:var(--page);stroke:var(--edge)}.bar{fill:var(--bar);
+stroke:var(--accent);stroke-width:1.2}.dot{fill:var(--accent)}.far{fill:var(--line)}.tip{fill:var(--line)}
+.n{fill:var(--page);font-size:12px;font-weight:650}.redline{fill:none;stroke:var(--bad);stroke-width:1.7}
+"""
+
+SEVERITIES = {"info": "#4b6584", "low": "#2f7d6b", "medium": "#a06a00", "high": "#c2410c", "critical": "#b3142c"}
+
+
+@dataclass
+class Canvas:
+    """Gathers the parts of a picture; `text` puts it together."""
+
+    parts: list[str] = field(default_factory=list)
+    right: float = 0
+    bottom: float = 0
+
+    def add(self, part: str, right: float = 0, bottom: float = 0) -> None:
+        self.parts.append(part)
+        self.right, self.bottom = max(self.right, right), max(self.bottom, bottom)
+
+    def write(self, x: float, y: float, text: str, style: str = "t", anchor: str = "start") -> None:
+        place = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        wide = len(text) * (MONO if "c" in style.split() else 11 if "h" in style.split() else SANS)
+        end = {"start": x + wide, "middle": x + wide / 2}.get(anchor, x)
+        kept = ' xml:space="preserve"' if text.startswith(" ") else ""
+        self.add(f'<text x="{x:g}" y="{y:g}" class="{style}"{place}{kept}>{escape(text)}</text>', end, y + 6)
+
+    def box(self, x: float, y: float, wide: float, high: float, style: str = "box", corner: float = 9) -> None:
+        shape = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" rx="{corner:g}" class="{style}"/>'
+        self.add(shape, x + wide, y + high)
+
+    def path(self, way: str, style: str = "line", tip: bool = False, right: float = 0) -> None:
+        end = ' marker-end="url(#tip)"' if tip else ""
+        self.add(f'<path d="{way}" class="{style}"{end}/>', right)
+
+    def dot(self, x: float, y: float, style: str = "dot", radius: float = 4) -> None:
+        self.add(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{style}"/>', x + radius, y + radius)
+
+    def clock(self, x: float, y: float) -> None:
+        self.add(f'<circle cx="{x:g}" cy="{y:g}" r="7" class="pill" style="stroke:var(--muted);stroke-width:1.4"/>')
+        self.path(f"M{x:g} {y - 4:g}V{y:g}L{x + 3:g} {y + 2:g}", "rail")
+
+    def forbidden(self, x: float, y: float) -> None:
+        """A circle with a bar through it."""
+        self.add(f'<circle cx="{x:g}" cy="{y:g}" r="6.5" class="redline"/>')
+        self.path(f"M{x - 4.5:g} {y - 4.5:g}L{x + 4.5:g} {y + 4.5:g}", "redline")
+
+    def pill(self, x: float, y: float, text: str) -> float:
+        """A label in a rounded frame; gives where it ends."""
+        wide = len(text) * SANS + 20
+        self.box(x, y, wide, 22, "pill", 11)
+        self.write(x + wide / 2, y + 15, text, "m", "middle")
+        return x + wide
+
+    def alert(self, middle: float, y: float, severity: str) -> None:
+        text = f"Alert: {severity}"
+        wide = len(text) * 8 + 56
+        color = SEVERITIES.get(severity, SEVERITIES["medium"])
+        left = middle - wide / 2
+        self.add(
+            f'<rect x="{left:g}" y="{y:g}" width="{wide:g}" height="36" rx="18" fill="{color}"/>', left + wide, y + 36
+        )
+        bell = f"M{left + 18:g} {y + 23:g}h12c-2-2-2-4-2-7a4 4 0 0 0-8 0c0 3 0 5-2 7zm4 2a2 2 0 0 0 4 0z"
+        self.add(f'<path d="{bell}" fill="#fff"/>')
+        self.write(left + 40, y + 23, text, "t w")
+
+    def text(self, label: str) -> str:
+        wide, high = round(self.right + 24), round(self.bottom + 24)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+            f'role="img" aria-label={quoteattr(label)}>'
+        )
+        tip = (
+            '<defs><marker id="tip" viewBox="0 0 10 10" refX="8.5" refY="5" markerWidth="7.5" markerHeight="7.5" '
+            'orient="auto-start-reverse"><path d="M0 0.8L9.5 5L0 9.2z" class="tip"/></marker></defs>'
+        )
+        page = f'<rect width="{wide}" height="{high}" class="page"/>'
+        title = f"<title>{escape(label)}</title><style>{_STYLE.replace(chr(10), '')}</style>"
+        return "\n".join([head, title, tip, page, *self.parts, "</svg>"]) + "\n"
 
 
 def draw_svg(rule: Rule) -> str:
@@ -43,19 +150,12 @@ def _heading(canvas: Canvas, shown: Diagram) -> float:
     return y + 46
 
 
-# ---------------------------------------------------------------- boxes
-
-
 def _rows(box: Box) -> list[tuple[str, str]]:
     """The lines of a box, wrapped, each with its style: the event type stands out."""
     rows: list[tuple[str, str]] = []
     for line in box.lines:
-        indent = " " * (len(line) - len(line.lstrip()))
-        style = "t c" if indent else "c r" if box.kind in (ABSENT, BEFORE, WAIT) else "c y"
-        wrapped = textwrap.wrap(
-            line.strip(), CHARACTERS, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-        )
-        rows += [(row, style) for row in wrapped]
+        style = "c r" if box.kind in (ABSENT, BEFORE, WAIT) else "c y"
+        rows += [(row, "t c" if line[:1].isspace() else style) for row in wrap_line(line, CHARACTERS)]
     return rows
 
 
@@ -94,9 +194,6 @@ def _loop(canvas: Canvas, box: Box, x: float, y: float, end: float) -> None:
     low, high = end - 14, y + 18
     canvas.path(f"M{x:g} {low:g}C{x + 44:g} {low:g} {x + 44:g} {high:g} {x + 2:g} {high:g}", tip=True, right=x + 44)
     canvas.write(x + 42, (low + high) / 2 + 4, box.loop or "", "t b")
-
-
-# ---------------------------------------------------------------- sequences
 
 
 def _steps(canvas: Canvas, shown: Diagram, top: float) -> None:
@@ -191,9 +288,6 @@ def _until(canvas: Canvas, shown: Diagram, y: float, wide: float) -> None:
     canvas.write(side + 42, y + high / 2 + 12, "begun is forgotten", "m")
 
 
-# ---------------------------------------------------------------- windows
-
-
 def _windows(canvas: Canvas, shown: Diagram, time_line: TimeLine, top: float) -> None:
     wide = max(_width(shown), 460)
     left, middle, y = TOP, TOP + wide / 2, top
@@ -231,41 +325,32 @@ def _time(canvas: Canvas, time_line: TimeLine, left: float, y: float, wide: floa
     elif time_line.kind == "session":
         events = (0.08, 0.13, 0.16, 0.27, 0.35, 0.40, 0.82, 0.87)
         _bar(canvas, left + wide * 0.06, y, wide * 0.36, "a session")
-        _quiet(canvas, left + wide * 0.42, y, wide * 0.26, f"{size} quiet")
+        x, quiet = left + wide * 0.42, wide * 0.26
+        canvas.path(f"M{x + 4:g} {y + 13:g}H{x + quiet - 12:g}", "line soft", tip=True)
+        canvas.write(x + quiet / 2 - 4, y + 7, f"{size} quiet", "m", "middle")
+        canvas.clock(x + quiet, y + 13)
         end = _axis(canvas, left, y + 46, wide, (0.06, 0.42), events)
         cut = f", or {more[0]} after its start" if more else ""
         note = f"ends {size} after its last event{cut}"
+    elif time_line.kind == "tumbling":
+        for at in range(3):
+            _bar(canvas, left + wide * (0.02 + at * 0.30), y, wide * 0.29, more[0])
+        end = _axis(canvas, left, y + 46, wide, (0, 1), _EVENTS)
+        note = "windows by the clock; each is looked at when it is over"
     else:
-        end, note = _clocked(canvas, time_line, left, y, wide)
+        for at in range(3):
+            _bar(canvas, left + wide * (0.02 + at * 0.18), y + at * 30, wide * 0.5, more[0])
+        end = _axis(canvas, left, y + 106, wide, (0, 1), _EVENTS)
+        note = f"windows by the clock, a new one every {size}; each is looked at when it is over"
     for line in textwrap.wrap(note, int(wide / SANS)):
         canvas.write(left + wide / 2, end + 16, line, "m", "middle")
         end += 17
     return end + 11
 
 
-def _clocked(canvas: Canvas, time_line: TimeLine, left: float, y: float, wide: float) -> tuple[float, str]:
-    every, size = time_line.spans
-    if time_line.kind == "tumbling":
-        for at in range(3):
-            _bar(canvas, left + wide * (0.02 + at * 0.30), y, wide * 0.29, size)
-        return _axis(
-            canvas, left, y + 46, wide, (0, 1), _EVENTS
-        ), "windows by the clock; each is looked at when it is over"
-    for at in range(3):
-        _bar(canvas, left + wide * (0.02 + at * 0.18), y + at * 30, wide * 0.5, size)
-    end = _axis(canvas, left, y + 106, wide, (0, 1), _EVENTS)
-    return end, f"windows by the clock, a new one every {every}; each is looked at when it is over"
-
-
 def _bar(canvas: Canvas, x: float, y: float, wide: float, text: str) -> None:
     canvas.box(x, y, wide, 26, "bar", 6)
     canvas.write(x + wide / 2, y + 17, text, "t", "middle")
-
-
-def _quiet(canvas: Canvas, x: float, y: float, wide: float, text: str) -> None:
-    canvas.path(f"M{x + 4:g} {y + 13:g}H{x + wide - 12:g}", "line soft", tip=True)
-    canvas.write(x + wide / 2 - 4, y + 7, text, "m", "middle")
-    canvas.clock(x + wide, y + 13)
 
 
 def _axis(

@@ -1,6 +1,6 @@
 """A rule drawn as text, with box-drawing characters: steps below one another, arrows between them.
 
-`draw(rule)` is the drawing; the same content as a picture is in draw_svg.py.
+`draw(rule)` is the drawing; the same content as a picture is in picture.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterator
 
-from samovar.patterns.explain.draw.diagram import ABSENT, BEFORE, WAIT, Box, Diagram, TimeLine, diagram
+from samovar.patterns.explain.draw.diagram import ABSENT, BEFORE, WAIT, Box, Diagram, TimeLine, diagram, wrap_line
 from samovar.patterns.syntax.tree import Rule
 
 WIDTH = 88
@@ -38,16 +38,13 @@ def _inner(shown: Diagram, width: int) -> int:
     return max(LEAST, min(max(map(len, texts)) + 2, width - MARGIN - ASIDE))
 
 
-# ---------------------------------------------------------------- sequences
-
-
 def _steps(shown: Diagram, width: int) -> Iterator[str]:
     inner = _inner(shown, width)
     middle = MARGIN + inner // 2
     for at, box in enumerate(shown.boxes):
         if at:
             yield from _arrow(box, middle, shown.boxes[at - 1].kind)
-        yield from _around(_boxed(box, inner), box.optional, middle, at == 0)
+        yield from _step(box, inner, middle, at == 0)
     if shown.having:
         yield " " * middle + "│"
         yield from _frame("and at the end", list(shown.having), inner, _SOLID)
@@ -67,9 +64,17 @@ def _arrow(box: Box, middle: int, before: str) -> Iterator[str]:
         yield f"{pad}▼"
 
 
-def _around(lines: list[str], optional: bool, middle: int, first: bool) -> Iterator[str]:
-    """An optional box has a way round it on the left."""
-    if not optional:
+def _step(box: Box, inner: int, middle: int, first: bool) -> Iterator[str]:
+    """A box, with its loop on the right; an optional one has a way round it on the left."""
+    dashed = box.kind in (ABSENT, BEFORE, WAIT)
+    title = f"{'✗ ' * dashed}{box.title}{' (may be left out)' * box.optional}"
+    lines = _frame(title, list(box.lines), inner, _DASHED if dashed else _SOLID)
+    if box.loop is not None:
+        if len(lines) < 4:
+            lines.insert(2, lines[1][:MARGIN] + "│" + " " * inner + "│")
+        lines[1] += " ◄─┐"
+        lines[2] += f" ──┘ {box.loop}"
+    if not box.optional:
         yield from lines
         return
     flat = "─" * (middle - 2)
@@ -80,45 +85,21 @@ def _around(lines: list[str], optional: bool, middle: int, first: bool) -> Itera
     yield f" └{flat[:-1]}►│"
 
 
-def _boxed(box: Box, inner: int) -> list[str]:
-    dashed = box.kind in (ABSENT, BEFORE, WAIT)
-    title = f"✗ {box.title}" if dashed else box.title
-    lines = _frame(
-        title + (" (may be left out)" if box.optional else ""), list(box.lines), inner, _DASHED if dashed else _SOLID
-    )
-    if box.loop is not None:
-        if len(lines) < 4:
-            lines.insert(2, lines[1][:MARGIN] + "│" + " " * inner + "│")
-        lines[1] += " ◄─┐"
-        lines[2] += f" ──┘ {box.loop}"
-    return lines
-
-
 def _frame(title: str, content: list[str], inner: int, signs: str) -> list[str]:
     top_left, flat, top_right, upright, bottom_left, bottom_right = tuple(signs)
     pad = " " * MARGIN
     title = textwrap.shorten(title, inner - 4, placeholder="…")
     top = f"{pad}{top_left}{flat} {title} {flat * (inner - len(title) - 3)}{top_right}"
-    rows = [
-        f"{pad}{upright} {_padded(row, inner - 1)}{upright}" for line in content for row in _wrapped(line, inner - 2)
-    ]
+    rows = []
+    for row in (row for line in content for row in wrap_line(line, inner - 2)):
+        # Up to a width in columns, of which a wide character takes two and an accent none.
+        wide = sum(unicodedata.east_asian_width(char) in "WF" for char in row)
+        accents = sum(map(bool, map(unicodedata.combining, row)))
+        rows.append(f"{pad}{upright} {row}{' ' * (inner - 1 - len(row) - wide + accents)}{upright}")
     middle = inner // 2 - 1
     down = "┬" if signs == _SOLID else flat
     bottom = f"{pad}{bottom_left}{flat * middle}{down}{flat * (inner - middle - 1)}{bottom_right}"
     return [top, *rows, bottom]
-
-
-def _padded(text: str, width: int) -> str:
-    """The text with spaces up to a width in columns, of which a wide character takes two and an accent none."""
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return text + " " * (width - len(text) - wide + sum(map(bool, map(unicodedata.combining, text))))
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(
-        line.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-    )
 
 
 def _alert(shown: Diagram, middle: int) -> Iterator[str]:
@@ -129,9 +110,6 @@ def _alert(shown: Diagram, middle: int) -> Iterator[str]:
     yield f"{pad}{top_left}{flat * len(text)}{top_right}"
     yield f"{pad}{upright}{text}{upright}"
     yield f"{pad}{bottom_left}{flat * len(text)}{bottom_right}"
-
-
-# ---------------------------------------------------------------- windows
 
 
 def _window(shown: Diagram, time_line: TimeLine, width: int) -> Iterator[str]:

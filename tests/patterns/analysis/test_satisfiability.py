@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.analysis.domains import Scope
-from samovar.patterns.analysis.satisfiability import implies, satisfiable
+from samovar.patterns.analysis.satisfiability import Scope, implies, satisfiable
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Expr, SequenceForm
 from tests.oracle.events import Event

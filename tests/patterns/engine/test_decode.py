@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from samovar.native.kernel import Messages, Other, data_of, joined, kernel, lines_of
-from samovar.patterns.engine.decode import CODES, MAX_DEPTH, Bad, DecodedEvent
+from samovar.patterns.engine.decode import CODES, MAX_DEPTH, Bad
 from samovar.patterns.engine.decoder import Decoder
 from tests.support.decoding import GOOD, assert_same, decode, decoder
+from tests.support.strict_decoder import DecodedEvent
 
 # ---------------------------------------------------------------- tables
 

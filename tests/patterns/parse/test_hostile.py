@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar.patterns.parse.parser import MAX_STEPS, parse_expression, parse_match
+from samovar.patterns.parse.parser import MAX_STEPS, read_expression, read_match
 from samovar.patterns.rulefile.rule_file import MAX_FILE_CHARACTERS, LoadedRuleFile, load_path, load_text
-from samovar.patterns.syntax.findings import render
+from samovar.patterns.syntax.constants import Constants
+from samovar.patterns.syntax.findings import Report, render
+from samovar.patterns.syntax.positions import whole
 from tests.support.conformance_cases import CASES, rule_text
 
 HEAD = "sequence by card with maxspan=10m "
@@ -158,16 +160,18 @@ def test_any_text_is_a_file_or_findings(text: str) -> None:
 
 @given(st.one_of(SOUP, st.text(max_size=100)))
 def test_any_text_is_a_match_or_findings(text: str) -> None:
-    parsed = parse_match(text)
-    silent(parsed.findings, text)
-    assert parsed.tree is not None or parsed.findings
+    report = Report("<rule>")
+    tree = read_match(text, whole(text).locate, report, Constants())
+    silent(report.findings(), text)
+    assert tree is not None or report.findings()
 
 
 @given(st.one_of(SOUP, st.text(max_size=100)))
 def test_any_text_is_an_expression_or_findings(text: str) -> None:
-    parsed = parse_expression(text)
-    silent(parsed.findings, text)
-    assert parsed.tree is not None or parsed.findings
+    report = Report("<rule>")
+    tree = read_expression(text, whole(text).locate, report, Constants())
+    silent(report.findings(), text)
+    assert tree is not None or report.findings()
 
 
 @given(SOUP)

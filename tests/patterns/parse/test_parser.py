@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from samovar.patterns.parse.parser import parse_expression, parse_match
+from samovar.patterns.parse.parser import read_expression, read_match
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.patterns.syntax.findings import render
+from samovar.patterns.syntax.constants import Constants
+from samovar.patterns.syntax.findings import Report, render
+from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.tree import Binary, Call, Expr, History, In, Literal, Name, SequenceForm, TextMatch, Unary
 from tests.support.conformance_cases import CASES, marked, sound
 
 
 def expression(text: str) -> Expr:
-    parsed = parse_expression(text)
-    assert parsed.tree is not None, parsed.findings
-    assert not parsed.findings
-    return parsed.tree
+    report = Report("<rule>")
+    tree = read_expression(text, whole(text).locate, report, Constants())
+    assert tree is not None, report.findings()
+    assert not report.findings()
+    return tree
 
 
 @pytest.mark.parametrize("folder", sorted((CASES / "match").iterdir()), ids=lambda folder: folder.name)
@@ -179,10 +182,12 @@ tests:
 
 
 def test_a_match_can_be_parsed_by_itself() -> None:
-    parsed = parse_match("sequence by u with maxspan=1m [a where true] as x ![b where true] [c where x.n == 1]")
-    assert parsed.findings == ()
-    assert parsed.tree is not None
-    assert [text.step.name for text in parsed.tree.steps] == ["x", None, None]
+    text = "sequence by u with maxspan=1m [a where true] as x ![b where true] [c where x.n == 1]"
+    report = Report("<rule>")
+    tree = read_match(text, whole(text).locate, report, Constants())
+    assert report.findings() == ()
+    assert tree is not None
+    assert [text.step.name for text in tree.steps] == ["x", None, None]
 
 
 # ---------------------------------------------------------------- parameters and lists

@@ -156,7 +156,7 @@ class Driver:
     @property
     def event_time(self) -> int | None:
         """In ms; None before the first event."""
-        watermark = self._bench.processor.watermark
+        watermark = self._bench.processor.source.watermark
         return None if watermark == NO_TIME else watermark
 
     def pass_time(self, time: Time) -> None:

@@ -111,6 +111,10 @@ class PublishedRule:
         return self.drains_until_ms is not None
 
     @property
+    def may_be_muted(self) -> bool:
+        return self.shadow or self.alerts_from_ms is not None or self.began_by_ms is not None
+
+    @property
     def name(self) -> str:
         """By which a position knows it; a version that drains stands next to the one that took its place."""
         return f"{self.id}@{self.version}" if self.drains else self.id

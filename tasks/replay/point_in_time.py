@@ -146,7 +146,7 @@ class PointInTimeRebuild(SourceReplay):
         records = super()._take(stream, until) if stream not in self.cuts else None
         if records is None:
             return None
-        batch, rows = self.processor.source.decoded(records)
+        batch, rows, _ = self.processor.source.decode(records)
         slack_ms = self.processor.source.sources[stream].spec.slack_ms
         beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
         if not len(beyond):
@@ -236,7 +236,7 @@ def said_by(receiver: RepartitionSource, records: Records) -> SourceProgress:
     heads = receiver.heads(records)
     ours = is_ours(heads, source.spec)
     events = receiver.new_events(source.spec.stream, heads, np.flatnonzero(ours & (heads["kind"] == EVENT)))
-    batch, kept = receiver.decoded(Originals(records, heads, events))
+    batch, kept, _ = receiver.decode(Originals(records, heads, events))
     times = np.full(len(records), NO_TIME, np.int64)
     times[events[kept]] = batch.time
     is_mark = ours & (heads["kind"] == MARK)

@@ -21,8 +21,7 @@ from samovar.patterns.engine.matcher import NEVER, UNLIMITED, BatchTooLarge, Ste
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
-from samovar.tasks.input.schema_history import unknown_yet
-from samovar.tasks.input.source import StreamSource
+from samovar.tasks.input.source import StreamSource, unknown_yet
 from samovar.tasks.model.plan import InputSpec, Plan
 from samovar.tasks.model.results import SettledRecords
 from samovar.tasks.rules.migration import RuleMigration, with_rules
@@ -59,7 +58,7 @@ def warm_rows(
     plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
     processor = _folded(log, plan, partition, specs, switch.warm_from or {}, here.source, budget)
     wanted = plan.program.stores - here.state_cache.plan.program.stores
-    rows, _ = processor.state_cache.changes(processor.watermark)
+    rows, _ = processor.state_cache.changes(processor.source.watermark)
     return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
 
 

@@ -12,9 +12,7 @@ from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, WriteBatch
 
 from samovar.common.folders import link_or_copy, make_private
 from samovar.state.errors import damaged, explained
-from samovar.state.manifest_check import check_manifest
-from samovar.state.reading import Pair, RocksReader
-from samovar.state.rocks_settings import RocksMemory, options
+from samovar.state.reading import Pair, RocksMemory, RocksReader, check_manifest, options
 from samovar.state.store import Change, SortedTable
 from samovar.state.tables import do, write_table
 

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from samovar.common.folders import link_or_copy
 from samovar.state.errors import StoreError
+from samovar.state.reading import MB, RocksMemory
 from samovar.state.rocks import RocksStore
-from samovar.state.rocks_settings import MB, RocksMemory
 
 TABLES = (".sst",)
 LOCK = "LOCK"

@@ -15,7 +15,7 @@ from rocksdict import SstFileWriter
 
 from samovar.common.tunables import DEFAULTS
 from samovar.state.errors import explained, out_of_order
-from samovar.state.rocks_settings import RocksMemory, options
+from samovar.state.reading import RocksMemory, options
 from samovar.state.store import Change, SortedTable
 
 ENDING = ".sst"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,74 +58,49 @@ class PointInTimeRebuild(SourceReplay):
 
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
         self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
-        if isinstance(self.processor.source, RepartitionSource):
-            self._receive_to(inputs)
-            return
+        is_receiving = isinstance(self.processor.source, RepartitionSource)
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
-            if self._is_over() or self._is_after(entry):
+            is_over = bool(self.cuts) or self._is_beyond(entry) if is_receiving else self._is_over()
+            if is_over or self._is_after(entry):
                 break
-            if self._apply(entry):
+            if is_receiving or not self._cuts_off(entry):
+                self._apply(entry)
                 self.applied.append(entry.number)
         else:
             self._feed_up_to(inputs)
-        self._release()
+        if is_receiving:
+            # Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last
+            # of them does. What is later than the moment waits, as it does in a live run.
+            self._advance({"largest": moment_ms + 1})
+        else:
+            # As an idle stream's time passes. Of several streams, events of the watermark's own time still wait.
+            watermark = moment_ms + (len(self.processor.source.sources) > 1)
+            for stream, source in list(self.processor.source.sources.items()):
+                if not source.silent:
+                    self._advance({"stream": stream, "largest": watermark + source.spec.slack_ms})
         self._commit()
 
-    def _receive_to(self, inputs: Mapping[str, int]) -> None:
-        """Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last of
-        them does. What is later than the moment waits, as it does in a live run.
-        """
-        for entry in self.entries:
-            self._feed_up_to(entry.inputs)
-            if self.cuts or self._is_after(entry) or self._is_beyond(entry):
-                break
-            self._receive_entry(entry)
-        else:
-            self._feed_up_to(inputs)
-        stream_source = self._receiver()
-        facts = {"largest": self.moment_ms + 1}
-        entry = JournalEntry("advance", stream_source.journaled, stream_source.nexts(), stream_source.watermark, facts)
+    def _advance(self, facts: Mapping[str, Any]) -> None:
+        """Let event time pass up to the moment."""
+        source = self.processor.source
+        entry = JournalEntry("advance", source.journaled, source.nexts(), source.watermark, facts)
         self.processor.apply(entry)
         self.released.append(entry)
-        self._commit()
-
-    def _receive_entry(self, entry: JournalEntry) -> None:
-        if entry.kind == "rules":
-            self._change_rules(entry)
-        elif entry.kind == REWIND:
-            self.processor.source.journaled = entry.number
-        else:
-            self.processor.apply(entry)
-        self.applied.append(entry.number)
-
-    def _receiver(self) -> RepartitionSource:
-        stream_source = self.processor.source
-        assert isinstance(stream_source, RepartitionSource), stream_source
-        return stream_source
 
     def _is_beyond(self, entry: JournalEntry) -> bool:
         """Whether it was once set back to a later moment, by this entry, with nothing in between."""
         return entry.kind == "advance" and entry.facts["largest"] > self.moment_ms + 1
 
-    def _apply(self, entry: JournalEntry) -> bool:
-        """Whether the entry counts at the moment."""
-        if entry.kind == "rules":
-            self._change_rules(entry)
-            return True
-        if entry.kind == REWIND:
-            self.processor.source.journaled = entry.number
-            return True
-        stream = entry.facts["stream"]
+    def _cuts_off(self, entry: JournalEntry) -> bool:
+        """Whether the entry does not count at the moment: its stream has passed it, or does so by this entry."""
+        if entry.kind in ("rules", REWIND):
+            return False
+        stream, largest = entry.facts["stream"], entry.facts.get("largest")
         slack_ms = self.processor.source.sources[stream].spec.slack_ms
-        if stream in self.cuts:
-            return False
-        largest = entry.facts.get("largest")
-        if largest is not None and largest - slack_ms > self.moment_ms:
+        if stream not in self.cuts and largest is not None and largest - slack_ms > self.moment_ms:
             self.cuts[stream] = entry.inputs[stream]
-            return False
-        self.processor.apply(entry)
-        return True
+        return stream in self.cuts
 
     def _is_after(self, entry: JournalEntry) -> bool:
         """Rules that came after the moment were not there yet."""
@@ -141,43 +116,24 @@ class PointInTimeRebuild(SourceReplay):
             self.processor.source.sources[stream].next = offset
 
     def _take(self, stream: str, until: int) -> Records | None:
-        if isinstance(self.processor.source, RepartitionSource):
-            return self._take_received(stream, until)
-        records = super()._take(stream, until) if stream not in self.cuts else None
-        if records is None:
-            return None
-        batch, rows, _ = self.processor.source.decode(records)
-        slack_ms = self.processor.source.sources[stream].spec.slack_ms
-        beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
-        if not len(beyond):
-            return records
-        row = int(rows[beyond[0]])
-        self.cuts[stream] = int(records.offsets[row])
-        return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
-
-    def _take_received(self, stream: str, until: int) -> Records | None:
-        """What may be taken before the moment is passed; then nothing more, of no stream."""
-        stream_source = self._receiver()
-        records = None if self.cuts else super()._take(stream, until)
-        row = None if records is None else crossing_row(stream_source, records, self.moment_ms)
+        """What may be taken before the moment is passed. Of repartition topics then nothing more, of no stream."""
+        source = self.processor.source
+        if isinstance(source, RepartitionSource):
+            records = None if self.cuts else super()._take(stream, until)
+            row = None if records is None else crossing_row(source, records, self.moment_ms)
+        else:
+            records = None if stream in self.cuts else super()._take(stream, until)
+            row = None
+            if records is not None:
+                batch, rows, _ = source.decode(records)
+                beyond = np.flatnonzero(batch.time - source.sources[stream].spec.slack_ms > self.moment_ms)
+                row = int(rows[beyond[0]]) if len(beyond) else None
         if records is None or row is None:
             return records
-        self.cuts = {**stream_source.nexts(), stream: int(records.offsets[row])}
+        if isinstance(source, RepartitionSource):
+            self.cuts = source.nexts()
+        self.cuts[stream] = int(records.offsets[row])
         return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
-
-    def _release(self) -> None:
-        """Let event time pass up to the moment, as an idle stream's does."""
-        stream_source = self.processor.source
-        # Of several streams, events of the watermark's own time still wait.
-        watermark = self.moment_ms + (len(stream_source.sources) > 1)
-        for stream, source in list(stream_source.sources.items()):
-            if not source.silent:
-                facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
-                entry = JournalEntry(
-                    "advance", stream_source.journaled, stream_source.nexts(), stream_source.watermark, facts
-                )
-                self.processor.apply(entry)
-                self.released.append(entry)
 
 
 class SourceProgress(NamedTuple):

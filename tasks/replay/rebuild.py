@@ -8,19 +8,19 @@ which inputs are read makes no difference. What comes out is equal to the live s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from samovar.changelog.cursors import PartitionCursor, RecordSlice, read_all
+from samovar.changelog.cursors import PartitionCursor, in_pieces, read_all
 from samovar.changelog.formats.journal import REWIND, JournalEntry, standing, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.engine.replay import may_burst
-from samovar.state.store import Change, TaskStore
+from samovar.state.store import TaskStore
 from samovar.tasks.input.source import numbered
 from samovar.tasks.input.startup_checks import recover_waiting
-from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.plan import Plan
 from samovar.tasks.processors import make_processor
 from samovar.tasks.rules.backfill import warm_rows
 from samovar.tasks.rules.migration import RuleMigration, plan_of_facts, standing_rows, switch_rows
@@ -195,56 +195,41 @@ class SourceReplay:
             if any(offset > until.inputs.get(stream, offset) for stream, offset in entry.inputs.items()):
                 break
             self._feed_up_to(entry.inputs)
-            if entry.kind == "rules":
-                self._change_rules(entry)
-            elif entry.kind == REWIND:
-                self.processor.source.journaled = entry.number
-            else:
-                self.processor.apply(entry)
+            self._apply(entry)
         self._feed_up_to(until.inputs)
         self._commit()
+
+    def _apply(self, entry: JournalEntry) -> None:
+        if entry.kind == "rules":
+            self._change_rules(entry)
+        elif entry.kind == REWIND:
+            self.processor.source.journaled = entry.number
+        else:
+            self.processor.apply(entry)
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         """Read all inputs up to these offsets, the one that is behind in event time first."""
         left = {stream: offset for stream, offset in inputs.items() if stream in self.processor.source.sources}
         while left:
-            stream = min(left, key=self._largest)
+            stream = min(left, key=self.processor.source.largest)
             if stream not in self.cursors:  # a stream that came later
                 self.cursors[stream] = self._cursor(stream, self.processor.source.sources[stream].next)
             records = self._take(stream, left[stream])
             if records is None:
                 self.processor.source.sources[stream].next = left.pop(stream)
                 continue
-            for piece in self._pieces(records):
+            # Few at a time where one event can complete many matches: they are in memory until they are given out.
+            tunables, has_bursts = self.plan.tunables, any(may_burst(each.rule) for each in self.plan.program.rules)
+            for piece in in_pieces(records, max(1, tunables.burst_records if has_bursts else len(records))):
                 self.processor.feed(piece)
                 self.events += len(piece)
                 self._uncommitted += len(piece)
-                is_much = (
-                    isinstance(self.processor, RuleProcessor)
-                    and self.processor.found_bytes >= self.plan.tunables.replay_bytes
-                )
-                if is_much or self._uncommitted >= self.plan.tunables.replay_events:
+                if self.processor.found_bytes >= tunables.replay_bytes or self._uncommitted >= tunables.replay_events:
                     self._commit()
             self.on_progress(self.events)
 
-    def _pieces(self, records: Records) -> Iterator[Records]:
-        """Few at a time where one event can complete many matches: they are in memory until they are given out."""
-        size = (
-            self.plan.tunables.burst_records
-            if any(may_burst(each.rule) for each in self.plan.program.rules)
-            else len(records)
-        )
-        for first in range(0, len(records), max(1, size)):
-            end = min(first + size, len(records))
-            yield RecordSlice(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
-        if not len(records):
-            yield records
-
     def _take(self, stream: str, until: int) -> Records | None:
         return self.cursors[stream].take(until)
-
-    def _largest(self, stream: str) -> int:
-        return self.processor.source.largest(stream)
 
     def _commit(self) -> None:
         self.alerts += len(self.processor.alerts)
@@ -260,8 +245,13 @@ class SourceReplay:
         position = self.processor.position()
         self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
-        if self.plan.book is not None:
-            self.store.write(self._switched_rows(entry, specs))
+        if self.plan.book is not None:  # as the task did it: before the rules that come after the change begin
+            warm = entry.facts.get("warm", {"rules": (), "from": {}})
+            change = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+            assert isinstance(self.processor, RuleProcessor), self.processor
+            folded = warm_rows(self.log, change, self.partition, self.processor, specs)
+            rows = [*switch_rows(self.store, change.plan, change.moves), *folded]
+            self.store.write(rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)])
         self.processor = make_processor(self.plan, self.partition, self.store, specs, position)
         self.processor.source.replay()
         self.store.write([*self.processor.gone_rows(), *standing_rows(self.plan, self.store)])
@@ -271,15 +261,6 @@ class SourceReplay:
         for stream, offset in entry.inputs.items():
             if stream not in position.inputs and stream in self.processor.source.sources:
                 self.processor.source.sources[stream].next = offset
-
-    def _switched_rows(self, entry: JournalEntry, specs: Sequence[InputSpec]) -> list[Change]:
-        """As the task did it: before the rules that come after the change begin."""
-        warm = entry.facts.get("warm", {"rules": (), "from": {}})
-        switch = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
-        assert isinstance(self.processor, RuleProcessor), self.processor
-        folded = warm_rows(self.log, switch, self.partition, self.processor, specs)
-        rows = [*switch_rows(self.store, switch.plan, switch.moves), *folded]
-        return rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)]
 
     def close(self) -> None:
         self.processor.close()

@@ -95,9 +95,6 @@ def repaired_offsets(
     return {at: offset for at, offset in found.items() if at.topic not in shared} | known
 
 
-# ---------------------------------------------------------------- the changelog follows
-
-
 def logged_rows(store: Readable) -> Iterator[tuple[bytes, bytes]]:
     """The rows of a store that a changelog has too, in order."""
     for kind in LOGGED:
@@ -175,8 +172,12 @@ class ChangelogRepair:
         joining = GroupConfig(group, 0, topics, delivery, self._came, self._went, self._went, lead)
         self._member: Member = log.join(joining)
         self._at_once = log.tunables.append_rows
+        deadline = time.monotonic() + JOIN_S
         try:
-            self._wait_for(set(wanted), group)
+            while not set(wanted) <= self.owned:
+                self._member.poll(1, 0.05)
+                if time.monotonic() > deadline:
+                    raise _active(group, "its partitions did not come free")
         except BaseException:
             self.close()
             raise
@@ -186,13 +187,6 @@ class ChangelogRepair:
 
     def _went(self, partitions: Collection[TopicPartition]) -> None:
         self.owned -= {at.partition for at in partitions}
-
-    def _wait_for(self, wanted: set[int], group: str) -> None:
-        deadline = time.monotonic() + JOIN_S
-        while not wanted <= self.owned:
-            self._member.poll(1, 0.05)
-            if time.monotonic() > deadline:
-                raise _active(group, "its partitions did not come free")
 
     def repair(self, repairing: RepairPlan) -> int:
         """Append what is missing; the offset after the last record."""
@@ -205,7 +199,7 @@ class ChangelogRepair:
             parts[0] = [(POSITION, None), *parts[0]]
         last: Mapping[TopicPartition, int] = {}
         for part in parts:
-            last = self._transact([Append(at.topic, part, at.partition)], offsets)
+            last = self.write([Append(at.topic, part, at.partition)], offsets)
         return last[at] + 1
 
     def parts_of(self, rows: Sequence[Change]) -> list[list[Change]]:
@@ -214,11 +208,6 @@ class ChangelogRepair:
 
     def write(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """One transaction; the last offset of each partition that was named."""
-        return self._transact(appends, offsets)
-
-    def _transact(
-        self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, int]:
         try:
             return self._member.transact(appends, offsets)
         except (Fenced, CommitUnknown, LogUnavailable) as error:

@@ -53,21 +53,14 @@ def fold_back(
     unread = {entry.number for entry in replay.entries} - set(replay.applied)
     kept = {entry.number for entry in entries} - unread
     void = stretches(entry.number for entry in journal if entry.number not in kept)
-    told = _entries(journal[-1].number, replay, {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts})
+    # That it was set back, and how event time came up to the moment there.
+    last, nexts = journal[-1].number, replay.processor.source.nexts()
+    all_facts = {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts}
+    told = [JournalEntry(REWIND, last + 1, nexts, None, all_facts)]
+    told += [replace(entry, number=last + 2 + place, inputs=nexts) for place, entry in enumerate(replay.released)]
     position = replace(replay.processor.position(), journal=told[-1].number)
     store.put(POSITION, pack_position(position))
     return RewoundState(position, told, replay.events)
-
-
-def _entries(last: int, replay: PointInTimeRebuild, facts: Mapping[str, Any]) -> list[JournalEntry]:
-    """That it was set back, and how event time came up to the moment there."""
-    stream_source = replay.processor.source
-    first = JournalEntry(REWIND, last + 1, stream_source.nexts(), None, facts)
-    advances = [
-        replace(entry, number=last + 2 + place, inputs=stream_source.nexts())
-        for place, entry in enumerate(replay.released)
-    ]
-    return [first, *advances]
 
 
 def write_back(

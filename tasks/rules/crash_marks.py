@@ -36,7 +36,9 @@ class CrashMarks:
         except OSError:
             return None
         rule = name.decode("utf-8", "replace")
-        counts = self._counts()
+        counts: dict[str, int] = {}
+        with suppress(OSError, ValueError):
+            counts = json.loads(self.ended.read_text())
         counts[rule] = counts.get(rule, 0) + 1
         self.ended.write_text(json.dumps(counts))
         self.ended.chmod(0o600)
@@ -55,9 +57,3 @@ class CrashMarks:
 
     def put_away(self) -> None:
         self.path.unlink(missing_ok=True)
-
-    def _counts(self) -> dict[str, int]:
-        with suppress(OSError, ValueError):
-            found: dict[str, int] = json.loads(self.ended.read_text())
-            return found
-        return {}

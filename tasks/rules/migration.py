@@ -62,9 +62,6 @@ def rules_facts(plan: Plan) -> dict[str, Any]:
     return {"rules": to_wire(plan.rules), **book, **storm}
 
 
-# ---------------------------------------------------------------- what is at work
-
-
 def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
     """Whether a task has a change before it: another book, other parameters, or a version that has drained."""
     if wanted.book is None:
@@ -94,14 +91,17 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
             rules.append(rule)
             continue
         if old is not None and old.quarantined is not None:
-            if _stays_quarantined(old, rule):
+            # Nobody has enabled it since, as it was. What was in the folder becomes number 1.
+            if old.version == rule.version and rule.number <= max(old.number, 1):
                 rules.append(replace(rule, quarantined=old.quarantined))
                 continue
             old = None
         moved = _moves(standing, wanted, old, rule)
         if old is not None and (old.version == rule.version or moved):
             moves |= moved
-            rules.append(replace(rule, alerts_from_ms=_still(old.alerts_from_ms, watermark)))
+            until_ms = old.alerts_from_ms
+            is_over = until_ms is not None and watermark is not None and watermark >= until_ms
+            rules.append(replace(rule, alerts_from_ms=None if is_over else until_ms))
             continue
         if old is not None and coming.drain and watermark is not None:
             draining |= _drained(standing, old, watermark)
@@ -116,11 +116,6 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
             draining |= _drained(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
     return RuleMigration(plan, moves, tuple(warm))
-
-
-def _stays_quarantined(old: PublishedRule, new: PublishedRule) -> bool:
-    """Whether this is the rule as it was, and nobody has enabled it since. What was in the folder becomes number 1."""
-    return old.version == new.version and new.number <= max(old.number, 1)
 
 
 def quarantine(standing: Plan, failure: RuleFailure) -> RuleMigration | None:
@@ -139,10 +134,6 @@ def quarantine(standing: Plan, failure: RuleFailure) -> RuleMigration | None:
 
 def _has_drained(rule: PublishedRule, watermark: int | None) -> bool:
     return rule.drains_until_ms is not None and watermark is not None and watermark > rule.drains_until_ms
-
-
-def _still(until_ms: int | None, watermark: int | None) -> int | None:
-    return until_ms if until_ms is not None and (watermark is None or watermark < until_ms) else None
 
 
 def _drained(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, PublishedRule]:
@@ -214,9 +205,6 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
     book = None if change is None else RulesetChange(change, coming, draining)
     storm = limits_of(facts.get("storm", {}))
     return replace(with_rules(plan, texts), inputs=inputs, book=book, storm=storm)
-
-
-# ---------------------------------------------------------------- rows
 
 
 def book_row(plan: Plan) -> list[Change]:

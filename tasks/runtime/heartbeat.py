@@ -106,7 +106,9 @@ class HeartbeatReporter:
             return
         try:
             self._observer.watch.look_if_due()
-            self._look_at_ends(look)
+            places = {TopicPartition(each.topic, each.partition) for task in look.tasks for each in task.inputs}
+            bounds = self._log.bounds(places)
+            self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
             self.latest, self.look = self._presence(look), look
             heartbeat.tell(self._log, self._service, self.latest)
             self.trouble = None
@@ -114,18 +116,12 @@ class HeartbeatReporter:
             self.latest, self.look = self._presence(look), look
             self.trouble = str(error)
 
-    def _look_at_ends(self, look: MetricsSnapshot) -> None:
-        places = {TopicPartition(each.topic, each.partition) for task in look.tasks for each in task.inputs}
-        bounds = self._log.bounds(places)
-        self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
-
     def _presence(self, look: MetricsSnapshot) -> MemberMetadata:
         now_ms, now_s = int(time.time() * 1000), time.monotonic()
         tasks = [
             replace(task, inputs=[self._with_lag(look, each, now_ms, now_s) for each in task.inputs])
             for task in look.tasks
         ]
-        counts = {name: int(value) for name, value in asdict(look.counts).items()}
         return MemberMetadata(
             look.slot,
             self._host,
@@ -134,7 +130,7 @@ class HeartbeatReporter:
             __version__,
             now_ms,
             tasks,
-            counts,
+            {name: int(value) for name, value in asdict(look.counts).items()},
             look.caught_up,
             self._address,
             look.rules,

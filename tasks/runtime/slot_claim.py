@@ -54,7 +54,8 @@ class SlotClaim:
         end = self._wait_for_others()
         if end is None:
             return
-        heartbeat.tell(self._log, self._service, self._claim())
+        claim = MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
+        heartbeat.tell(self._log, self._service, claim)
         for each in heartbeats(self._log, self._service, self._slot, end)[0]:
             if each is not None and (each.host, each.pid) == (self.host, self.pid):
                 break
@@ -69,9 +70,6 @@ class SlotClaim:
             self._is_claimed = False
             with suppress(Refused, LogUnavailable, Fenced):
                 heartbeat.leave(self._log, self._service, self._slot)
-
-    def _claim(self) -> MemberMetadata:
-        return MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
 
     def _wait_for_others(self) -> int | None:
         """Until none tells of itself any more; from which offset on others may have told something since. None where it
@@ -106,9 +104,15 @@ class SlotClaim:
     def _is_other(self, found: Heartbeat | None) -> bool:
         if found is None:
             return False
-        if found.host != self.host:
+        if found.host != self.host or found.pid == self.pid:
+            return found.host != self.host
+        try:
+            os.kill(found.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
             return True
-        return found.pid != self.pid and _is_alive(found.pid)
+        return True
 
     def _taken(self, other: Heartbeat) -> Refused:
         since = datetime.fromtimestamp(other.since_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -119,13 +123,3 @@ class SlotClaim:
             f"Start this one in another slot (`--slot`), or stop the container on {other.host} first. This machine is"
             f" {self.host}; where two have the same name, set SAMOVAR_HOST.",
         )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

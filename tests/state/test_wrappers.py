@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from samovar.state.cached import CachedStore
 from samovar.state.digest import digest, varint
 from samovar.state.errors import StoreError
 from samovar.state.memory import MemoryStore
-from samovar.state.overlay import Overlay
 from samovar.state.prefixed import PrefixedStore, after
-from samovar.state.stack import INDEX, ROWS, Stack, namespace, reindexed
+from samovar.state.stack import INDEX, ROWS, CachedStore, Overlay, Stack, namespace, reindexed
 from samovar.state.store import Change
 from samovar.state.ttl import TtlStore, UnknownRowVersionError
 

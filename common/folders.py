@@ -13,8 +13,6 @@ PART = ".part"  # ends the name of what is being made
 GONE = ".gone"  # ends the name of what is being deleted
 OTHERS = 0o077  # the rights of all but the owner
 
-# ---------------------------------------------------------------- for this user alone
-
 
 def make_private(path: Path) -> None:
     """A folder that only this user can look into, whatever the mask: made where it is missing, closed where it is open
@@ -44,9 +42,6 @@ def close_to_others(path: Path) -> None:
 def opened_private(path: str, flags: int) -> int:
     """For `open(..., opener=opened_private)`: a file that is made is for this user alone."""
     return os.open(path, flags, 0o600)
-
-
-# ---------------------------------------------------------------- whole or not at all
 
 
 def sync(path: Path) -> None:

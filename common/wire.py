@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -41,17 +41,14 @@ def stored(names: str) -> Callable[[type[T]], type[T]]:
         known, given = fields(kind), names.split()  # type: ignore[arg-type]  # it is a dataclass
         if len(known) != len(given) or len({*given}) < len(given):
             raise TypeError(f"{kind.__name__} has {len(known)} fields, and is stored as {', '.join(given)}")
-        wire = tuple(WireField(each.name, name, _usual(each)) for each, name in zip(known, given, strict=True))
-        setattr(kind, _WIRE, wire)
+        wire = []
+        for each, name in zip(known, given, strict=True):
+            usual = _ALWAYS if each.default_factory is MISSING else each.default_factory()
+            wire.append(WireField(each.name, name, usual if each.default is MISSING else each.default))
+        setattr(kind, _WIRE, tuple(wire))
         return kind
 
     return named
-
-
-def _usual(each: Field[Any]) -> object:
-    if each.default is not MISSING:
-        return each.default
-    return _ALWAYS if each.default_factory is MISSING else each.default_factory()
 
 
 def to_wire(value: Any) -> Any:

@@ -104,12 +104,7 @@ def kernel() -> Any:
         library = ctypes.CDLL(path)
     except OSError as error:
         raise KernelMissingError(f"the compiled kernel cannot be loaded: {error}\n  {hint} again.") from error
-    refuse_foreign(library, path, hint)
-    return typed(library, SIGNATURES)
-
-
-def refuse_foreign(library: Any, path: str, hint: str) -> None:
-    """Raises where the library was not built from the sources next to this file: its tables may be others."""
+    # Where it was not built from the sources next to this file, its tables may be others.
     try:
         built_from = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "samovar_abi"))).decode()
     except ValueError:  # there is no such symbol
@@ -122,6 +117,7 @@ def refuse_foreign(library: Any, path: str, hint: str) -> None:
             f"the compiled kernel was built from other sources than those of this version of Samovar: {path}\n"
             f"  It says {built_from[:12]}, and the sources are {expected[:12]}. {hint} again."
         )
+    return typed(library, SIGNATURES)
 
 
 def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> Any:
@@ -146,9 +142,6 @@ class Other:
     """An object or an array as a value: its JSON text."""
 
     json: str
-
-
-# ---------------------------------------------------------------- batches
 
 
 class Batch:
@@ -254,9 +247,6 @@ def value_of(tag: int, size: int, bits: int, number: float) -> Any:
     if tag == NIL:
         return None
     return bool(bits) if tag == BOOL else bits if tag == INT else number
-
-
-# ---------------------------------------------------------------- decoding
 
 
 @dataclass(frozen=True, slots=True)

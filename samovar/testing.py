@@ -37,7 +37,7 @@ from samovar.service.query.state.view import find_key, resolve_key
 from samovar.service.topology.stores import digest_of
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
-from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.plan import Plan
 from samovar.tasks.model.user_task import Task
 from samovar.tasks.replay.harness import Crash, TaskTestHarness, WrittenRecord
 from samovar.tasks.user.inspect import StoreView, timers_of
@@ -103,8 +103,6 @@ class Driver:
         """The rules of a service file, or one of its tasks, as the file has them."""
         return cls(plan_of_service(config, task), commit_every=commit_every)
 
-    # ------------------------------------------------------------ what goes in
-
     def send(self, stream: str, *messages: Message, log_time: int | None = None) -> None:
         """Write records to a stream and process them. The log's time of a record is its event's, or `log_time`."""
         spec = next((spec for spec in self.plan.inputs if spec.stream == stream), None)
@@ -114,15 +112,14 @@ class Driver:
         for message in messages:
             event = message if isinstance(message, Mapping) else {}
             value = json.dumps(message).encode() if isinstance(message, Mapping) else message
-            taken = self._log_time(event, spec) if log_time is None else log_time
+            taken = log_time
+            if taken is None:
+                try:
+                    taken = time_of(lookup(dict(event), spec.time_field.split(".")))
+                except RefusedError:
+                    taken = self.clock.wall_ms()
             self._bench.add(stream, key_text(lookup(dict(event), spec.key.split("."))), value, taken)
             self._take()
-
-    def _log_time(self, event: Mapping[str, Any], spec: InputSpec) -> int:
-        try:
-            return time_of(lookup(dict(event), spec.time_field.split(".")))
-        except RefusedError:
-            return self.clock.wall_ms()
 
     def run(self, *inputs: Part) -> Driver:
         """Events as (stream, message), and marks between them: crashes, and event time that goes on."""
@@ -145,8 +142,6 @@ class Driver:
         """Commit now what is not yet."""
         self._bench.commit()
         self._uncommitted = 0
-
-    # ------------------------------------------------------------ time
 
     @property
     def clock(self) -> SetClock:
@@ -171,15 +166,11 @@ class Driver:
         self._bench.pass_ms(max(self._bench.idle_ms_until(to), 0))
         self.commit()
 
-    # ------------------------------------------------------------ crashes
-
     def crash(self, crash: Crash = Crash.KEPT) -> None:
         """End as after a kill, and begin again: what was not committed is processed once more."""
         self._bench.crash(crash)
         self._uncommitted = 0
         self._take()
-
-    # ------------------------------------------------------------ what comes out
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
@@ -206,8 +197,6 @@ class Driver:
 
     def _written(self, topic: str) -> list[WrittenRecord]:
         return self._bench.topics.get(topic, [])
-
-    # ------------------------------------------------------------ state
 
     @property
     def rows(self) -> Readable:

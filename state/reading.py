@@ -1,4 +1,4 @@
-"""How RocksDB is set up and read, by the store that writes and the one that only reads. Damage is an error, not a gap."""
+"""How RocksDB is set up and read, by the store that writes and the one that only reads. Damage is an error, no gap."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ A Store leaves out transactions, iteration backwards and merge operators: nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -58,18 +59,20 @@ class SortedTable(Protocol):
         ...
 
 
-class BulkStore(Protocol):
-    """A store that takes many sorted pairs at once, much faster than by `write`: all of them or none."""
-
-    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
-    def take(self, table: SortedTable) -> None: ...
-
-
-class SizedStore(Protocol):
-    """A store that knows roughly how large it is, at no cost."""
-
-    def rows_about(self) -> int: ...
-
-
-class TaskStore(Store, PrefixScanStore, BulkStore, SizedStore, Protocol):
+class TaskStore(Store, PrefixScanStore, Protocol):
     """What a task keeps its state in."""
+
+    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take many sorted pairs at once, much faster than by `write`: all of them or none."""
+        ...
+
+    def take(self, table: SortedTable) -> None: ...
+    def rows_about(self) -> int:
+        """Roughly how many there are, at no cost."""
+        ...
+
+
+def write_some(store: Store, rows_at_once: int, changes: Iterator[Change]) -> None:
+    """Write many changes, so many at a time: for local indexes, which no commit waits for."""
+    while part := list(islice(changes, rows_at_once)):
+        store.write(part)

@@ -11,9 +11,8 @@ is local: it does not reach the changelog, and `reindex` makes it from the rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 
-from samovar.state.store import Change, Store
+from samovar.state.store import Change, Store, write_some
 
 VERSION = b"\x01"
 _NEVER = b"\xff" * 8
@@ -57,11 +56,11 @@ class TtlStore:
         self._now = now
 
     def get(self, key: bytes) -> bytes | None:
-        return self._alive(self._rows.get(key), _packed(self._now()))
+        return _alive(self._rows.get(key), _packed(self._now()))
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         now = _packed(self._now())
-        return [self._alive(row, now) for row in self._rows.multi_get(keys)]
+        return [_alive(row, now) for row in self._rows.multi_get(keys)]
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         now = _packed(self._now())
@@ -91,7 +90,10 @@ class TtlStore:
         """One index row per row: the one of the expiry before goes, whatever that was."""
         newest = dict(changes)
         expiry = _NEVER if self._ttl_ms is None else _packed(self._now() + self._ttl_ms)
-        index = [(old, None) for old in self._indexed(list(newest))]
+        before = zip(newest, self._rows.multi_get(list(newest)), strict=True)
+        index: list[Change] = [
+            (_expiry(row) + key, None) for key, row in before if row is not None and _expiry(row) != _NEVER
+        ]
         kept = [] if expiry == _NEVER else [(expiry + key, b"") for key, value in newest.items() if value is not None]
         header = VERSION + expiry
         self._rows.write([(key, None if value is None else header + value) for key, value in newest.items()])
@@ -111,25 +113,14 @@ class TtlStore:
 
     def reindex(self, rows_at_once: int) -> None:
         """Make the index again from the rows: after a restore, which brings back rows only."""
-        self._write_index(rows_at_once, ((key, None) for key, _ in self._index.range()))
+        write_some(self._index, rows_at_once, ((key, None) for key, _ in self._index.range()))
         expiries = ((_expiry(row), key) for key, row in self._rows.range())
-        entries = ((expiry + key, b"") for expiry, key in expiries if expiry != _NEVER)
-        self._write_index(rows_at_once, entries)
-
-    def _write_index(self, rows_at_once: int, changes: Iterator[Change]) -> None:
-        while part := list(islice(changes, rows_at_once)):
-            self._index.write(part)
+        write_some(self._index, rows_at_once, ((expiry + key, b"") for expiry, key in expiries if expiry != _NEVER))
 
     def close(self) -> None:
         self._rows.close()
         self._index.close()
 
-    def _indexed(self, keys: list[bytes]) -> Iterator[bytes]:
-        """The index rows that these keys have now."""
-        for key, row in zip(keys, self._rows.multi_get(keys), strict=True):
-            if row is not None and _expiry(row) != _NEVER:
-                yield _expiry(row) + key
 
-    @staticmethod
-    def _alive(row: bytes | None, now: bytes) -> bytes | None:
-        return row[_HEADER:] if row is not None and _expiry(row) > now else None
+def _alive(row: bytes | None, now: bytes) -> bytes | None:
+    return row[_HEADER:] if row is not None and _expiry(row) > now else None

@@ -6,7 +6,6 @@ committed as a log would, and can crash. One partition; what is written for anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from samovar.changelog.batches import RecordBlock
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
-from samovar.changelog.log import Append, Headers
+from samovar.changelog.log import Headers
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
@@ -62,8 +61,6 @@ class TaskTestHarness:
         self._before: list[Change] = []  # rows that the last commit changed, as they were
         self._logged: list[Change] = []  # and as it logged them
         self.processor = self._begun()
-
-    # ------------------------------------------------------------ input
 
     def add(self, stream: str, key: bytes | None, value: bytes | None, time_ms: int) -> None:
         """Append a record to a stream; `take` lets the task have it."""
@@ -118,8 +115,6 @@ class TaskTestHarness:
                 waits = max(waits, source.spec.idle_ms - self.clock.steady_ms() + source.idle_since_ms)
         return waits
 
-    # ------------------------------------------------------------ commits
-
     def commit(self) -> None:
         """Write what there is: to the topics, and then to the store."""
         if not self.processor.dirty:
@@ -130,20 +125,15 @@ class TaskTestHarness:
             if append.topic == self.plan.topics.changelog:
                 logged += [(key or b"", value) for key, value in append.records]
             else:
-                self._write(append)
+                headers = append.headers or [()] * len(append.records)
+                written = [WrittenRecord(*pair, own) for pair, own in zip(append.records, headers, strict=True)]
+                self.topics.setdefault(append.topic, []).extend(written)
         before = [(key, self.store.get(key)) for key, _ in outcome.changes]
         self._changelog.update(logged)
         self.store.write(outcome.changes)
         self._before, self._logged = before, logged
         self.processor.committed(outcome)
         self.commits += 1
-
-    def _write(self, append: Append) -> None:
-        headers = append.headers or [()] * len(append.records)
-        written = [WrittenRecord(key, value, own) for (key, value), own in zip(append.records, headers, strict=True)]
-        self.topics.setdefault(append.topic, []).extend(written)
-
-    # ------------------------------------------------------------ crashes
 
     def crash(self, crash: Crash) -> None:
         """Throw memory away and come back from what was committed; what was not is to be taken again."""
@@ -168,10 +158,8 @@ class TaskTestHarness:
         for stream, stored in (position.inputs if position is not None else {}).items():
             processor.source.sources[stream].next = stored.next
             if stored.safe < stored.next:
-                processor.source.recover(stream, self._records(stream, stored.safe), stored)
+                records = [each for name, each in self._input if name == stream and each.offsets[0] >= stored.safe]
+                processor.source.recover(stream, records, stored)
         if position is None or dict(position.rules) != self.plan.versions:
             processor.note_rules()
         return processor
-
-    def _records(self, stream: str, start: int) -> Sequence[RecordBlock]:
-        return [record for name, record in self._input if name == stream and int(record.offsets[0]) >= start]

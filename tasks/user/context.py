@@ -28,10 +28,6 @@ class Phase(Enum):
     TIMER = "in `on_timer`"
     WINDOW = "in `window`"
 
-    @property
-    def may_write(self) -> bool:
-        return self in (Phase.PROCESS, Phase.TIMER, Phase.WINDOW)
-
 
 class NotAllowedError(RuntimeError):
     """A task asked for what it may not have, or not here."""
@@ -52,8 +48,6 @@ class TaskContext:
             name: Values(stack.store(name, ttl_ms=store.ttl_ms, now=lambda: self._now), self._refuse)
             for name, store in spec.stores.items()
         }
-
-    # ------------------------------------------------------------ what a task sees
 
     @property
     def now(self) -> int:
@@ -101,7 +95,7 @@ class TaskContext:
         self._timers.delete(name)
 
     def _refuse(self) -> None:
-        if not self._phase.may_write:
+        if self._phase not in (Phase.PROCESS, Phase.TIMER, Phase.WINDOW):
             raise NotAllowedError(
                 f"a task writes, emits and sets timers only while it is called, not {self._phase.value}"
             )
@@ -109,8 +103,6 @@ class TaskContext:
     def _unknown(self, what: str, name: str, setting: str, known: Mapping[str, Any]) -> str:
         tip = did_you_mean(str(name), known) or f"name it under `{setting}` of the task in the service file"
         return f"the task {self._spec.name} has no {what} `{name}`: {tip}"
-
-    # ------------------------------------------------------------ how the task's processor uses it
 
     def enter(self, phase: Phase, now: int) -> None:
         self._phase, self._now = phase, now

@@ -150,7 +150,7 @@ TARGETS = (
     Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),
     Target(
         "state/stack",
-        "all stores of a task change as one; what is not committed, and what is read through memory",
+        "all stores of a task change as one, and what is not committed",
         STORES,
     ),
     Target("state/ttl", "rows that expire by event time", STORES),

@@ -15,9 +15,7 @@ OTHERS = 0o077  # the rights of all but the owner
 
 
 def make_private(path: Path) -> None:
-    """A folder that only this user can look into, whatever the mask: made where it is missing, closed where it is open
-    to others.
-    """
+    """Make a folder that only this user can look into, whatever the mask; one that is there is closed to others."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     close_to_others(path)
 

@@ -145,10 +145,7 @@ class Other:
 
 
 class Batch:
-    """Events as columns, owned by the kernel.
-
-    Arrays are views: good until the next decode into the batch, and as long as the batch lives.
-    """
+    """Events as columns, owned by the kernel. Arrays are views, good until the next decode into the batch."""
 
     def __init__(self, columns: int) -> None:
         self.columns = columns

@@ -58,10 +58,7 @@ Part: TypeAlias = tuple[str, Message] | Advance | Crash  # of an input: a stream
 
 
 class Driver:
-    """One task, of rules or of a class, that a test feeds and crashes.
-
-    Every `commit_every` records are one commit; what is read off a driver is what was committed.
-    """
+    """One task, of rules or of a class, that a test feeds and crashes. What is read off it was committed."""
 
     def __init__(self, plan: Plan, *, commit_every: int = 1) -> None:
         self.plan = plan

@@ -43,10 +43,7 @@ def unwrapped(row: bytes) -> tuple[int | None, bytes]:
 
 
 class TtlStore:
-    """Rows with an expiry. `rows` and `index` are two namespaces of one store, so that one commit changes both.
-
-    `now` is the task's event time; `ttl_ms` None means that rows written from now on stay.
-    """
+    """Rows with an expiry; `rows` and `index` are namespaces of one store. Without a `ttl_ms` new rows stay."""
 
     def __init__(self, rows: Store, index: Store, *, ttl_ms: int | None, now: Callable[[], int]) -> None:
         assert ttl_ms is None or ttl_ms > 0, ttl_ms

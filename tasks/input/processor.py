@@ -94,9 +94,7 @@ class Processor(ABC):
         self._since.late += len(late)
 
     def tick(self, now_ms: int) -> bool:
-        """Let event time pass where inputs are idle, if anything waits for it, here or in a later stage; whether
-        anything came of it.
-        """
+        """Let event time pass where inputs are idle, if anything waits for it; whether anything came of it."""
         source = self.source
         has_news = self.sink.look(now_ms)
         watermark = source.idle_watermark(now_ms)

@@ -60,10 +60,7 @@ class LateEvent:
 
 @dataclass(frozen=True, slots=True)
 class DecodedBatch:
-    """What became of records: events released in order up to a watermark, dead ones, late ones.
-
-    `rows` are those of the records that are events, late ones too; `texts` their values in `StreamSource.texts`.
-    """
+    """What became of records. `rows` are of events, late ones too; `texts` are their values in `StreamSource.texts`."""
 
     ordered: OrderedEvents
     dead: Sequence[Dead]

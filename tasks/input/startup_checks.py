@@ -15,10 +15,7 @@ from samovar.tasks.model.plan import InputSpec, Plan
 def check_against_offsets(
     position: Position | None, committed: Mapping[TopicPartition, int | None], partition: int, delivery: Delivery
 ) -> None:
-    """Refuse a state and group offsets that do not belong together.
-
-    Without offsets the state's own position counts: brokers forget the offsets of a group that was away for long.
-    """
+    """Refuse a state and offsets that do not belong together. Brokers forget offsets: then the state's own count."""
     for at, offset in committed.items():
         if offset is None:
             continue

@@ -133,9 +133,7 @@ class ActivationPolicy:
 
 @dataclass(frozen=True)
 class RulesetChange:
-    """What was published: the number of the last change, how its rules come in, and which of those that are no more
-    drain.
-    """
+    """What was published: the last change's number, how its rules come in, and which of those that are gone drain."""
 
     change: int
     coming: Mapping[str, ActivationPolicy] = field(default_factory=dict)

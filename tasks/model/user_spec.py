@@ -31,10 +31,7 @@ class StoreSpec:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task: how its objects are made, and what they may use. `version` changes when the code does.
-
-    A task that is `alone` has no main stage before it, which counts all events and puts most letters aside.
-    """
+    """One task: how its objects are made, and what they may use. One that is `alone` has no main stage before it."""
 
     name: str
     make: Callable[[], Task]

@@ -46,10 +46,7 @@ def rebuild_at(
 
 
 class PointInTimeRebuild(SourceReplay):
-    """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where.
-
-    `applied` are the numbers of entries that count at the moment, `released` how event time then came up to it.
-    """
+    """A rebuild that ends at a moment. `cuts` says which streams have passed it, and where."""
 
     moment_ms: int
     cuts: dict[str, int]

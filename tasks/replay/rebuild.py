@@ -55,9 +55,7 @@ def rebuild(
     on_progress: Callable[[int], None] = lambda _: None,
     start: Position | None = None,
 ) -> Rebuilt:
-    """Fold input and journal into an empty store, up to `until`. With `start`, the store holds the state of that
-    position already, as a snapshot does, and the fold goes on from there.
-    """
+    """Fold input and journal up to `until` into a store: an empty one, or one that holds the state of `start`."""
     refuse_beyond(log, plan, partition, until)
     entries = standing(journal_of(log, plan, partition), until.journal)
     replay = SourceReplay(log, plan, partition, store, entries, on_alerts, on_progress, start)

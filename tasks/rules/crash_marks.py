@@ -28,9 +28,7 @@ class CrashMarks:
         self.ended = folder / "over-limit.ended"
 
     def failure_of(self, *plans: Plan) -> RuleFailure | None:
-        """At the start of a task: the rule that ended the process so often that it is to be taken out. It is at work in
-        the first plan, or was about to come in with a later one, and its history was folded.
-        """
+        """At a task's start: the rule of these plans that ended the process so often that it is to be taken out."""
         try:
             name, _, key = self.path.read_bytes().partition(b"\n")
         except OSError:

@@ -35,9 +35,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RuleMigration:
-    """One change. `moves` are stores that go on under another name; `warm` are rules whose history is folded, and from
-    which offsets of the streams on.
-    """
+    """One change. `moves` are stores that go on under another name, `warm` rules whose history is folded."""
 
     plan: Plan
     moves: Mapping[str, str]

@@ -38,9 +38,7 @@ STORM_END = bytes([STORM[0] + 1])
 @stored("window_ms last_ms earlier all since_ms kept_back quiet")
 @dataclass
 class AlertWindow:
-    """The alerts of one rule: `earlier` are those before `last_ms` in the window that begins at `window_ms`. A storm
-    stands since the window `since_ms`, and has kept `kept_back` alerts back.
-    """
+    """The alerts of one rule, `earlier` those before `last_ms` in the window; a storm stands since `since_ms`."""
 
     window_ms: int
     last_ms: int

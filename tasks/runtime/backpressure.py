@@ -86,9 +86,7 @@ class Backpressure:
 
 
 def _ahead(task: StreamTask, running: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
-    """Inputs of this container that are ahead of a task. One that another stage reads too and waits for is not paused:
-    the two could wait for each other for ever.
-    """
+    """Inputs that are ahead of a task. One that another stage waits for is not paused: both could wait for ever."""
     own, inputs = set(task.inputs), {at for each in running for at in each.inputs}
     others = [each.processor.source for each in running if each is not task]
     needed = {at for source in others for at in own.intersection(source.behind(now_ms))}

@@ -172,9 +172,7 @@ class Container:
         return not self.tasks and self._member is not None and self._member.has_assignment()
 
     def stop(self) -> None:
-        """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
-        over.
-        """
+        """End after the cycle at hand. On Kafka the partitions wait for this slot until its session is over."""
         self._stopped.set()
 
     def leave(self) -> None:
@@ -183,9 +181,7 @@ class Container:
         self._stopped.set()
 
     def step(self) -> float:
-        """One cycle, after which so many seconds are to pass before the next one: some where the log did not let it go
-        to its end. Never waits longer than a poll does.
-        """
+        """One cycle; how many seconds are to pass before the next: some where the log did not let it go to its end."""
         try:
             self.cycle()
         except (Fenced, CommitUnknown, LogUnavailable) as error:
@@ -194,9 +190,7 @@ class Container:
         return 0.0
 
     def _rejoin(self, error: Exception) -> float:
-        """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log, after so
-        many seconds.
-        """
+        """Forget what is not committed, to begin again from the log after so many seconds: another may own it now."""
         now_ms = self.clock.steady_ms()
         if self._was_done and now_ms - self._trouble_at_ms > CALM_S * 1000:
             self._rejoins = 0
@@ -263,9 +257,7 @@ class Container:
     # ------------------------------------------------------------ rules change
 
     def _renew(self) -> None:
-        """Take plans that were made meanwhile. Where they have other topics, all tasks begin again in a group that
-        reads those; otherwise each goes on where it is.
-        """
+        """Take plans that were made meanwhile. Where they read other topics, all tasks begin again in a new group."""
         plans = self.rule_source.newer()
         if plans is None:
             return
@@ -327,9 +319,7 @@ class Container:
     def _feed(
         self, member: Member, task: StreamTask, records: Records, settled: SettledRecords
     ) -> tuple[int, frozenset[int]]:
-        """Feed one task; how many records it took, and the offsets of those that it put aside. What it finds is
-        committed before it takes much memory.
-        """
+        """Feed one task, committing before finds take much memory; how many records it took, and which it put aside."""
         taken, aside = 0, set[int]()
 
         def feed(piece: Records) -> None:
@@ -480,9 +470,7 @@ class Container:
         task.notes.clear()
 
     def _open(self, task: StreamTask) -> bool:
-        """Whether it can run at once. Not while another process has the store, one that hangs or is about to leave; and
-        what is to be restored is read ahead while the other tasks are opened.
-        """
+        """Whether it can run at once: not while another process has its store, nor while it is to be restored."""
         now_ms = self.clock.steady_ms()
         try:
             task.open()
@@ -538,9 +526,7 @@ class Container:
         )
 
     def _all_caught_up(self) -> bool:
-        """Whether the whole group has read all: partitions may belong to others, or to one that left and is not yet
-        missed.
-        """
+        """Whether the whole group has read all: partitions may belong to others, or to one not yet missed."""
         self._ask_after -= 1
         if self._member is None or self._ask_after > 0:
             return False

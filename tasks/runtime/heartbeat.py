@@ -42,9 +42,7 @@ class Ends:
         return self.samples[at][-1][1] if at in self.samples else None
 
     def behind_s(self, at: TopicPartition, position: int, now_s: float, taken_ago_s: float | None) -> float | None:
-        """Seconds since the first record that is not taken was appended. Where nobody saw that, since the last one that
-        is taken was.
-        """
+        """Seconds since the first record not taken was appended, or, where nobody saw that, the last taken one."""
         samples = self.samples.get(at)
         if samples is None:
             return None

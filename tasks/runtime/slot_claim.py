@@ -72,9 +72,7 @@ class SlotClaim:
                 heartbeat.leave(self._log, self._service, self._slot)
 
     def _wait_for_others(self) -> int | None:
-        """Until none tells of itself any more; from which offset on others may have told something since. None where it
-        was told to stop meanwhile.
-        """
+        """Wait until none tells of itself; the offset from which on others may have since. None: it is to stop."""
         told, end = heartbeats(self._log, self._service, self._slot)
         last = told[-1] if told else None
         deadline_ms = self._clock.steady_ms() + STALE_S * 1000
@@ -90,9 +88,7 @@ class SlotClaim:
         return end
 
     def keep(self) -> None:
-        """After another one took over: refuse where that is older and still tells of itself. Of two that began at the
-        same time the later one gives way.
-        """
+        """After another one took over: refuse where that is older and alive. Of two, the later one gives way."""
         told = [each for each in heartbeats(self._log, self._service, self._slot)[0] if each is not None]
         newest_ms = max((each.log_ms for each in told), default=0)
         for each in told:

@@ -105,10 +105,7 @@ _TRANSITIONS = {
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """How a task keeps its state: where, what is shared, and how many snapshots stay.
-
-    Restores and snapshots work in threads of their own unless `has_threads` is off: then one container is one thread.
-    """
+    """How a task keeps its state. Without `has_threads` the container's thread restores and takes snapshots."""
 
     folder: Path
     memory: RocksMemory
@@ -423,9 +420,7 @@ class StreamTask:
     # ------------------------------------------------------------ a step that was abandoned
 
     def abandon(self, failure: RuleFailure | None, rows: int) -> None:
-        """Begin again from what is committed, after a step that was abandoned while `rows` records were taken. Where no
-        rule is at fault, fewer are taken at once.
-        """
+        """Begin again from what is committed; where no rule is at fault, fewer than these `rows` are taken at once."""
         if failure is None and rows > 1:
             self.piece_rows = rows // 2
         elif failure is None:
@@ -486,9 +481,7 @@ class StreamTask:
         return {TopicPartition(each.spec.topic, self.partition): each.next for each in sources}
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
-        """Take records; of a shared input, those that were taken before are passed over. The offsets of those that were
-        put aside, but for settled ones.
-        """
+        """Take records, but for those of a shared input that were taken before; the offsets of those put aside."""
         done = self.processor.source.by_topic[records.topic].next
         rows = int(np.searchsorted(records.offsets, done)) if records.topic in self.shared else 0
         if rows:

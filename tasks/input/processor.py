@@ -14,11 +14,11 @@ from samovar.changelog.formats.journal import ANEW, JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Pair, Records, TopicPartition
-from samovar.patterns.engine.order import OrderedEvents
+from samovar.patterns.engine.order import NO_TIME, OrderedEvents
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
 from samovar.tasks.input.repartition_sink import RepartitionSink
-from samovar.tasks.input.source import Dead, LateEvent, StreamSource, known_time
+from samovar.tasks.input.source import Dead, LateEvent, StreamSource
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords, added
 
@@ -50,8 +50,6 @@ class Processor(ABC):
         self.found_bytes = 0  # of matches, since the last outcome
         self._dead, self._late = LetterBuffer(), LetterBuffer()
         self.dirty = False  # whether there is something to commit
-
-    # ------------------------------------------------------------ what happens
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input; the offsets of those that were put aside. Of those that are settled no
@@ -118,12 +116,11 @@ class Processor(ABC):
         self.source.note_rules(self._facts())
         self.dirty = True
 
-    # ------------------------------------------------------------ what is to be written
-
     def position(self) -> Position:
         source, plan = self.source, self.plan
         book = 0 if plan.book is None or plan.task is not None else plan.book.change
-        head = known_time(source.buffer.floor), source.inputs(), source.streams, plan.versions, source.journaled
+        watermark = None if source.buffer.floor == NO_TIME else source.buffer.floor
+        head = watermark, source.inputs(), source.streams, plan.versions, source.journaled
         return Position(*head, self.sink.told(), book, self.changelog_id, plan.service, self.journal_id)
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
@@ -154,8 +151,6 @@ class Processor(ABC):
     def committed(self, outcome: Outcome) -> None:
         """What `outcome` gave is in the log and in the store now."""
         self.counts = added(self.counts, outcome.counts)
-
-    # ------------------------------------------------------------ what rules and user-defined tasks do their own way
 
     @abstractmethod
     def _run(self, ordered: OrderedEvents) -> None:
@@ -191,8 +186,6 @@ class Processor(ABC):
     @abstractmethod
     def evict(self) -> None:
         """Hold nothing in memory that the store has."""
-
-    # ------------------------------------------------------------ what only one of them has
 
     @property
     def indexing(self) -> bool:

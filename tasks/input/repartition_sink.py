@@ -104,8 +104,6 @@ class RepartitionSink:
             if each.since is not None
         }
 
-    # ------------------------------------------------------------ events
-
     def take(self, stream: str, records: Records, fed: DecodedBatch) -> int:
         """Forward the events of records; how many have no key there."""
         outlets = self.by_stream.get(stream)
@@ -135,8 +133,6 @@ class RepartitionSink:
             unkeyed += missing
             self.bytes += len(messages.data[messages.starts[0] : messages.ends[-1]]) if len(rows) else 0
         return unkeyed
-
-    # ------------------------------------------------------------ how far the streams are
 
     def look(self, now_ms: int) -> bool:
         """Look at the clock; whether there is something to tell that no event tells."""
@@ -168,8 +164,6 @@ class RepartitionSink:
             every_ms = max(TELL_EVERY_MS, (state.largest - source.idle_max_time) // TELL_PART)
         if state.silent != is_silent or state.largest >= told.largest + every_ms:
             outlet.news = state
-
-    # ------------------------------------------------------------ what is to be written
 
     def appends(self) -> list[Append]:
         """All since the last commit: events, then marks."""

@@ -35,6 +35,7 @@ from samovar.tasks.model.plan import InputSpec
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take
+_NO_ROWS = np.empty(0, np.int64)
 ROW_BYTES = 24  # of an event, and about as much for each of its values next to its text
 KIND_WORDS = dict(zip((NIL, BOOL, INT, FLOAT, TEXT, OTHER), (
     "null", "true or false", "a number", "a number", "text", "a list or object"
@@ -65,7 +66,7 @@ class DecodedBatch:
     ordered: OrderedEvents
     dead: Sequence[Dead]
     late: Sequence[LateEvent]
-    rows: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    rows: Int64s = field(default_factory=lambda: _NO_ROWS)
     texts: Sequence[Sequence[bytes | None]] = ()
 
 
@@ -149,10 +150,11 @@ class StreamSource:
     def inputs(self) -> dict[str, Input]:
         """The positions as they are stored. Checkpoints before which nothing waits any more are let go of."""
         pending = self.buffer.pending
-        streams, offsets = pending.stream, pending.offset
+        has_waiting = len(pending) > 0
         found: dict[str, Input] = {}
         for stream, source in self.sources.items():
-            spec, marks, waiting = source.spec, source.marks, offsets[streams == source.number]
+            spec, marks = source.spec, source.marks
+            waiting = pending.offset[pending.stream == source.number] if has_waiting else _NO_ROWS
             if not len(waiting):
                 marks.clear()
             while len(marks) > 1 and marks[1].offset <= int(waiting.min()):
@@ -281,7 +283,7 @@ class StreamSource:
         source, offsets = self.by_topic[records.topic], records.offsets
         batch = source.decoder.batch()
         if not len(offsets):
-            return batch, np.empty(0, np.int64), []
+            return batch, _NO_ROWS, []
         values = records.values
         verdicts = source.decoder.decode(batch, values, source.number, self._partitions(records), offsets)
         dead: list[Dead] = []
@@ -459,8 +461,6 @@ class StreamSource:
         """What the events take that wait for event time; where they are many, reckoned from some of them."""
         pending = self.buffer.pending
         rows = len(pending)
-        if not rows:
-            return 0
         some = slice(None, None, 1 + rows // LOOKED_AT)
         columns = [pending.column(each)[some] for each in range(pending.columns)]
         texts = sum(int(each["size"][each["tag"] >= TEXT].sum()) for each in columns)

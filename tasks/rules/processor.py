@@ -87,7 +87,8 @@ class RuleProcessor(Processor):
     def _changes(self, position: Position, packed: bytes) -> tuple[list[Change], list[Change]]:  # noqa: ARG002
         rows, index = self.state_cache.changes(self.source.buffer.floor)
         gone = [] if self._dedup.is_idle else self._dedup.changes(position)
-        return [*rows, *gone, *self.rate_limiter.changes()], index
+        counted = [] if self.rate_limiter.is_idle else self.rate_limiter.changes()
+        return [*rows, *gone, *counted], index
 
     def committed(self, outcome: Outcome) -> None:
         super().committed(outcome)

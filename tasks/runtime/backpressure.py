@@ -52,7 +52,8 @@ class Backpressure:
         waiting = []
         for task in running:
             source = task.processor.source
-            if len(source.buffer.pending) > most_events or source.waiting_bytes() > most_bytes:
+            events = len(source.buffer.pending)
+            if events > most_events or (events and source.waiting_bytes() > most_bytes):
                 waiting.append(task)
         sources: set[TopicPartition] = set()  # inputs of which later stages get events, and have too many of them
         if self.in_flight.bytes > most_bytes and not self._is_taken(tasks):

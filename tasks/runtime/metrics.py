@@ -10,6 +10,7 @@ tells.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -53,16 +54,6 @@ class MetricsSnapshot:
         return [(each.stage, each.partition, each.life) for each in self.tasks]
 
 
-@dataclass
-class _Walked:
-    """What the last walk over all states found."""
-
-    live_partials: dict[str, int] = field(default_factory=dict)
-    memory_bytes: int = 0
-    at_s: float = 0.0
-    took_s: float = 0.0
-
-
 class MetricsSampler:
     """Looks at a container between its cycles. `latest` may be read by any thread."""
 
@@ -73,7 +64,9 @@ class MetricsSampler:
         self.on_change: Callable[[], None] = lambda: None
         self._next_s = 0.0
         self._rules = RuleTotals()
-        self._walked = _Walked()
+        self._live_partials: dict[str, int] = {}  # as the last walk over all states found it, and how long that took
+        self._memory_bytes = 0
+        self._walked_at_s = self._walk_took_s = 0.0
         self._restores: dict[tuple[str, int], tuple[float, int]] = {}  # when first seen, and what was done then
         self._records: dict[Restore, int] = {}
         self._restored = 0
@@ -97,7 +90,7 @@ class MetricsSampler:
         running = [task for task in tasks if task.state is TaskState.RUNNING]
         status = container.status()
         self._rules.take(running)
-        if now_s - self._walked.at_s >= max(WALK_EVERY_S, self._walked.took_s / WALK_SHARE):
+        if now_s - self._walked_at_s >= max(WALK_EVERY_S, self._walk_took_s / WALK_SHARE):
             self._walk(running)
         begun = [task.restore for task in tasks if task.state in (TaskState.RESTORING, TaskState.RUNNING)]
         self._restored += sum(restore.records - self._records.get(restore, 0) for restore in begun)
@@ -115,8 +108,8 @@ class MetricsSampler:
             },
             status.counts,
             status.caught_up,
-            self._rules.looks(self._walked.live_partials),
-            self._walked.memory_bytes,
+            self._rules.looks(self._live_partials),
+            self._memory_bytes,
             self._restored,
             at_work(running),
             {place: book.change for place, book in changes.items() if book is not None and book.change},
@@ -151,15 +144,12 @@ class MetricsSampler:
         )
 
     def _walk(self, running: Iterable[StreamTask]) -> None:
-        began = time.monotonic()
-        walked = _Walked(at_s=began)
+        self._walked_at_s, self._memory_bytes, live = time.monotonic(), 0, Counter[str]()
         for states in [processor.state_cache.states for processor in rule_processors(running)]:
-            walked.memory_bytes += states.memory_bytes()
+            self._memory_bytes += states.memory_bytes()
             for number, rule in enumerate(states.program.rules):
-                live = states.counters(number).live_partials
-                walked.live_partials[rule.rule.id] = walked.live_partials.get(rule.rule.id, 0) + live
-        walked.took_s = time.monotonic() - began
-        self._walked = walked
+                live[rule.rule.id] += states.counters(number).live_partials
+        self._live_partials, self._walk_took_s = live, time.monotonic() - self._walked_at_s
 
 
 class RuleTotals:

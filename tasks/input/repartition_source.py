@@ -32,7 +32,7 @@ from samovar.changelog.formats.forwarded import (
     WatermarkMarker,
     heads_of,
     marks_of,
-)  # fmt: skip
+)
 from samovar.changelog.formats.journal import ANEW, SCHEMA, JournalEntry
 from samovar.changelog.formats.record import UNKNOWN_SINCE, Input, Position, SourcePartitionPosition
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
@@ -53,7 +53,7 @@ from samovar.tasks.input.source import (
     unknown_at,
     unknown_yet,
     wrong_types,
-)  # fmt: skip
+)
 from samovar.tasks.model.plan import InputSpec
 
 UNKNOWN = SourcePartitionPosition(-1, None, False, 0, UNKNOWN_SINCE)

@@ -19,21 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from samovar.changelog.cursors import RecordSlice
-from samovar.changelog.formats.record import (
-    FOLLOWING,
-    FORMATS,
-    INDEXED,
-    POSITION,
-    ROW,
-    ChangelogCheckpoint,
-    Position,
-    deadline_rows,
-    pack_following,
-    refuse_newer,
-    refuse_others,
-    row_parts,
-    unpack_position,
-)
+from samovar.changelog.formats import record
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
 from samovar.changelog.restore.restore import ChangelogPartition, Restore, following_of, next_step
 from samovar.common.errors import Refused
@@ -60,18 +46,9 @@ from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settle
 from samovar.tasks.processors import make_processor
 from samovar.tasks.replay.rebuild import entries_of
 from samovar.tasks.replay.repair import plan_of_position
+from samovar.tasks.rules import migration
 from samovar.tasks.rules.backfill import warm_offsets, warm_rows
 from samovar.tasks.rules.crash_marks import CrashMarks
-from samovar.tasks.rules.migration import (
-    RuleMigration,
-    book_of,
-    book_row,
-    is_due,
-    migrate,
-    plan_of_facts,
-    quarantine,
-    switch_rows,
-)
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.rate_limiter import limits_in, limits_row
 
@@ -154,7 +131,7 @@ class StreamTask:
         self._storage: TaskStorage = disk if config.storage is None else config.storage(self.folder)
         self._counts = Counts()  # while there is no processor
         self._dropped: list[Change] = []
-        self._following: ChangelogCheckpoint | None = None
+        self._following: record.ChangelogCheckpoint | None = None
         self._snapshot_at_ms = clock.steady_ms()
         self.failure: RuleFailure | None = None  # for which a rule is to be taken out
         self._ended_by: RuleFailure | None = None  # the process, while the rule was not at work yet
@@ -186,7 +163,7 @@ class StreamTask:
         self._committed = self.log.committed(self.config.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
         self.changelog = ChangelogPartition.look(self.log, at, self.config.delete_retention_ms, self.plan.service)
-        refuse_others(self._stored_position(), self.plan.service, f"the state in {self.folder}")
+        record.refuse_others(self._stored_position(), self.plan.service, f"the state in {self.folder}")
         following = following_of(self.store)
         start = next_step(following, self.changelog, self.clock.wall_ms())
         if following is None or start is None:
@@ -210,17 +187,17 @@ class StreamTask:
             now_s=lambda: self.clock.steady_ms() / 1000,
         )
 
-    def _stored_position(self) -> Position | None:
-        data = self.store.get(POSITION)
-        return None if data is None else unpack_position(data)
+    def _stored_position(self) -> record.Position | None:
+        data = self.store.get(record.POSITION)
+        return None if data is None else record.unpack_position(data)
 
     def _is_usable(self, snapshot: snapshots.Snapshot) -> bool:
         known = snapshot.manifest.changelog
-        following = ChangelogCheckpoint(
+        following = record.ChangelogCheckpoint(
             known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
         )
         try:
-            refuse_newer(snapshot.manifest.formats, "its state")
+            record.refuse_newer(snapshot.manifest.formats, "its state")
             return next_step(following, self.changelog, self.clock.wall_ms()) is not None
         except Refused as refused:
             self.notes.append(f"{self.name}: snapshot {snapshot.number} was passed over: {refused.what}")
@@ -257,7 +234,7 @@ class StreamTask:
         self._following = following_of(self.store)
         self.failure = self._mark.failure_of(self.processor.plan, self.plan)
 
-    def _own_offsets(self, position: Position | None) -> Mapping[TopicPartition, int | None]:
+    def _own_offsets(self, position: record.Position | None) -> Mapping[TopicPartition, int | None]:
         """The group's offsets that must agree with the position. That of a shared input is that of the stage furthest
         behind: of another one, or of those that were there while this one was not; it reads on from its own. The main
         stage is always there. Where a stage never ran, the offset is none of its business.
@@ -273,7 +250,7 @@ class StreamTask:
 
         return {at: offset if is_own(at.topic, offset or 0) else None for at, offset in self._committed.items()}
 
-    def _begin(self, position: Position | None, standing: Plan | None = None) -> None:
+    def _begin(self, position: record.Position | None, standing: Plan | None = None) -> None:
         """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
         self._dropped = []
         wanted = standing or self.plan
@@ -283,7 +260,7 @@ class StreamTask:
             if position is not None and is_other:
                 self._dropped = processor.gone_rows()
             if self._dropped:
-                listed = ", ".join(sorted({row_parts(row)[1] for row, _ in self._dropped}))
+                listed = ", ".join(sorted({record.row_parts(row)[1] for row, _ in self._dropped}))
                 self.notes.append(f"{self.name}: rules changed; {len(self._dropped)} rows are dropped, of {listed}")
             has_other_limits = wanted.task is None and dict(limits_in(self.store)) != dict(wanted.storm)
             if has_other_limits:
@@ -293,7 +270,7 @@ class StreamTask:
             if is_other or has_other_limits or (has_other_inputs and self.plan.stage != MAIN):
                 processor.note_rules()
         elif position is None:
-            self._dropped = book_row(wanted)
+            self._dropped = migration.book_row(wanted)
             processor.note_rules()
         processor.dirty = processor.dirty or bool(self._dropped)
         self._limit()
@@ -309,9 +286,9 @@ class StreamTask:
             budget = replace(self.config.budget, mark=self._mark.path)
             self.processor.state_cache.limit(replace(budget, step_bytes=NEVER) if self._takes_all else budget)
 
-    def _standing(self, position: Position | None) -> Plan:
+    def _standing(self, position: record.Position | None) -> Plan:
         """The plan with the rules that are at work here: those of a published change come in by a migration."""
-        facts = book_of(self.store)
+        facts = migration.book_of(self.store)
         if self.plan.book is None or position is None:
             if facts is not None:
                 raise RulesBehind(facts["book"], self.name)
@@ -320,9 +297,9 @@ class StreamTask:
             return replace(plan_of_position(self.log, self.plan, self.partition, position), book=None)
         if facts["book"] > self.plan.book.change:
             raise RulesBehind(facts["book"], self.name)
-        return plan_of_facts(self.plan, facts, position.inputs)
+        return migration.plan_of_facts(self.plan, facts, position.inputs)
 
-    def _processor_of(self, plan: Plan, position: Position | None) -> Processor:
+    def _processor_of(self, plan: Plan, position: record.Position | None) -> Processor:
         """The rules of a plan, from a position on."""
         specs = numbered(position, plan.inputs)
         topics = self.log.topics([*(spec.topic for spec in specs), plan.topics.journal])
@@ -352,14 +329,14 @@ class StreamTask:
         """Whether a change of rules is to come in, between two batches."""
         if self.plan.book is None or self.state is not TaskState.RUNNING:
             return False
-        return is_due(self.processor.plan, self.plan, known_time(self.processor.source.watermark))
+        return migration.is_due(self.processor.plan, self.plan, known_time(self.processor.source.watermark))
 
     def begin_migration(self) -> Outcome:
         """The last of the rules before a change: what it commits is what those after it begin from."""
         processor = self.processor
         assert not processor.dirty, self.name
         assert isinstance(processor, RuleProcessor), self.name
-        change = migrate(processor.plan, self.plan, known_time(processor.source.watermark))
+        change = migration.migrate(processor.plan, self.plan, known_time(processor.source.watermark))
         if self._ended_by is not None:
             change, self._ended_by = self._without(change, self._ended_by), None
         warm: list[Change] = []
@@ -374,17 +351,17 @@ class StreamTask:
             except RuleFailure as failed:
                 self._mark.put_away()
                 change = self._without(change, failed)
-        rows = switch_rows(self.store, change.plan, change.moves)
+        rows = migration.switch_rows(self.store, change.plan, change.moves)
         processor.turn(change, self._nexts_after(change.plan))
         self._tell_migration(change, rows)
         outcome = processor.outcome([*rows, *warm])
-        if self.store.get(INDEXED) is not None:
-            outcome.changes.extend(deadline_rows([*rows, *warm]))
+        if self.store.get(record.INDEXED) is not None:
+            outcome.changes.extend(record.deadline_rows([*rows, *warm]))
         return outcome
 
-    def _without(self, change: RuleMigration, failure: RuleFailure) -> RuleMigration:
+    def _without(self, change: migration.RuleMigration, failure: RuleFailure) -> migration.RuleMigration:
         """The change with the rule in quarantine whose history cannot be folded."""
-        quarantined = quarantine(change.plan, failure) if failure.rule in change.warm else None
+        quarantined = migration.quarantine(change.plan, failure) if failure.rule in change.warm else None
         if quarantined is None:
             return change
         self._tell_quarantine(failure)
@@ -407,9 +384,10 @@ class StreamTask:
         bounds = self.log.bounds(list(new.values())) if new else {}
         return {stream: bounds[at].begin if stream in new else known[stream] for stream, at in places.items()}
 
-    def _tell_migration(self, change: RuleMigration, rows: Sequence[Change]) -> None:
+    def _tell_migration(self, change: migration.RuleMigration, rows: Sequence[Change]) -> None:
         assert change.plan.book is not None
-        gone = {row_parts(row)[1] for row, value in rows if value is None and row[:1] == ROW} - change.moves.keys()
+        gone = {record.row_parts(row)[1] for row, value in rows if value is None and row[:1] == record.ROW}
+        gone -= change.moves.keys()
         more = f", states of {', '.join(sorted(gone))} are dropped" if gone else ""
         more += f", the history of {', '.join(change.warm)} is folded" if change.warm else ""
         drains = [rule.name for rule in change.plan.rules if rule.drains]
@@ -437,12 +415,14 @@ class StreamTask:
         """What takes the rule out that failed, at the position before the batch; None where it is not at work."""
         assert isinstance(self.processor, RuleProcessor), self.name
         failure, self.failure = self.failure, None
-        change = None if failure is None else quarantine(self.processor.plan, failure)
+        change = None if failure is None else migration.quarantine(self.processor.plan, failure)
         if change is None or failure is None:
             self._ended_by = failure
             return None
-        has_book = change.plan.book is not None
-        rows = switch_rows(self.store, change.plan, {}) if has_book else rows_of_gone_rules(self.store, change.plan)
+        if change.plan.book is None:
+            rows = rows_of_gone_rules(self.store, change.plan)
+        else:
+            rows = migration.switch_rows(self.store, change.plan, {})
         self.processor.turn(change, self._nexts_after(change.plan))
         self._tell_quarantine(failure)
         dropped, self._dropped = self._dropped, []
@@ -508,11 +488,11 @@ class StreamTask:
     def committed(self, outcome: Outcome, last_offset: int, wall_ms: int) -> None:
         """The log has it: now the store, rows and position in one batch (P4)."""
         topic, at = self.changelog.topic, self.changelog.at
-        self._following = ChangelogCheckpoint(
+        self._following = record.ChangelogCheckpoint(
             at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, wall_ms
         )
         hit("write.before")
-        self.store.write([*outcome.changes, (FOLLOWING, pack_following(self._following))])
+        self.store.write([*outcome.changes, (record.FOLLOWING, record.pack_following(self._following))])
         hit("write.after")
         self.processor.committed(outcome)
         self._take_more()
@@ -540,7 +520,7 @@ class StreamTask:
             following.time_ms,
         )
         inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
-        stands_for = changelog, inputs, position.watermark, position.journal, FORMATS, None, self.clock.wall_ms()
+        stands_for = changelog, inputs, position.watermark, position.journal, record.FORMATS, None, self.clock.wall_ms()
         self._storage.take_snapshot(snapshots.SnapshotManifest(*stands_for), keep=self.config.snapshot_keep)
 
     def close(self) -> None:

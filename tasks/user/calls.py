@@ -24,7 +24,7 @@ from samovar.state.stack import Stack
 from samovar.state.store import Store
 from samovar.state.ttl import UnknownRowVersionError
 from samovar.tasks.input.user_source import UserEvent
-from samovar.tasks.model.user_spec import TaskSpec
+from samovar.tasks.model.plan import TaskSpec
 from samovar.tasks.model.user_task import ClosableTask, Event, InitableTask, TimerTask, WindowableTask
 from samovar.tasks.user.context import Phase, TaskContext
 from samovar.tasks.user.stores import json_bytes

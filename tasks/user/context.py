@@ -10,7 +10,7 @@ from samovar.changelog.log import Pair
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.decode import lookup
 from samovar.state.stack import Stack
-from samovar.tasks.model.user_spec import Emit, TaskSpec
+from samovar.tasks.model.plan import Emit, TaskSpec
 from samovar.tasks.model.user_task import Key, Value
 from samovar.tasks.user.stores import MOST_VALUE_BYTES, BadValueError, Values, json_bytes, key_bytes, record_key
 from samovar.tasks.user.timers import Timers

@@ -46,7 +46,17 @@ def source_until(
     for spec, at in zip(plan.inputs, inputs, strict=True):
         stored = None if position is None else position.inputs.get(spec.stream)
         offset = None if stored is not None and at.topic in shared else committed[at]
-        _refuse_replaced(log, spec.stream, at, None if stored is None else stored.topic_id)
+        topic = log.topics([at.topic]).get(at.topic)
+        if topic is None:
+            what = f"the topic {at.topic} of the stream `{spec.stream}` does not exist"
+            raise Refused("topic-missing", what, "Put the input back.")
+        if stored is not None and stored.topic_id != topic.id:
+            raise Refused(
+                "input-replaced",
+                f"the stream `{spec.stream}` is another topic than the state of partition {partition} was made from",
+                "Point the stream to the topic it had: the state cannot be made again from another one.",
+                f"state: {at.topic} ({stored.topic_id}), now: {at.topic} ({topic.id})",
+            )
         if stored is not None and offset is not None and offset < stored.next and delivery is Delivery.EXACTLY_ONCE:
             raise Refused(
                 "offsets-differ",
@@ -66,21 +76,6 @@ def source_until(
             "There is nothing to restore: `samovar run` begins at the beginning.",
         )
     return Until(until, None if is_behind or position is None else position.journal)
-
-
-def _refuse_replaced(log: Log, stream: str, at: TopicPartition, topic_id: str | None) -> None:
-    topic = log.topics([at.topic]).get(at.topic)
-    if topic is None:
-        raise Refused(
-            "topic-missing", f"the topic {at.topic} of the stream `{stream}` does not exist", "Put the input back."
-        )
-    if topic_id is not None and topic_id != topic.id:
-        raise Refused(
-            "input-replaced",
-            f"the stream `{stream}` is another topic than the state of partition {at.partition} was made from",
-            "Point the stream to the topic it had: the state cannot be made again from another one.",
-            f"state: {at.topic} ({topic_id}), now: {at.topic} ({topic.id})",
-        )
 
 
 def repaired_offsets(

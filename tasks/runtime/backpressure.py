@@ -56,7 +56,13 @@ class Backpressure:
             if events > most_events or (events and source.waiting_bytes() > most_bytes):
                 waiting.append(task)
         sources: set[TopicPartition] = set()  # inputs of which later stages get events, and have too many of them
-        if self.in_flight.bytes > most_bytes and not self._is_taken(tasks):
+        is_much = self.in_flight.bytes > most_bytes
+        if is_much:  # unless the later stages here have taken it
+            found: dict[TopicPartition, int | None] = {}
+            for task in tasks:
+                found |= task.positions() if task.state is TaskState.RUNNING else dict.fromkeys(task.inputs)
+            is_much = not self.in_flight.is_taken(found)
+        if is_much:
             topics = {spec.source_topic for plan in plans for spec in plan.inputs}
             sources = {at for task in running for at in task.inputs if at.topic in topics}
             # What later stages wait for, which hold much already, must not be paused by what those do not take.
@@ -69,13 +75,6 @@ class Backpressure:
         if self.paused - ahead:
             member.resume(self.paused - ahead)
         self.paused = ahead
-
-    def _is_taken(self, tasks: Iterable[StreamTask]) -> bool:
-        """Whether the later stages here have taken what was forwarded."""
-        found: dict[TopicPartition, int | None] = {}
-        for task in tasks:
-            found |= task.positions() if task.state is TaskState.RUNNING else dict.fromkeys(task.inputs)
-        return self.in_flight.is_taken(found)
 
     def gone(self, partitions: Collection[int]) -> None:
         """They belong to another, or to nobody."""

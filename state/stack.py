@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from samovar.state.prefixed import PrefixedStore
-from samovar.state.store import Change, Store
+from samovar.state.store import Change, Readable, Store
 from samovar.state.ttl import TtlStore
 
 ROWS = b"u"
@@ -58,7 +58,7 @@ class CachedStore:
     recently used go first. It only ever holds what is in the store below, so it belongs under the overlays.
     """
 
-    def __init__(self, store: Store, cache_bytes: int) -> None:
+    def __init__(self, store: Readable, cache_bytes: int) -> None:
         self._store = store
         self._limit = cache_bytes
         self._rows: OrderedDict[bytes, bytes | None] = OrderedDict()
@@ -85,25 +85,8 @@ class CachedStore:
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._store.range(start, end)
 
-    def put(self, key: bytes, value: bytes) -> None:
-        self.write([(key, value)])
-
-    def delete(self, key: bytes) -> None:
-        self.write([(key, None)])
-
-    def write(self, changes: Iterable[Change]) -> None:
-        """Write through. Where that fails nobody knows what the store holds, so these keys are read again."""
-        taken = list(changes)
-        try:
-            self._store.write(taken)
-        except Exception:
-            for key, _ in taken:
-                self._drop(key)
-            raise
-        self.accept(taken)
-
     def accept(self, changes: Iterable[Change]) -> None:
-        """Take over what was written to the store below by another way: the task's one batch."""
+        """Take over what was written to the store below: the task's one batch."""
         for key, value in changes:
             self._keep(key, value)
 
@@ -111,21 +94,14 @@ class CachedStore:
         self._rows.clear()
         self.bytes_used = 0
 
-    def close(self) -> None:
-        self.clear()
-        self._store.close()
-
     def _keep(self, key: bytes, value: bytes | None) -> None:
-        self._drop(key)
+        if key in self._rows:
+            self.bytes_used -= _cost(key, self._rows.pop(key))
         self._rows[key] = value
         self.bytes_used += _cost(key, value)
         while self.bytes_used > self._limit:
             oldest, gone = self._rows.popitem(last=False)
             self.bytes_used -= _cost(oldest, gone)
-
-    def _drop(self, key: bytes) -> None:
-        if key in self._rows:
-            self.bytes_used -= _cost(key, self._rows.pop(key))
 
 
 def _cost(key: bytes, value: bytes | None) -> int:
@@ -137,7 +113,7 @@ class Overlay:
     last commit. Read at once, kept apart until the log's commit, thrown away on abort.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Readable) -> None:
         self._store = store
         self._changes: dict[bytes, bytes | None] = {}
         self._sorted: list[bytes] = []
@@ -178,9 +154,8 @@ class Overlay:
         self._changes.update(list(changes))
 
     def close(self) -> None:
-        """Close the store below. What was not committed is gone."""
+        """What was not committed is gone."""
         self.clear()
-        self._store.close()
 
     def _keys(self) -> list[bytes]:
         """All changed keys in order; a key never leaves, so only those that came since are placed."""

@@ -73,10 +73,10 @@ class TestOverlayOverRows(StoreContract):
         return store
 
 
-class TestCached(StoreContract):
+class TestOverlayOverCached(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
-        return CachedStore(MemoryStore(), cache_bytes=1000)
+        return Overlay(CachedStore(MemoryStore(), cache_bytes=1000))
 
 
 class TestExpiring(StoreContract):

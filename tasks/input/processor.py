@@ -65,7 +65,8 @@ class Processor(ABC):
             if self.is_first:
                 self._since.events += len(piece.offsets)
             if fed.dead or fed.late:
-                aside.update(piece.offsets[[each.row for each in (*fed.dead, *fed.late)]].tolist())
+                rows = [each.row for each in fed.dead] + [each.row for each in fed.late]
+                aside.update(piece.offsets[rows].tolist())
                 dead = [each for each in fed.dead if not settled.has(int(piece.offsets[each.row]))]
                 late = [each for each in fed.late if not settled.has(int(piece.offsets[each.row]))]
                 self._put_aside(piece, dead, late)

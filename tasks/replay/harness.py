@@ -18,10 +18,11 @@ from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
+from samovar.tasks.input.processor import Processor
 from samovar.tasks.input.source import numbered
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.processors import Processor, make_processor
+from samovar.tasks.processors import make_processor
 
 PARTITION = 0
 

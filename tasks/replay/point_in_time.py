@@ -8,6 +8,7 @@ then still waits is released up to T.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 
 from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats.forwarded import EVENT, MARK, SILENT, Originals
-from samovar.changelog.formats.journal import REWIND, JournalEntry, standing
+from samovar.changelog.formats.journal import REWIND, JournalEntry
 from samovar.changelog.log import Int64s, Log, Records
 from samovar.patterns.engine.order import NO_TIME, Partition
 from samovar.state.store import TaskStore
 from samovar.tasks.input.repartition_source import RepartitionSource, is_ours
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until, journal_of, refuse_beyond
+from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until
 
 
 def rebuild_at(
@@ -35,14 +36,9 @@ def rebuild_at(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Rebuilt:
     """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
-    refuse_beyond(log, plan, partition, until)
-    entries = standing(journal_of(log, plan, partition), until.journal)
-    replay = PointInTimeRebuild(log, plan, partition, store, entries, lambda _: None, on_progress)
-    try:
+    with closing(PointInTimeRebuild(log, plan, partition, store, until, on_progress)) as replay:
         replay.run_to(until.inputs, moment_ms)
-    finally:
-        replay.close()
-    return Rebuilt(replay.processor.position(), replay.plan, replay.events, replay.alerts)
+    return replay.rebuilt()
 
 
 class PointInTimeRebuild(SourceReplay):

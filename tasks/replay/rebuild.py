@@ -9,6 +9,7 @@ which inputs are read makes no difference. What comes out is equal to the live s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from samovar.changelog.cursors import PartitionCursor, in_pieces, read_all
@@ -56,27 +57,9 @@ def rebuild(
     start: Position | None = None,
 ) -> Rebuilt:
     """Fold input and journal up to `until` into a store: an empty one, or one that holds the state of `start`."""
-    refuse_beyond(log, plan, partition, until)
-    entries = standing(journal_of(log, plan, partition), until.journal)
-    replay = SourceReplay(log, plan, partition, store, entries, on_alerts, on_progress, start)
-    try:
+    with closing(SourceReplay(log, plan, partition, store, until, on_progress, start, on_alerts)) as replay:
         replay.run(until)
-    finally:
-        replay.close()
-    return Rebuilt(replay.processor.position(), replay.plan, replay.events, replay.alerts)
-
-
-def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
-    """Refuse offsets that the inputs do not reach: a replay would wait for them for ever."""
-    for spec in plan.inputs:
-        at = TopicPartition(spec.topic, partition)
-        end, wanted = log.bounds([at])[at].end, until.inputs.get(spec.stream, 0)
-        if wanted > end:
-            raise Refused(
-                "input-truncated",
-                f"{at} ends at {end:,}, and the state stands for it up to {wanted:,}",
-                "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
-            )
+    return replay.rebuilt()
 
 
 def journal_of(log: Log, plan: Plan, partition: int) -> list[JournalEntry]:
@@ -114,53 +97,58 @@ class SourceReplay:
         plan: Plan,
         partition: int,
         store: TaskStore,
-        entries: Sequence[JournalEntry],
-        on_alerts: Callable[[Sequence[Pair]], None],
+        until: Until,
         on_progress: Callable[[int], None],
         start: Position | None = None,
+        on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
     ) -> None:
+        """Refuses offsets that the inputs do not reach: a replay would wait for them for ever."""
+        for spec in plan.inputs:
+            at = TopicPartition(spec.topic, partition)
+            end, wanted = log.bounds([at])[at].end, until.inputs.get(spec.stream, 0)
+            if wanted > end:
+                raise Refused(
+                    "input-truncated",
+                    f"{at} ends at {end:,}, and the state stands for it up to {wanted:,}",
+                    "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
+                )
+        self.journal = journal_of(log, plan, partition)
+        entries = standing(self.journal, until.journal)
+        self.standing = {entry.number for entry in entries}  # entries that no rewind has voided
         # What was forwarded stands in its topics: a replay forwards nothing.
         self.log, self.plan, self.partition, self.store = log, replace(plan, forwards=()), partition, store
         self.on_alerts, self.on_progress = on_alerts, on_progress
-        self.entries = list(entries)
         self.events = self.alerts = self._uncommitted = 0
         self.cursors: dict[str, PartitionCursor] = {}
-        if start is None:
-            self._begin()
-        else:
-            self._go_on(start)
-        self._topic_ids()
-
-    def _begin(self) -> None:
-        first = self._first()
-        self.today, self.plan = self.plan, plan_at(self.plan, first)
-        self.processor = make_processor(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
-        self.processor.source.replay()
-        self.processor.source.journaled = first.number
-        self.store.write(standing_rows(self.plan, self.store))
-        self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
-
-    def _go_on(self, start: Position) -> None:
-        done = [entry for entry in self.entries if entry.number <= start.journal]
-        self.entries = self.entries[len(done) :]
-        self.today, self.plan = self.plan, plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
-        self.processor = make_processor(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
-        self.processor.source.replay()
-        for stream, stored in start.inputs.items():
-            self._held_from(stream, stored.safe)
-        recover_waiting(self.log, self.processor.source, start, self.partition)
-        self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
-
-    def _first(self) -> JournalEntry:
-        if not self.entries or self.entries[0].kind != "rules":
+        if start is None and (not entries or entries[0].kind != "rules"):
             raise Refused(
                 "journal-empty",
                 f"the journal of partition {self.partition} is empty, so that nobody knows which rules ran",
                 "If the service never ran, there is nothing to rebuild.",
             )
-        first = self.entries.pop(0)
+        # With a start, all up to its position is done; else the first entry says which rules began, and where.
+        done = [entry for entry in entries if entry.number <= (entries[0].number if start is None else start.journal)]
+        self.entries = list(entries[len(done) :])
+        rules = [entry for entry in done if entry.kind == "rules"][-1]
         known = {spec.stream for spec in (*self.plan.inputs, *self.plan.others)}
-        return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
+        nexts = {stream: offset for stream, offset in rules.inputs.items() if stream in known}
+        self.today, self.plan = self.plan, plan_at(self.plan, replace(rules, inputs=nexts) if start is None else rules)
+        specs = numbered(start, self.plan.inputs)
+        self.processor = make_processor(self.plan, self.partition, self.store, specs, start)
+        self.processor.source.replay()
+        if start is None:
+            self.processor.source.journaled = rules.number
+            self.store.write(standing_rows(self.plan, self.store))
+        else:
+            for stream, stored in start.inputs.items():
+                self._held_from(stream, stored.safe)
+            recover_waiting(self.log, self.processor.source, start, self.partition)
+            nexts = {stream: stored.next for stream, stored in start.inputs.items()}
+        self.cursors = {stream: self._cursor(stream, offset) for stream, offset in nexts.items()}
+        self._topic_ids()
+
+    def rebuilt(self) -> Rebuilt:
+        return Rebuilt(self.processor.position(), self.plan, self.events, self.alerts)
 
     def _cursor(self, stream: str, start: int) -> PartitionCursor:
         at = self._held_from(stream, start)

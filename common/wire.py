@@ -89,7 +89,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda raw: from_wire(hint, raw)
     if origin in (Union, types.UnionType):
         readers = [_reader(each) for each in arguments if each is not type(None)]
-        return (lambda raw: None if raw is None else readers[0](raw)) if len(readers) == 1 else _as_it_is
+        return (lambda raw: None if raw is None else readers[0](raw)) if len(readers) == 1 else (lambda raw: raw)
     if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
         parts = [_reader(each) for each in arguments]
         return lambda raw: tuple(read(each) for read, each in zip(parts, raw, strict=True))
@@ -101,8 +101,4 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda raw: {key: read(each) for key, each in raw.items()}
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
         return lambda raw: hint(*raw)
-    return _as_it_is
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw
+    return lambda raw: raw

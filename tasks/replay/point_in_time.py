@@ -54,8 +54,14 @@ class PointInTimeRebuild(SourceReplay):
         is_receiving = isinstance(self.processor.source, RepartitionSource)
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
-            is_over = bool(self.cuts) or self._is_beyond(entry) if is_receiving else self._is_over()
-            if is_over or self._is_after(entry):
+            if is_receiving:  # or it was once set back to a later moment, by this entry, with nothing in between
+                is_beyond = entry.kind == "advance" and entry.facts["largest"] > moment_ms + 1
+                is_over = bool(self.cuts) or is_beyond
+            else:
+                sources = self.processor.source.sources.items()
+                is_over = all(stream in self.cuts or source.silent for stream, source in sources)
+            is_later = entry.watermark is not None and entry.watermark > moment_ms
+            if is_over or (entry.kind == "rules" and is_later):  # rules that came later were not there yet
                 break
             if is_receiving or not self._cuts_off(entry):
                 self._apply(entry)
@@ -81,10 +87,6 @@ class PointInTimeRebuild(SourceReplay):
         self.processor.apply(entry)
         self.released.append(entry)
 
-    def _is_beyond(self, entry: JournalEntry) -> bool:
-        """Whether it was once set back to a later moment, by this entry, with nothing in between."""
-        return entry.kind == "advance" and entry.facts["largest"] > self.moment_ms + 1
-
     def _cuts_off(self, entry: JournalEntry) -> bool:
         """Whether the entry does not count at the moment: its stream has passed it, or does so by this entry."""
         if entry.kind in ("rules", REWIND):
@@ -94,14 +96,6 @@ class PointInTimeRebuild(SourceReplay):
         if stream not in self.cuts and largest is not None and largest - slack_ms > self.moment_ms:
             self.cuts[stream] = entry.inputs[stream]
         return stream in self.cuts
-
-    def _is_after(self, entry: JournalEntry) -> bool:
-        """Rules that came after the moment were not there yet."""
-        return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
-
-    def _is_over(self) -> bool:
-        sources = self.processor.source.sources.items()
-        return all(stream in self.cuts or source.silent for stream, source in sources)
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         super()._feed_up_to({stream: min(offset, self.cuts.get(stream, offset)) for stream, offset in inputs.items()})

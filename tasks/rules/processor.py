@@ -92,8 +92,7 @@ class RuleProcessor(Processor):
 
     def committed(self, outcome: Outcome) -> None:
         super().committed(outcome)
-        self.counts.dropped = self.state_cache.dropped()
-        self.state_cache.committed()
+        self.counts.dropped = self.state_cache.committed()
 
     @property
     def indexing(self) -> bool:

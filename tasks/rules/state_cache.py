@@ -118,12 +118,15 @@ class StateCache:
             return rows, []
         return rows, self.index.changes(self.states.deadlines(), watermark)
 
-    def committed(self) -> None:
-        """What `changes` gave is in the store now."""
+    def committed(self) -> int:
+        """What `changes` gave is in the store now; how much went because of a limit since the task began: partial
+        matches, events and matches.
+        """
         self.is_forgotten = False
         self.index.committed()
         if self.states.live() > self.plan.tunables.whole_states:
             self.index.begin()
+        return self.dropped_before + self.states.dropped()
 
     def forget(self) -> None:
         """All states are gone from here on. Their rows go with the next commit, and until then none of them is read."""
@@ -137,7 +140,3 @@ class StateCache:
         self.dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = False
-
-    def dropped(self) -> int:
-        """Partial matches, events and matches that went because of a limit, since the task began."""
-        return self.dropped_before + self.states.dropped()

@@ -12,7 +12,7 @@ from there, another is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -192,10 +192,7 @@ class StreamTask:
         return None if data is None else record.unpack_position(data)
 
     def _is_usable(self, snapshot: snapshots.Snapshot) -> bool:
-        known = snapshot.manifest.changelog
-        following = record.ChangelogCheckpoint(
-            known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
-        )
+        following = record.ChangelogCheckpoint(*astuple(snapshot.manifest.changelog))
         try:
             record.refuse_newer(snapshot.manifest.formats, "its state")
             return next_step(following, self.changelog, self.clock.wall_ms()) is not None
@@ -511,14 +508,7 @@ class StreamTask:
         if following is None:
             return
         position = self.processor.position()
-        changelog = snapshots.ChangelogPosition(
-            following.topic,
-            following.topic_id,
-            following.partition,
-            following.partitions,
-            following.next,
-            following.time_ms,
-        )
+        changelog = snapshots.ChangelogPosition(*astuple(following))
         inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
         stands_for = changelog, inputs, position.watermark, position.journal, record.FORMATS, None, self.clock.wall_ms()
         self._storage.take_snapshot(snapshots.SnapshotManifest(*stands_for), keep=self.config.snapshot_keep)

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from samovar.changelog.formats.journal import ANEW, JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
@@ -20,7 +20,7 @@ from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
 from samovar.tasks.input.repartition_sink import RepartitionSink
 from samovar.tasks.input.source import Dead, LateEvent, StreamSource
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords, added
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords
 
 
 class Processor(ABC):
@@ -56,7 +56,8 @@ class Processor(ABC):
         letter is written: another stage of the service did it.
         """
         source, aside = self.source, set[int]()
-        self.sink.begin()
+        if self.sink.outlets:
+            self.sink.begin()
         for piece, begins_anew in source.pieces(records):
             if begins_anew:
                 self.forget()
@@ -92,10 +93,16 @@ class Processor(ABC):
         self._since.dead += len(dead)
         self._since.late += len(late)
 
-    def tick(self, now_ms: int) -> bool:
-        """Let event time pass where inputs are idle, if anything waits for it; whether anything came of it."""
+    def tick(self, now_ms: int, ended: Mapping[TopicPartition, int | None]) -> bool:
+        """Look at the clock: inputs that stand at their end for long enough let event time pass, if anything waits for
+        it; whether anything came of it. `ended` are those that were read to their ends, with what the log said about it
+        (`Member.standing`); None: nothing since the last tick.
+        """
         source = self.source
-        has_news = self.sink.look(now_ms)
+        for topic, each in source.by_topic.items():
+            at = TopicPartition(topic, self.partition)
+            source.stand(each.spec.stream, at in ended, now_ms, ended.get(at))
+        has_news = bool(self.sink.outlets) and self.sink.look(now_ms)
         watermark = source.idle_watermark(now_ms)
         advances = watermark > source.buffer.floor and (
             bool((source.buffer.pending.time < watermark).any()) or self.is_due(watermark)
@@ -122,16 +129,16 @@ class Processor(ABC):
         book = 0 if plan.book is None or plan.task is not None else plan.book.change
         watermark = None if source.buffer.floor == NO_TIME else source.buffer.floor
         head = watermark, source.inputs(), source.streams, plan.versions, source.journaled
-        return Position(*head, self.sink.told(), book, self.changelog_id, plan.service, self.journal_id)
+        told = self.sink.told() if self.sink.outlets else {}
+        return Position(*head, told, book, self.changelog_id, plan.service, self.journal_id)
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one; `more` are further rows to log."""
         topics, partition, since = self.plan.topics, self.partition, self._since
-        sent_bytes, forwarded = self.sink.bytes, self.sink.appends()
-        results = self._results(since)
+        sent_bytes, forwarded = self.sink.bytes, self.sink.appends() if self.sink.outlets else []
         position = self.position()
         packed = pack_position(position)
-        rows, index = self._changes(position, packed)
+        results, rows, index = self._results(position, packed)
         rows = [*more, *rows, (POSITION, packed)]
         appends = [Append(topics.changelog, rows, partition), *results]
         if self.source.entries:
@@ -149,9 +156,9 @@ class Processor(ABC):
         self.alerts, self.source.entries, self.found_bytes, self.dirty = [], [], 0, False
         return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
 
+    @abstractmethod
     def committed(self, outcome: Outcome) -> None:
         """What `outcome` gave is in the log and in the store now."""
-        self.counts = added(self.counts, outcome.counts)
 
     @abstractmethod
     def _run(self, ordered: OrderedEvents) -> None:
@@ -162,12 +169,8 @@ class Processor(ABC):
         """Whether something is to happen by this event time with no event."""
 
     @abstractmethod
-    def _results(self, since: Counts) -> list[Append]:
-        """Alerts, or what a task emitted."""
-
-    @abstractmethod
-    def _changes(self, position: Position, packed: bytes) -> tuple[list[Change], list[Change]]:
-        """Rows that changed, which are logged; and changes of local indexes, which are not."""
+    def _results(self, position: Position, packed: bytes) -> tuple[list[Append], list[Change], list[Change]]:
+        """Alerts, or what a task emitted; rows that changed; and changes of local indexes, which are not logged."""
 
     @abstractmethod
     def _facts(self) -> dict[str, object]:

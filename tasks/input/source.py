@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -261,9 +261,9 @@ class StreamSource:
                 self._note(SCHEMA, stream=source.spec.stream, schema=schema, known=known)
                 source.unknown = turned(source.unknown, schema, source.next, known=known)
 
-    def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
+    def pieces(self, records: Records) -> Iterable[tuple[Records, bool]]:
         """Records in pieces to be fed one after the other; before some of them all states begin again."""
-        yield records, False
+        return ((records, False),)
 
     def origins(self, records: Records) -> tuple[list[int], list[int]]:
         """By row, the partition and the offset by which an event is named."""

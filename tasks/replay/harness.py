@@ -13,7 +13,7 @@ import numpy as np
 
 from samovar.changelog.batches import RecordBlock
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
-from samovar.changelog.log import Headers
+from samovar.changelog.log import Headers, TopicPartition
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
@@ -95,8 +95,8 @@ class TaskTestHarness:
         """Let the clock go on while no record comes."""
         self._stand()
         self.clock.pass_ms(ms)
-        self._stand()
-        self.processor.tick(self.clock.steady_ms())
+        ended = dict.fromkeys((TopicPartition(spec.topic, PARTITION) for spec in self.plan.inputs), 0)
+        self.processor.tick(self.clock.steady_ms(), ended)
 
     def _stand(self) -> None:
         for stream in self.processor.source.sources:

@@ -18,7 +18,7 @@ from samovar.tasks.input.repartition_source import RepartitionSource
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.input.startup_checks import rows_of_gone_rules
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.results import Counts, Outcome
+from samovar.tasks.model.results import Outcome, added
 from samovar.tasks.rules.alert_filter import Alert, AlertFilter, ShadowFilter
 from samovar.tasks.rules.migration import RuleMigration, rules_facts
 from samovar.tasks.rules.rate_limiter import AlertRateLimiter
@@ -40,18 +40,18 @@ class RuleProcessor(Processor):
         self.state_cache = StateCache(plan, store, [spec.origin for spec in inputs])
         self.shadow_filter = ShadowFilter(plan.rules)
         self.rate_limiter = AlertRateLimiter(plan.storm, store)
-        self.filters: tuple[AlertFilter, ...] = (self.shadow_filter, self.rate_limiter, self._dedup)
+        filters: tuple[AlertFilter, ...] = (self.shadow_filter, self.rate_limiter, self._dedup)
+        self.filters = [each for each in filters if not each.is_idle]  # none begins to judge later
 
     def _run(self, ordered: OrderedEvents) -> None:
-        filters = [each for each in self.filters if not each.is_idle]
-        found = self.state_cache.run(ordered.released, ordered.watermark, defer_messages=bool(filters))
+        found = self.state_cache.run(ordered.released, ordered.watermark, defer_messages=bool(self.filters))
         if not len(found):
             return
-        if not filters:
+        if not self.filters:
             left = self._rendered(found, None)
         else:  # they decide by nothing but headers: only matches that are left get messages
             alerts: Sequence[Alert] = found.headers()
-            for each in filters:
+            for each in self.filters:
                 alerts = each.left(alerts, self._since)
             rendered = iter(self._rendered(found, [alert.row for alert in alerts if isinstance(alert, MatchHeader)]))
             left = [next(rendered) if isinstance(alert, MatchHeader) else alert.record for alert in alerts]
@@ -81,17 +81,19 @@ class RuleProcessor(Processor):
     def _facts(self) -> dict[str, Any]:
         return rules_facts(self.plan)
 
-    def _results(self, since: Counts) -> list[Append]:  # noqa: ARG002 - tasks count there what they emitted
-        return [Append(self.plan.topics.alerts, self.alerts)] if self.alerts else []
-
-    def _changes(self, position: Position, packed: bytes) -> tuple[list[Change], list[Change]]:  # noqa: ARG002
+    def _results(self, position: Position, packed: bytes) -> tuple[list[Append], list[Change], list[Change]]:  # noqa: ARG002
+        alerts = [Append(self.plan.topics.alerts, self.alerts)] if self.alerts else []
         rows, index = self.state_cache.changes(self.source.buffer.floor)
-        gone = [] if self._dedup.is_idle else self._dedup.changes(position)
-        counted = [] if self.rate_limiter.is_idle else self.rate_limiter.changes()
-        return [*rows, *gone, *counted], index
+        if self._dedup in self.filters:
+            rows = [*rows, *self._dedup.changes(position)]
+            if self._dedup.is_idle:
+                self.filters.remove(self._dedup)
+        if not self.rate_limiter.is_idle:
+            rows = [*rows, *self.rate_limiter.changes()]
+        return alerts, rows, index
 
     def committed(self, outcome: Outcome) -> None:
-        super().committed(outcome)
+        self.counts = added(self.counts, outcome.counts)
         self.counts.dropped = self.state_cache.committed()
 
     @property

@@ -123,7 +123,8 @@ class StateCache:
         matches, events and matches.
         """
         self.is_forgotten = False
-        self.index.committed()
+        if self.index.status is not Index.NONE:
+            self.index.committed()
         if self.states.live() > self.plan.tunables.whole_states:
             self.index.begin()
         return self.dropped_before + self.states.dropped()

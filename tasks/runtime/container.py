@@ -325,7 +325,7 @@ class Container:
         def feed(piece: Records) -> None:
             aside.update(task.feed(piece, settled))
 
-        for piece in task.pieces(records):
+        for piece in [records] if task.piece_rows is None else task.pieces(records):
             rows = len(piece.offsets)
             if not self._attempt(task, partial(feed, piece), rows):
                 break

@@ -466,13 +466,7 @@ class StreamTask:
         return self.processor.feed(records, settled) if records.next > done else frozenset()
 
     def tick(self, ended: Mapping[TopicPartition, int | None], now_ms: int) -> None:
-        """Look at the clock: inputs that stand at their end for long enough let event time pass. `ended` are those that
-        were read to their ends, with what the log said about it (`Member.standing`); None: nothing since the last tick.
-        """
-        for topic, source in self.processor.source.by_topic.items():
-            at = TopicPartition(topic, self.partition)
-            self.processor.source.stand(source.spec.stream, at in ended, now_ms, ended.get(at))
-        self.processor.tick(now_ms)
+        self.processor.tick(now_ms, ended)
 
     @property
     def dirty(self) -> bool:
@@ -492,8 +486,8 @@ class StreamTask:
         self.store.write([*outcome.changes, (record.FOLLOWING, record.pack_following(self._following))])
         hit("write.after")
         self.processor.committed(outcome)
-        self._take_more()
         is_marked = isinstance(self.processor, RuleProcessor) and self.processor.state_cache.states.take_marked()
+        self._take_more()
         if is_marked or self._mark.path.exists():
             self._mark.clear()
 

@@ -20,7 +20,7 @@ from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.processor import Processor
 from samovar.tasks.input.user_source import UserRepartitionSource, UserStreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
-from samovar.tasks.model.results import Counts, Outcome
+from samovar.tasks.model.results import Outcome, added
 from samovar.tasks.rules.replay_dedup import ReplayDedupFilter
 from samovar.tasks.user.calls import Calls, UserOutput
 from samovar.tasks.user.context import Phase
@@ -80,8 +80,8 @@ class UserTaskProcessor(Processor):
         task = {"id": self.spec.name, "class": self.spec.source, "version": self.spec.version}
         return {"rules": [], "task": task}
 
-    def _results(self, since: Counts) -> list[Append]:
-        stack = self.calls.stack
+    def _results(self, position: Position, packed: bytes) -> tuple[list[Append], list[Change], list[Change]]:
+        stack, since = self.calls.stack, self._since
         if self.source.watermark > NO_TIME:
             stack.expire(self.source.watermark)
         done, self.calls.done = self.calls.done, UserOutput()
@@ -97,15 +97,13 @@ class UserTaskProcessor(Processor):
         since.failed, since.skipped = len(done.failures), done.skipped
         since.dead += since.failed
         among = {emit.topic: emit.among for emit in self.spec.emits.values()}
-        return [Append(topic, pairs, among=among.get(topic)) for topic, pairs in done.emitted.items()]
-
-    def _changes(self, position: Position, packed: bytes) -> tuple[list[Change], list[Change]]:
-        rows, index = self.calls.stack.changes()
+        emitted = [Append(topic, pairs, among=among.get(topic)) for topic, pairs in done.emitted.items()]
+        rows, index = stack.changes()
         gone = [] if self._dedup.is_idle else self._dedup.changes(position)
-        return [*rows, *gone], [*index, (FITS, _fit(packed))]
+        return emitted, [*rows, *gone], [*index, (FITS, _fit(packed))]
 
     def committed(self, outcome: Outcome) -> None:
-        super().committed(outcome)
+        self.counts = added(self.counts, outcome.counts)
         self.calls.stack.committed()
 
     def forget(self) -> None:

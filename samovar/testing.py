@@ -63,7 +63,7 @@ class Driver:
     def __init__(self, plan: Plan, *, commit_every: int = 1) -> None:
         self.plan = plan
         self.commit_every = commit_every
-        self._bench = TaskTestHarness(plan)
+        self._harness = TaskTestHarness(plan)
         self._uncommitted = 0
 
     @classmethod
@@ -115,7 +115,7 @@ class Driver:
                     taken = time_of(lookup(dict(event), spec.time_field.split(".")))
                 except RefusedError:
                     taken = self.clock.wall_ms()
-            self._bench.add(stream, key_text(lookup(dict(event), spec.key.split("."))), value, taken)
+            self._harness.add(stream, key_text(lookup(dict(event), spec.key.split("."))), value, taken)
             self._take()
 
     def run(self, *inputs: Part) -> Driver:
@@ -130,42 +130,42 @@ class Driver:
         return self
 
     def _take(self) -> None:
-        while self._bench.take():
+        while self._harness.take():
             self._uncommitted += 1
             if self._uncommitted >= self.commit_every:
                 self.commit()
 
     def commit(self) -> None:
         """Commit now what is not yet."""
-        self._bench.commit()
+        self._harness.commit()
         self._uncommitted = 0
 
     @property
     def clock(self) -> SetClock:
         """The clock on the wall. It stands still until it is moved."""
-        return self._bench.clock
+        return self._harness.clock
 
     @property
     def event_time(self) -> int | None:
         """In ms; None before the first event."""
-        watermark = self._bench.processor.source.watermark
+        watermark = self._harness.processor.source.watermark
         return None if watermark == NO_TIME else watermark
 
     def pass_time(self, time: Time) -> None:
         """Let the clock go on with no event: after a stream's `idle` its event time goes on too. Commits."""
-        self._bench.pass_ms(ms_of(time))
+        self._harness.pass_ms(ms_of(time))
         self.commit()
 
     def advance(self, to: int) -> None:
         """Let the clock go on, with no event, for as long as event time needs to get there. Commits."""
         if self.event_time is None:
             raise BadTestError("event time begins with the first event: send one before")
-        self._bench.pass_ms(max(self._bench.idle_ms_until(to), 0))
+        self._harness.pass_ms(max(self._harness.idle_ms_until(to), 0))
         self.commit()
 
     def crash(self, crash: Crash = Crash.KEPT) -> None:
         """End as after a kill, and begin again: what was not committed is processed once more."""
-        self._bench.crash(crash)
+        self._harness.crash(crash)
         self._uncommitted = 0
         self._take()
 
@@ -193,33 +193,33 @@ class Driver:
         return [unpack_entry(each.value or b"") for each in self._written(self.plan.topics.journal)]
 
     def _written(self, topic: str) -> list[WrittenRecord]:
-        return self._bench.topics.get(topic, [])
+        return self._harness.topics.get(topic, [])
 
     @property
     def rows(self) -> Readable:
         """The store itself, committed rows and all."""
-        return self._bench.store
+        return self._harness.store
 
     def store(self, name: str) -> StoreView:
         """A task's store as it is committed, to read."""
         if self.plan.task is None or name not in self.plan.task.stores:
             raise BadTestError(f"there is no store `{name}`")
-        return StoreView(self._bench.store, name, self.event_time or 0)
+        return StoreView(self._harness.store, name, self.event_time or 0)
 
     @property
     def timers(self) -> dict[str, int]:
         """Timers that are set, and for when."""
-        return timers_of(self._bench.store)
+        return timers_of(self._harness.store)
 
     def state(self, key: str) -> list[dict[str, Any]]:
         """What rules hold of a key, as `samovar state get --json` tells it."""
         keys = resolve_key(self.plan, key, None)
-        found = [find_key(self.plan, self._bench.store, each) for each in keys]
+        found = [find_key(self.plan, self._harness.store, each) for each in keys]
         return [state.data() for state in found if not state.is_empty]
 
     def digest(self) -> str:
         """One text for all state: equal where the state is."""
-        return digest_of(self.plan, self._bench.store)
+        return digest_of(self.plan, self._harness.store)
 
     def outcome(self) -> dict[str, Any]:
         """All that came out, and the digest: what two runs are compared by."""

@@ -21,7 +21,6 @@ class Readable(Protocol):
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < end, in order of keys."""
-        ...
 
 
 class Store(Readable, Protocol):
@@ -31,7 +30,6 @@ class Store(Readable, Protocol):
     def delete(self, key: bytes) -> None: ...
     def write(self, changes: Iterable[Change]) -> None:
         """All changes or none; of two changes of a key the later one counts."""
-        ...
 
     def close(self) -> None: ...
 
@@ -41,7 +39,6 @@ class PrefixScanStore(Protocol):
 
     def prefixes(self, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
         """For each prefix all pairs whose key starts with it, in order of keys."""
-        ...
 
 
 class SnapshotStore(Protocol):
@@ -56,7 +53,6 @@ class SortedTable(Protocol):
     def changes(self) -> Iterable[Change]: ...
     def write(self, file: Path) -> int:
         """How many rows the file has."""
-        ...
 
 
 class TaskStore(Store, PrefixScanStore, Protocol):
@@ -64,12 +60,10 @@ class TaskStore(Store, PrefixScanStore, Protocol):
 
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Take many sorted pairs at once, much faster than by `write`: all of them or none."""
-        ...
 
     def take(self, table: SortedTable) -> None: ...
     def rows_about(self) -> int:
         """Roughly how many there are, at no cost."""
-        ...
 
 
 def write_some(store: Store, rows_at_once: int, changes: Iterator[Change]) -> None:

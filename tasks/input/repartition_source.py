@@ -1,4 +1,4 @@
-"""Intake from repartition topics: events of many source partitions, named by their source, in order.
+"""Sources that are repartition topics: events of many source partitions, named by their source, in order.
 
 One repartition topic brings events of all partitions of a stream. `RepartitionSource` keeps a watermark for each of
 them, and event time is the least; where all are silent, the largest that one of them told.

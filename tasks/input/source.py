@@ -1,4 +1,4 @@
-"""Intake: raw records of a task's inputs, to events in order.
+"""Sources: raw records of a task's inputs, to events in order.
 
 `StreamSource` is the source of truth for where a task stands in its inputs and in event time: what was taken, what
 waits for event time, what is late, and what moved event time without an event (journal entries).

@@ -31,11 +31,9 @@ class AlertFilter(Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to judge at the moment, and no header needs to be looked at."""
-        ...
 
     def left(self, alerts: Sequence[Alert], counts: Counts) -> list[Alert]:
         """Those that are raised; the others are counted."""
-        ...
 
 
 class ShadowFilter:

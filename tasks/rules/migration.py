@@ -1,6 +1,6 @@
 """A change of published rules in one task: what is at work afterwards, and what becomes of the rows of states.
 
-    wanted (the rulebook, for all tasks)  --switched, at this task's event time-->  standing (this task's own)
+    wanted (as published, for all tasks)  --migrated, at this task's event time-->  standing (this task's own)
 
 The standing rules are a row of the store, so that a restart goes on with them, and an entry of the journal, so that a
 replay does the same at the same place. Both hold the same facts:
@@ -136,7 +136,7 @@ def _has_drained(rule: PublishedRule, watermark: int | None) -> bool:
 
 def _drained(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, PublishedRule]:
     until_ms = watermark + draining_ms(_rule(standing, old))
-    # What was in the folder is number 1 of the rulebook.
+    # What was in the folder is number 1 of what is published.
     found = replace(old, number=old.number or 1, began_by_ms=watermark, drains_until_ms=until_ms)
     return {found.name: found}
 

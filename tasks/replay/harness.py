@@ -1,7 +1,7 @@
 """One task at work with no log: what `samovar.testing` drives. Its processor is the real one, over the store in memory.
 
-`TaskTestHarness` is what stands around a processor in a service: it has the input to read again, commits, keeps what was
-committed as a log would, and can crash. One partition; what is written for another stage is only kept.
+`TaskTestHarness` is what stands around a processor in a service: it has the input to read again, commits, keeps what
+was committed as a log would, and can crash. One partition; what is written for another stage is only kept.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ from samovar.changelog.formats.forwarded import (
     SILENT,
     Heads,
     Originals,
-    WatermarkMarker,
     heads_of,
     marks_of,
 )
@@ -254,7 +253,13 @@ class RepartitionSource(StreamSource):
             last = int(heads["offset"][events[heads["partition"][events] == each]].max())
             received.parts[each] = received.at(each)._replace(partition=each, next=last + 1)
         for mark in marks_of(heads[marks], messages_at(records, marks)):
-            self._marked(source, mark)
+            known, told = received.at(mark.partition), None
+            if mark.silent:
+                largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
+                told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
+            received.parts[mark.partition] = SourcePartitionPosition(
+                mark.partition, told, mark.silent, max(known.next, mark.next), mark.since
+            )
         return ReceivedBatch(batch, kept, dead, late, by)
 
     def new_events(self, stream: str, heads: Heads, rows: Int64s) -> Int64s:
@@ -291,16 +296,6 @@ class RepartitionSource(StreamSource):
         rows_late, ms = np.concatenate(late), np.concatenate(by)
         arrival = np.argsort(rows_late, kind="stable")
         return rows_late[arrival], ms[arrival]
-
-    def _marked(self, source: InputPartition, mark: WatermarkMarker) -> None:
-        received = self.received[source.spec.stream]
-        known, told = received.at(mark.partition), None
-        if mark.silent:
-            largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
-            told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
-        received.parts[mark.partition] = SourcePartitionPosition(
-            mark.partition, told, mark.silent, max(known.next, mark.next), mark.since
-        )
 
     def heads(self, records: Records) -> Heads:
         """The head of each record; of the last records asked for they are kept."""

@@ -35,7 +35,7 @@ from samovar.common.failpoints import hit
 from samovar.common.folders import PART, link_or_copy, make_private, remove, rename_into_place, sync, tidy, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
-from samovar.state.store import SnapshotStore
+from samovar.state.rocks import RocksStore
 
 FORMAT = 1
 _NAME = "manifest.json"
@@ -106,12 +106,12 @@ class BadSnapshot(Exception):
     """This snapshot must not be used; the text says why."""
 
 
-def take(store: SnapshotStore, folder: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
+def take(store: RocksStore, folder: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     """Snapshot a store into the next numbered folder, and delete all but the newest `keep`."""
     return finish(begin(store, folder), manifest, keep=keep)
 
 
-def begin(store: SnapshotStore, folder: Path) -> Path:
+def begin(store: RocksStore, folder: Path) -> Path:
     """The quick half: copy the store as it is now. Goes between two batches, with the positions they left."""
     make_private(folder)
     tidy(folder)

@@ -41,12 +41,6 @@ class PrefixScanStore(Protocol):
         """For each prefix all pairs whose key starts with it, in order of keys."""
 
 
-class SnapshotStore(Protocol):
-    """A store that can copy itself to a folder, cheaply and while it is used."""
-
-    def snapshot(self, folder: Path) -> None: ...
-
-
 class SortedTable(Protocol):
     """Many changes in strict order of keys, which can write themselves as a file of RocksDB's."""
 

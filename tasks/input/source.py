@@ -37,9 +37,7 @@ ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "bool
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take
 _NO_ROWS = np.empty(0, np.int64)
 ROW_BYTES = 24  # of an event, and about as much for each of its values next to its text
-KIND_WORDS = dict(zip((NIL, BOOL, INT, FLOAT, TEXT, OTHER), (
-    "null", "true or false", "a number", "a number", "text", "a list or object"
-), strict=True))  # fmt: skip
+WORD = {NIL: "null", BOOL: "true or false", INT: "a number", FLOAT: "a number", TEXT: "text", OTHER: "a list or object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +503,7 @@ def wrong_types(source: InputPartition, batch: Batch) -> dict[int, tuple[str, st
     for column, path, allowed in source.checks:
         tags = batch.column(column)["tag"]
         for row in np.flatnonzero(~allowed[tags]).tolist():
-            words = f"`{path}` should be {source.spec.kinds[path]}, and is {KIND_WORDS[int(tags[row])]}"
+            words = f"`{path}` should be {source.spec.kinds[path]}, and is {WORD[int(tags[row])]}"
             found.setdefault(row, ("WRONG_TYPE", words))
     return found
 

@@ -98,15 +98,15 @@ class SlotClaim:
                 raise self._taken(each)
 
     def _is_other(self, found: Heartbeat | None) -> bool:
-        if found is None:
+        if found is None or (found.host, found.pid) == (self.host, self.pid):
             return False
-        if found.host != self.host or found.pid == self.pid:
-            return found.host != self.host
+        if found.host != self.host:
+            return True
         try:
             os.kill(found.pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:
+        except PermissionError:  # it lives, and is another user's
             return True
         return True
 

@@ -196,9 +196,7 @@ class Batch:
         kernel().samovar_batch_select(self.handle, rows.ctypes.data, len(rows))
 
     def misplaced(self, column: int, partitions: int, partition: int) -> NDArray[np.uint8] | None:
-        """By row, whether murmur2 of a column's value places it in another of so many partitions than in this one; None
-        where all are in place. Values whose text only Python can write are UNDECIDED.
-        """
+        """By row, whether murmur2 places a column's value in another partition; None where all are in place."""
         verdicts = np.empty(len(self), np.uint8)
         place = column, partitions, partition
         found = kernel().samovar_batch_misplaced(self.handle, *place, verdicts.ctypes.data)

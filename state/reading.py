@@ -58,9 +58,7 @@ class RocksMemory:
 
 
 def options(memory: RocksMemory) -> Options:
-    """Options of a store that is opened for writing, and of the files that are ingested into it: for millions of small
-    rows, read in bulk by whole key, in a bounded amount of memory.
-    """
+    """Options of a store and of the files ingested into it: for millions of small rows, in bounded memory."""
     blocks = BlockBasedOptions()  # Bloom filters over whole keys and a hash index in each: most reads ask for one key
     blocks.set_block_cache(memory.cache)
     blocks.set_bloom_filter(10, False)

@@ -52,9 +52,7 @@ class Processor(ABC):
         self.dirty = False  # whether there is something to commit
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
-        """Take the next records of one input; the offsets of those that were put aside. Of those that are settled no
-        letter is written: another stage of the service did it.
-        """
+        """Take the next records of one input; the offsets of those put aside. Settled ones get no letter here."""
         source, aside = self.source, set[int]()
         if self.sink.outlets:
             self.sink.begin()

@@ -173,9 +173,7 @@ class RepartitionSource(StreamSource):
         return fed or DecodedBatch(self._release(), [], [])
 
     def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
-        """A new piece begins where a source partition says that it forwards since another offset than before: the stage
-        was away meanwhile, and what it held knows nothing of what happened then.
-        """
+        """A new piece begins where a source partition forwards since another offset: the stage was away meanwhile."""
         source, heads, start, is_anew = self.by_topic[records.topic], self.heads(records), 0, False
         marks = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == MARK)).tolist()
         told = dict(zip(marks, marks_of(heads[marks], messages_at(records, np.array(marks, np.int64))), strict=True))

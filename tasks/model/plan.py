@@ -122,9 +122,7 @@ class PublishedRule:
 
 @dataclass(frozen=True)
 class ActivationPolicy:
-    """How a published rule comes in: what becomes of the version that it takes the place of (`drain`, or it is
-    dropped), for how long it is not to be trusted with no history, and from when on that is folded instead.
-    """
+    """How a published rule comes in: whether the old version drains, how long it is cold, since when it is folded."""
 
     drain: bool = False
     cold_ms: int = 0

@@ -36,9 +36,7 @@ def source_until(
     delivery: Delivery,
     shared: Collection[str] = (),
 ) -> Until:
-    """Up to where the input was processed: as the changelog's position says, and as the group's offsets do where the
-    changelog is lost or lost its end. Of an input that other stages share, the group's may be another's.
-    """
+    """Up to where the input was processed, by the changelog's position or, where that is lost, the group's offsets."""
     inputs = [TopicPartition(spec.topic, partition) for spec in plan.inputs]
     committed = log.committed(group, inputs)
     until: dict[str, int] = {}

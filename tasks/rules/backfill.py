@@ -48,9 +48,7 @@ def warm_rows(
     specs: Sequence[InputSpec],
     budget: StepBudget = UNLIMITED,
 ) -> list[Change]:
-    """Rows of the states that the rules to be warmed begin with. `here` are the rules before the change, which stand
-    where the fold ends; states that they have already stay theirs. Raises RuleFailure for a rule over the budget.
-    """
+    """Rows of the states that new rules begin with, but for states that `here`, the rules before, have already."""
     if not switch.warm:
         return []
     # In shadow: what they find in the past is told to nobody.

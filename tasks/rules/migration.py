@@ -142,9 +142,7 @@ def _drained(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, Pu
 
 
 def _moves(standing: Plan, wanted: Plan, old: PublishedRule | None, new: PublishedRule) -> dict[str, str]:
-    """Stores that a rule keeps though its lists changed: the text is the same, and so is the shape of its states. What
-    was collected before the change stays as it was judged then.
-    """
+    """Stores that a rule keeps though its lists changed: its text is the same, and so is the shape of its states."""
     if old is None or old.version == new.version or (old.text, old.params) != (new.text, new.params):
         return {}
     one, other = _rule(standing, old), _rule(wanted, new)

@@ -119,9 +119,7 @@ class StateCache:
         return rows, self.index.changes(self.states.deadlines(), watermark)
 
     def committed(self) -> int:
-        """What `changes` gave is in the store now; how much went because of a limit since the task began: partial
-        matches, events and matches.
-        """
+        """What `changes` gave is in the store now; how much went because of a limit since the task began."""
         self.is_forgotten = False
         if self.index.status is not Index.NONE:
             self.index.committed()

@@ -25,9 +25,7 @@ class InFlightBytes:
             self._ends.update(ends)
 
     def is_taken(self, positions: Mapping[TopicPartition, int | None]) -> bool:
-        """Whether the stages here stand behind all of it. `positions` are those of their inputs, None where a stage
-        still restores; what nobody reads here is none of this container's business.
-        """
+        """Whether the stages here stand behind all of it. A position is None where a stage still restores."""
         if all(at not in positions or (positions[at] or 0) > end for at, end in self._ends.items()):
             self.clear()
         return not self.bytes

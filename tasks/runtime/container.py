@@ -423,9 +423,7 @@ class Container:
             gc.collect(1)
 
     def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
-        """The group's offsets: of an input that several stages read, that of the one furthest behind. While one of them
-        still restores, nothing is read of it, and its offset stays.
-        """
+        """The group's offsets: of a shared input that of the stage furthest behind; none while one still restores."""
         found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
         for at in [at for at in found if len(self._readers[at.topic]) > 1]:
             readers = self._reading(at)

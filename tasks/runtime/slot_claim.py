@@ -48,9 +48,7 @@ class SlotClaim:
         self._is_claimed = False
 
     def take(self) -> None:
-        """Refuse while another container of this slot lives elsewhere; once there is none, the slot is claimed. Of two
-        that claim it at the same time, the log's order says which was first.
-        """
+        """Claim the slot, or refuse while another container in it lives. Of two claims the first in the log counts."""
         end = self._wait_for_others()
         if end is None:
             return

@@ -13,9 +13,7 @@ OWN = "MALLOC_ARENA_MAX"  # who sets it wants another number
 
 
 def few_arenas() -> bool:
-    """Once, before a process starts its threads. Whether there was anything to do: other C libraries have no such
-    setting.
-    """
+    """Set it once, before a process starts its threads; False where the C library has no such setting."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or OWN in os.environ:
         return False

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Refused(Exception):
-    """Samovar will not go on, because any guess could lose or repeat data.
-
-    `code` never changes its meaning: docs/errors.md lists all codes with what to do.
-    """
+    """Samovar will not go on, because any guess could lose or repeat data. `code` never changes: docs/errors.md."""
 
     code: str
     what: str

@@ -10,20 +10,9 @@ import os
 import signal
 from collections.abc import Callable
 
-POINTS = (
-    "produce.before",
-    "produce.after",
-    "offsets.before",
-    "offsets.after",
-    "flush.after",
-    "commit.before",
-    "commit.after",
-    "write.before",
-    "write.after",
-    "snapshot.before",
-    "snapshot.after",
-    "restore.before",
-    "restore.after",
+POINTS = tuple(
+    "produce.before produce.after offsets.before offsets.after flush.after commit.before commit.after write.before"
+    " write.after snapshot.before snapshot.after restore.before restore.after".split()
 )
 # Passed only when partitions come and go.
 MOVES = ("revoke.before", "revoke.after", "assign.after")

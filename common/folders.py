@@ -13,13 +13,9 @@ PART = ".part"  # ends the name of what is being made
 GONE = ".gone"  # ends the name of what is being deleted
 OTHERS = 0o077  # the rights of all but the owner
 
-# ---------------------------------------------------------------- for this user alone
-
 
 def make_private(path: Path) -> None:
-    """A folder that only this user can look into, whatever the mask: made where it is missing, closed where it is open
-    to others.
-    """
+    """Make a folder that only this user can look into, whatever the mask; one that is there is closed to others."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     close_to_others(path)
 
@@ -44,9 +40,6 @@ def close_to_others(path: Path) -> None:
 def opened_private(path: str, flags: int) -> int:
     """For `open(..., opener=opened_private)`: a file that is made is for this user alone."""
     return os.open(path, flags, 0o600)
-
-
-# ---------------------------------------------------------------- whole or not at all
 
 
 def sync(path: Path) -> None:

@@ -16,23 +16,17 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     """
     if len(name) > MAX_LENGTH:
         return None
-    best: tuple[int, str] | None = None
-    for choice in sorted(set(choices)):
-        away = _distance(name.lower(), choice.lower(), _allowed(name))
-        if away <= _allowed(name) and (best is None or away < best[0]):
-            best = away, choice
-    return best[1] if best else None
+    # One slip in a short name, two in a longer one; a name of one or two letters is near to nothing.
+    most = 0 if len(name) < 3 else 1 if len(name) < 5 else 2 if len(name) < 9 else 3
+    away = [(_distance(name.lower(), choice.lower(), most), choice) for choice in set(choices)]
+    distance, choice = min(away, default=(most + 1, ""))
+    return choice if distance <= most else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
     """A hint with the nearest name, or None."""
     found = nearest(name, choices)
     return f"did you mean `{found}`?" if found else None
-
-
-def _allowed(name: str) -> int:
-    """One slip in a short name, two in a longer one; a name of one or two letters is near to nothing."""
-    return 0 if len(name) < 3 else 1 if len(name) < 5 else 2 if len(name) < 9 else 3
 
 
 def _distance(left: str, right: str, limit: int) -> int:

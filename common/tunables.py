@@ -13,9 +13,7 @@ MB = 1 << 20
 
 @dataclass(frozen=True)
 class Tunables:
-    """All of them. The service file sets them in its section `tunables`; `cache_bytes` and `snapshot_every_ms` are
-    `cache` and `snapshots: {every}` there.
-    """
+    """All of them: the section `tunables` of the service file, `cache`, and `snapshots: {every}`."""
 
     # One cycle of a container.
     poll_records: int = 50_000  # per poll

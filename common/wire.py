@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -41,17 +41,14 @@ def stored(names: str) -> Callable[[type[T]], type[T]]:
         known, given = fields(kind), names.split()  # type: ignore[arg-type]  # it is a dataclass
         if len(known) != len(given) or len({*given}) < len(given):
             raise TypeError(f"{kind.__name__} has {len(known)} fields, and is stored as {', '.join(given)}")
-        wire = tuple(WireField(each.name, name, _usual(each)) for each, name in zip(known, given, strict=True))
-        setattr(kind, _WIRE, wire)
+        wire = []
+        for each, name in zip(known, given, strict=True):
+            usual = _ALWAYS if each.default_factory is MISSING else each.default_factory()
+            wire.append(WireField(each.name, name, usual if each.default is MISSING else each.default))
+        setattr(kind, _WIRE, tuple(wire))
         return kind
 
     return named
-
-
-def _usual(each: Field[Any]) -> object:
-    if each.default is not MISSING:
-        return each.default
-    return _ALWAYS if each.default_factory is MISSING else each.default_factory()
 
 
 def to_wire(value: Any) -> Any:
@@ -92,7 +89,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda raw: from_wire(hint, raw)
     if origin in (Union, types.UnionType):
         readers = [_reader(each) for each in arguments if each is not type(None)]
-        return (lambda raw: None if raw is None else readers[0](raw)) if len(readers) == 1 else _as_it_is
+        return (lambda raw: None if raw is None else readers[0](raw)) if len(readers) == 1 else (lambda raw: raw)
     if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
         parts = [_reader(each) for each in arguments]
         return lambda raw: tuple(read(each) for read, each in zip(parts, raw, strict=True))
@@ -104,8 +101,4 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda raw: {key: read(each) for key, each in raw.items()}
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
         return lambda raw: hint(*raw)
-    return _as_it_is
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw
+    return lambda raw: raw

@@ -92,25 +92,25 @@ class Compiler:
 
 def build(force: bool = False) -> bool:
     """Builds the kernel if its sources, flags or compiler changed since the last time. True if it did."""
-    return build_library(find_compiler(), FLAGS, LIBRARY, force)
+    chosen = os.environ.get("CXX", "").strip()
+    return build_library(own_compiler(chosen) if chosen else zig_compiler(), FLAGS, LIBRARY, force)
 
 
 def build_sanitized(clang: str, force: bool = False) -> bool:
     """Builds the kernel with sanitizers, by a clang++ that has their runtime. True if it did."""
-    compiler = own_compiler(clang)
     SANITIZED.parent.mkdir(parents=True, exist_ok=True)
-    return build_library(
-        compiler, [*FLAGS, *SANITIZE_FLAGS], SANITIZED, force, link=[*SANITIZE_FLAGS, "-shared-libasan"]
-    )
+    link = [*SANITIZE_FLAGS, "-shared-libasan"]
+    return build_library(own_compiler(clang), [*FLAGS, *SANITIZE_FLAGS], SANITIZED, force, link)
 
 
 def build_library(
     compiler: Compiler, flags: Sequence[str], library: Path, force: bool, link: Sequence[str] = ()
 ) -> bool:
     files = source_files()
-    stamp = library.with_suffix(".hash")
-    abi = abi_of(files)
-    digest = fingerprint(compiler, flags, abi)
+    stamp, abi = library.with_suffix(".hash"), abi_of(files)
+    # It changes with anything that changes the result, this file included.
+    how = repr((compiler.version, compiler.target, list(flags), abi)).encode()
+    digest = hashlib.sha256(how + Path(__file__).resolve().read_bytes()).hexdigest()
     if not force and library.exists() and stamp.exists() and stamp.read_text().strip() == digest:
         return False
     sources = [path for path in files if path.suffix == ".cpp"]
@@ -141,20 +141,6 @@ def abi_of(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(compiler: Compiler, flags: Sequence[str], abi: str) -> str:
-    """Changes with anything that changes the result, this file included."""
-    how = repr((compiler.version, compiler.target, list(flags), abi)).encode()
-    return hashlib.sha256(how + Path(__file__).resolve().read_bytes()).hexdigest()
-
-
-# ---------------------------------------------------------------- compilers
-
-
-def find_compiler() -> Compiler:
-    chosen = os.environ.get("CXX", "").strip()
-    return own_compiler(chosen) if chosen else zig_compiler()
-
-
 def own_compiler(chosen: str) -> Compiler:
     command = tuple(shlex.split(chosen))
     first_line = run([*command, "--version"]).partition("\n")[0].strip()
@@ -180,43 +166,31 @@ def zig_compiler() -> Compiler:
     return Compiler((str(binary), "c++"), f"zig {version}", target, package / "lib")
 
 
-# ---------------------------------------------------------------- compile and link
-
-
 def compile_and_link(
-    compiler: Compiler, flags: Sequence[str], sources: Sequence[Path], scratch: Path, link: Sequence[str] = ()
+    compiler: Compiler, flags: Sequence[str], sources: Sequence[Path], scratch: Path, link: Sequence[str]
 ) -> Path:
-    out = scratch / "kernel.so"
-    objects = compile_all(compiler, flags, sources, scratch)
-    if compiler.zig_lib is None:
-        # The runtime of a sanitizer is found by the process that loads the library.
-        run([*compiler.command, "-shared", *(link or dead_code_flags()), *objects, "-o", str(out)])
-        return out
-    # The target's headers go with `c++ -c`; only the link is told to leave libc++ out.
-    runtime = build_runtime(compiler, compiler.zig_lib, scratch)
-    run(
-        [*compiler.command, *compiler.target, "-O3", "-shared", "-nostdlib++"]
-        + [*dead_code_flags(), *objects, str(runtime), "-lunwind", "-o", str(out)]
-    )
-    return out
-
-
-def dead_code_flags() -> list[str]:
-    if platform.system() == "Darwin":
-        return ["-Wl,-dead_strip"]
+    out, zig_lib = scratch / "kernel.so", compiler.zig_lib
     # `defs` turns a symbol that nobody supplies into an error here instead of one at load time; -s strips debug data.
-    return ["-Wl,-z,defs", "-Wl,--gc-sections", "-s"]
-
-
-def build_runtime(compiler: Compiler, zig_lib: Path, scratch: Path) -> Path:
-    """The part of libc++ that a kernel can need, as an archive."""
+    on_linux = ["-Wl,-z,defs", "-Wl,--gc-sections", "-s"]
+    no_dead_code = ["-Wl,-dead_strip"] if platform.system() == "Darwin" else on_linux
+    objects = compile_all(compiler, flags, sources, scratch)
+    if zig_lib is None:
+        # The runtime of a sanitizer is found by the process that loads the library.
+        run([*compiler.command, "-shared", *(link or no_dead_code), *objects, "-o", str(out)])
+        return out
+    # The part of libc++ that a kernel can need, as an archive. The target's headers go with `c++ -c`; only the link is
+    # told to leave libc++ out.
     parts = [zig_lib / "libcxx" / "src" / f"{name}.cpp" for name in LIBCXX.split()]
     parts += [zig_lib / "libcxxabi" / "src" / f"{name}.cpp" for name in LIBCXXABI.split()]
     includes = [f"-I{zig_lib / folder}" for folder in ("libcxx/src", "libcxx/libc", "libcxxabi/include")]
-    objects = compile_all(compiler, [*RUNTIME_FLAGS, *includes], parts, scratch)
-    archive = scratch / "runtime.a"
-    run([compiler.command[0], "ar", "rcs", str(archive), *objects])
-    return archive
+    runtime = str(scratch / "runtime.a")
+    made = compile_all(compiler, [*RUNTIME_FLAGS, *includes], parts, scratch)
+    run([compiler.command[0], "ar", "rcs", runtime, *made])
+    run(
+        [*compiler.command, *compiler.target, "-O3", "-shared", "-nostdlib++"]
+        + [*no_dead_code, *objects, runtime, "-lunwind", "-o", str(out)]
+    )
+    return out
 
 
 def compile_all(compiler: Compiler, flags: Sequence[str], sources: Sequence[Path], scratch: Path) -> list[str]:

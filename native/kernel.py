@@ -104,12 +104,7 @@ def kernel() -> Any:
         library = ctypes.CDLL(path)
     except OSError as error:
         raise KernelMissingError(f"the compiled kernel cannot be loaded: {error}\n  {hint} again.") from error
-    refuse_foreign(library, path, hint)
-    return typed(library, SIGNATURES)
-
-
-def refuse_foreign(library: Any, path: str, hint: str) -> None:
-    """Raises where the library was not built from the sources next to this file: its tables may be others."""
+    # Where it was not built from the sources next to this file, its tables may be others.
     try:
         built_from = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "samovar_abi"))).decode()
     except ValueError:  # there is no such symbol
@@ -122,6 +117,7 @@ def refuse_foreign(library: Any, path: str, hint: str) -> None:
             f"the compiled kernel was built from other sources than those of this version of Samovar: {path}\n"
             f"  It says {built_from[:12]}, and the sources are {expected[:12]}. {hint} again."
         )
+    return typed(library, SIGNATURES)
 
 
 def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> Any:
@@ -148,14 +144,8 @@ class Other:
     json: str
 
 
-# ---------------------------------------------------------------- batches
-
-
 class Batch:
-    """Events as columns, owned by the kernel.
-
-    Arrays are views: good until the next decode into the batch, and as long as the batch lives.
-    """
+    """Events as columns, owned by the kernel. Arrays are views, good until the next decode into the batch."""
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
@@ -206,9 +196,7 @@ class Batch:
         kernel().samovar_batch_select(self.handle, rows.ctypes.data, len(rows))
 
     def misplaced(self, column: int, partitions: int, partition: int) -> NDArray[np.uint8] | None:
-        """By row, whether murmur2 of a column's value places it in another of so many partitions than in this one; None
-        where all are in place. Values whose text only Python can write are UNDECIDED.
-        """
+        """By row, whether murmur2 places a column's value in another partition; None where all are in place."""
         verdicts = np.empty(len(self), np.uint8)
         place = column, partitions, partition
         found = kernel().samovar_batch_misplaced(self.handle, *place, verdicts.ctypes.data)
@@ -254,9 +242,6 @@ def value_of(tag: int, size: int, bits: int, number: float) -> Any:
     if tag == NIL:
         return None
     return bool(bits) if tag == BOOL else bits if tag == INT else number
-
-
-# ---------------------------------------------------------------- decoding
 
 
 @dataclass(frozen=True, slots=True)

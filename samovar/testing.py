@@ -37,7 +37,7 @@ from samovar.service.query.state.view import find_key, resolve_key
 from samovar.service.topology.stores import digest_of
 from samovar.state.store import Readable
 from samovar.tasks.model.clock import SetClock
-from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.plan import Plan
 from samovar.tasks.model.user_task import Task
 from samovar.tasks.replay.harness import Crash, TaskTestHarness, WrittenRecord
 from samovar.tasks.user.inspect import StoreView, timers_of
@@ -58,15 +58,12 @@ Part: TypeAlias = tuple[str, Message] | Advance | Crash  # of an input: a stream
 
 
 class Driver:
-    """One task, of rules or of a class, that a test feeds and crashes.
-
-    Every `commit_every` records are one commit; what is read off a driver is what was committed.
-    """
+    """One task, of rules or of a class, that a test feeds and crashes. What is read off it was committed."""
 
     def __init__(self, plan: Plan, *, commit_every: int = 1) -> None:
         self.plan = plan
         self.commit_every = commit_every
-        self._bench = TaskTestHarness(plan)
+        self._harness = TaskTestHarness(plan)
         self._uncommitted = 0
 
     @classmethod
@@ -103,8 +100,6 @@ class Driver:
         """The rules of a service file, or one of its tasks, as the file has them."""
         return cls(plan_of_service(config, task), commit_every=commit_every)
 
-    # ------------------------------------------------------------ what goes in
-
     def send(self, stream: str, *messages: Message, log_time: int | None = None) -> None:
         """Write records to a stream and process them. The log's time of a record is its event's, or `log_time`."""
         spec = next((spec for spec in self.plan.inputs if spec.stream == stream), None)
@@ -114,15 +109,14 @@ class Driver:
         for message in messages:
             event = message if isinstance(message, Mapping) else {}
             value = json.dumps(message).encode() if isinstance(message, Mapping) else message
-            taken = self._log_time(event, spec) if log_time is None else log_time
-            self._bench.add(stream, key_text(lookup(dict(event), spec.key.split("."))), value, taken)
+            taken = log_time
+            if taken is None:
+                try:
+                    taken = time_of(lookup(dict(event), spec.time_field.split(".")))
+                except RefusedError:
+                    taken = self.clock.wall_ms()
+            self._harness.add(stream, key_text(lookup(dict(event), spec.key.split("."))), value, taken)
             self._take()
-
-    def _log_time(self, event: Mapping[str, Any], spec: InputSpec) -> int:
-        try:
-            return time_of(lookup(dict(event), spec.time_field.split(".")))
-        except RefusedError:
-            return self.clock.wall_ms()
 
     def run(self, *inputs: Part) -> Driver:
         """Events as (stream, message), and marks between them: crashes, and event time that goes on."""
@@ -136,50 +130,44 @@ class Driver:
         return self
 
     def _take(self) -> None:
-        while self._bench.take():
+        while self._harness.take():
             self._uncommitted += 1
             if self._uncommitted >= self.commit_every:
                 self.commit()
 
     def commit(self) -> None:
         """Commit now what is not yet."""
-        self._bench.commit()
+        self._harness.commit()
         self._uncommitted = 0
-
-    # ------------------------------------------------------------ time
 
     @property
     def clock(self) -> SetClock:
         """The clock on the wall. It stands still until it is moved."""
-        return self._bench.clock
+        return self._harness.clock
 
     @property
     def event_time(self) -> int | None:
         """In ms; None before the first event."""
-        watermark = self._bench.processor.watermark
+        watermark = self._harness.processor.source.watermark
         return None if watermark == NO_TIME else watermark
 
     def pass_time(self, time: Time) -> None:
         """Let the clock go on with no event: after a stream's `idle` its event time goes on too. Commits."""
-        self._bench.pass_ms(ms_of(time))
+        self._harness.pass_ms(ms_of(time))
         self.commit()
 
     def advance(self, to: int) -> None:
         """Let the clock go on, with no event, for as long as event time needs to get there. Commits."""
         if self.event_time is None:
             raise BadTestError("event time begins with the first event: send one before")
-        self._bench.pass_ms(max(self._bench.idle_ms_until(to), 0))
+        self._harness.pass_ms(max(self._harness.idle_ms_until(to), 0))
         self.commit()
-
-    # ------------------------------------------------------------ crashes
 
     def crash(self, crash: Crash = Crash.KEPT) -> None:
         """End as after a kill, and begin again: what was not committed is processed once more."""
-        self._bench.crash(crash)
+        self._harness.crash(crash)
         self._uncommitted = 0
         self._take()
-
-    # ------------------------------------------------------------ what comes out
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
@@ -205,35 +193,33 @@ class Driver:
         return [unpack_entry(each.value or b"") for each in self._written(self.plan.topics.journal)]
 
     def _written(self, topic: str) -> list[WrittenRecord]:
-        return self._bench.topics.get(topic, [])
-
-    # ------------------------------------------------------------ state
+        return self._harness.topics.get(topic, [])
 
     @property
     def rows(self) -> Readable:
         """The store itself, committed rows and all."""
-        return self._bench.store
+        return self._harness.store
 
     def store(self, name: str) -> StoreView:
         """A task's store as it is committed, to read."""
         if self.plan.task is None or name not in self.plan.task.stores:
             raise BadTestError(f"there is no store `{name}`")
-        return StoreView(self._bench.store, name, self.event_time or 0)
+        return StoreView(self._harness.store, name, self.event_time or 0)
 
     @property
     def timers(self) -> dict[str, int]:
         """Timers that are set, and for when."""
-        return timers_of(self._bench.store)
+        return timers_of(self._harness.store)
 
     def state(self, key: str) -> list[dict[str, Any]]:
         """What rules hold of a key, as `samovar state get --json` tells it."""
         keys = resolve_key(self.plan, key, None)
-        found = [find_key(self.plan, self._bench.store, each) for each in keys]
+        found = [find_key(self.plan, self._harness.store, each) for each in keys]
         return [state.data() for state in found if not state.is_empty]
 
     def digest(self) -> str:
         """One text for all state: equal where the state is."""
-        return digest_of(self.plan, self._bench.store)
+        return digest_of(self.plan, self._harness.store)
 
     def outcome(self) -> dict[str, Any]:
         """All that came out, and the digest: what two runs are compared by."""

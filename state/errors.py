@@ -54,6 +54,7 @@ class StoreClosed(StoreError):
 
 
 _RESTORE = "Run `samovar restore` with this partition: it rebuilds the store from a snapshot or the changelog."
+STOP_OR_READ = "Stop the container that runs on it, or read it while it runs: `samovar state` needs no lock."
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 _HELD = ("lock hold by current process", "Resource temporarily unavailable", "No locks available")
 _DAMAGED = ("Corruption", "No such file or directory", "Input/output error")
@@ -67,8 +68,7 @@ def explained(error: Exception, where: Path, doing: str) -> StoreError:
     if any(word in text for word in _FULL):
         return StoreFull(f"no space left ({doing})", where, "Free some space, then start the container again.", text)
     if "LOCK" in text and any(word in text for word in _HELD):
-        hint = "Stop the container that runs on it, or read it while it runs: `samovar state` needs no lock."
-        return StoreLocked("another process has this store open", where, hint, text)
+        return StoreLocked("another process has this store open", where, STOP_OR_READ, text)
     if any(word in text for word in _DAMAGED):
         return StoreDamaged(f"the store is damaged ({doing})", where, _RESTORE, text)
     hint = "Check the folder's rights, the disk and the limit of open files, then start again."

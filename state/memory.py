@@ -80,16 +80,12 @@ class MemoryStore:
         if len(self._unplaced) > _ONE_BY_ONE:
             self._sorted = sorted(self._rows)
         else:
-            for key in self._unplaced:
-                self._place(key)
+            for key in self._unplaced:  # it came or went, or both
+                place = bisect_left(self._sorted, key)
+                there = place < len(self._sorted) and self._sorted[place] == key
+                if key not in self._rows and there:
+                    del self._sorted[place]
+                elif key in self._rows and not there:
+                    insort(self._sorted, key)
         self._unplaced.clear()
         return self._sorted
-
-    def _place(self, key: bytes) -> None:
-        """Bring one key that came or went, or both, to where it belongs."""
-        place = bisect_left(self._sorted, key)
-        there = place < len(self._sorted) and self._sorted[place] == key
-        if key not in self._rows and there:
-            del self._sorted[place]
-        elif key in self._rows and not there:
-            insort(self._sorted, key)

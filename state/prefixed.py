@@ -14,10 +14,7 @@ def after(prefix: bytes) -> bytes | None:
 
 
 class PrefixedStore:
-    """The rows of a store whose keys start with a prefix, without it. No prefix may begin another one's.
-
-    Closing it does nothing: the store below is shared, and belongs to who made it.
-    """
+    """The rows of a shared store whose keys start with a prefix, without it. No prefix may begin another one's."""
 
     def __init__(self, store: Store, prefix: bytes) -> None:
         self._store = store

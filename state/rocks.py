@@ -12,9 +12,7 @@ from rocksdict import Checkpoint, IngestExternalFileOptions, Rdict, WriteBatch
 
 from samovar.common.folders import link_or_copy, make_private
 from samovar.state.errors import damaged, explained
-from samovar.state.manifest_check import check_manifest
-from samovar.state.reading import Pair, RocksReader
-from samovar.state.rocks_settings import RocksMemory, options
+from samovar.state.reading import Pair, RocksMemory, RocksReader, check_manifest, options
 from samovar.state.store import Change, SortedTable
 from samovar.state.tables import do, write_table
 
@@ -26,7 +24,14 @@ class RocksStore(RocksReader):
 
     def __init__(self, path: Path, *, memory: RocksMemory | None = None) -> None:
         self._memory = memory or RocksMemory()
-        super().__init__(path, _opened(path, self._memory))
+        make_private(path)
+        # RocksDB would make a new, empty store where CURRENT is missing. It writes CURRENT before the first row.
+        rows = [*path.glob("*.sst"), *path.glob("*.log")]
+        if (path / "CURRENT").exists():
+            check_manifest(path)
+        elif rows:
+            raise damaged(path, f"CURRENT is missing, and there is {rows[0].name}")
+        super().__init__(path, do(lambda: Rdict(str(path), options(self._memory)), path, "open"))
 
     def put(self, key: bytes, value: bytes) -> None:
         db = self._open()
@@ -88,10 +93,7 @@ class RocksStore(RocksReader):
     def snapshot(self, folder: Path) -> None:
         """A copy that can be opened as a store, in a folder that must not exist yet. Table files are hard links."""
         db = self._open()
-        try:
-            Checkpoint(db).create_checkpoint(str(folder))
-        except Exception as error:
-            raise explained(error, folder, "snapshot") from error
+        do(lambda: Checkpoint(db).create_checkpoint(str(folder)), folder, "snapshot")
 
     def size_bytes(self) -> int:
         """What it takes: table files on disk, and rows that are still in memory."""
@@ -104,30 +106,9 @@ class RocksStore(RocksReader):
 
     def flush(self) -> None:
         """Write what is in memory to table files, so that opening again has no log to replay."""
-        db = self._open()
-        try:
-            db.flush()
-        except Exception as error:
-            raise explained(error, self.path, "flush") from error
+        do(self._open().flush, self.path, "flush")
 
     def compact(self) -> None:
         """Merge all table files, which also reads every block of them."""
         db = self._open()
-        try:
-            db.compact_range(None, None)
-        except Exception as error:
-            raise explained(error, self.path, "compact") from error
-
-
-def _opened(path: Path, memory: RocksMemory) -> Rdict:
-    make_private(path)
-    # RocksDB would make a new, empty store where CURRENT is missing. It writes CURRENT before the first row.
-    rows = [*path.glob("*.sst"), *path.glob("*.log")]
-    if (path / "CURRENT").exists():
-        check_manifest(path)
-    elif rows:
-        raise damaged(path, f"CURRENT is missing, and there is {rows[0].name}")
-    try:
-        return Rdict(str(path), options(memory))
-    except Exception as error:
-        raise explained(error, path, "open") from error
+        do(lambda: db.compact_range(None, None), self.path, "compact")

@@ -12,9 +12,7 @@ from typing import TypeAlias
 from rocksdict import AccessType, Rdict
 
 from samovar.state.errors import StoreError, StoreMissing, explained
-from samovar.state.manifest_check import check_manifest
-from samovar.state.reading import RocksReader
-from samovar.state.rocks_settings import MB, RocksMemory, options
+from samovar.state.reading import MB, RocksMemory, RocksReader, check_manifest, options
 
 _TRIES = 100
 _Shape: TypeAlias = tuple[bytes, int, int]  # what CURRENT says; which file that manifest is, and its length
@@ -65,9 +63,10 @@ class SecondaryStore(RocksReader):
         for _ in range(_TRIES):
             before = _shape(path)
             self._opens += 1
+            own = str(self._own / str(self._opens))
             try:
                 check_manifest(path)
-                db = Rdict(str(path), options(self._memory), access_type=self._access())
+                db = Rdict(str(path), options(self._memory), access_type=AccessType.secondary(own))
             except Exception as error:
                 if _shape(path) != before:
                     continue
@@ -80,9 +79,6 @@ class SecondaryStore(RocksReader):
             db.close()
         hint = "Ask again when the container has less to do, or read a snapshot."
         raise StoreError("the store changes faster than it can be opened", path, hint)
-
-    def _access(self) -> AccessType:
-        return AccessType.secondary(str(self._own / str(self._opens)))
 
 
 def _shape(path: Path) -> _Shape:

@@ -26,6 +26,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from samovar.common.failpoints import hit
 from samovar.common.folders import PART, link_or_copy, make_private, remove, rename_into_place, sync, tidy, write_file
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.state.errors import StoreError, explained
-from samovar.state.store import SnapshotStore
+from samovar.state.rocks import RocksStore
 
 FORMAT = 1
 _NAME = "manifest.json"
@@ -105,15 +106,12 @@ class BadSnapshot(Exception):
     """This snapshot must not be used; the text says why."""
 
 
-# ---------------------------------------------------------------- taking
-
-
-def take(store: SnapshotStore, folder: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
+def take(store: RocksStore, folder: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     """Snapshot a store into the next numbered folder, and delete all but the newest `keep`."""
     return finish(begin(store, folder), manifest, keep=keep)
 
 
-def begin(store: SnapshotStore, folder: Path) -> Path:
+def begin(store: RocksStore, folder: Path) -> Path:
     """The quick half: copy the store as it is now. Goes between two batches, with the positions they left."""
     make_private(folder)
     tidy(folder)
@@ -126,9 +124,19 @@ def finish(part: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     """The slow half: checksums and manifest. Touches nothing but the copy, so a thread may do it."""
     assert keep > 0, keep
     path = part.with_name(part.name.removesuffix(PART))
+    numbers, before = _numbers(path.parent), None
+    with suppress(BadSnapshot):
+        before = read(path.parent / str(numbers[-1])) if numbers else None
+    files: dict[str, FileSum] = {}
     try:
-        files = _sums(part, path)
-        write_file(part / _NAME, _text(manifest, files))
+        for file in sorted(part.iterdir()):
+            known = None
+            if before is not None and file.suffix == ".sst" and file.name in before.files:
+                old = before.folder / file.name  # the same inode was read when that snapshot was taken
+                known = before.files[file.name] if old.exists() and old.samefile(file) else None
+            files[file.name] = known or _sum(file)
+        fields = {"format": FORMAT, **to_wire(manifest), "files": to_wire(files)}
+        write_file(part / _NAME, json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode())
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise explained(error, part, "snapshot") from error
@@ -140,29 +148,6 @@ def finish(part: Path, manifest: SnapshotManifest, *, keep: int) -> Snapshot:
     return Snapshot(path, manifest, files)
 
 
-def _sums(part: Path, path: Path) -> dict[str, FileSum]:
-    """Sizes and checksums of all files. A table file that the snapshot before has too was read then: same inode."""
-    before = _before(path)
-    made = {}
-    for file in sorted(part.iterdir()):
-        known = before and file.suffix == ".sst" and _known(before, file)
-        made[file.name] = known or _sum(file)
-    return made
-
-
-def _known(before: Snapshot, file: Path) -> FileSum | None:
-    old = before.folder / file.name
-    return before.files.get(file.name) if old.exists() and old.samefile(file) else None
-
-
-def _before(path: Path) -> Snapshot | None:
-    numbers = _numbers(path.parent)
-    try:
-        return read(path.parent / str(numbers[-1])) if numbers else None
-    except BadSnapshot:
-        return None
-
-
 def _sum(file: Path) -> FileSum:
     with file.open("rb") as content:
         return FileSum(file.stat().st_size, hashlib.file_digest(content, "sha256").hexdigest())
@@ -172,16 +157,8 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
 
 
-def _text(manifest: SnapshotManifest, files: Mapping[str, FileSum]) -> bytes:
-    fields = {"format": FORMAT, **to_wire(manifest), "files": to_wire(files)}
-    return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
-
-
 def _checksum(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-# ---------------------------------------------------------------- finding
 
 
 def newest_valid(folder: Path) -> SnapshotChoice:
@@ -239,9 +216,6 @@ def verify(snapshot: Snapshot) -> None:
             raise BadSnapshot(f"{name} is damaged: its checksum is another one")
 
 
-# ---------------------------------------------------------------- using
-
-
 def open_copy(snapshot: Snapshot, into: Path) -> None:
     """Make a store folder from a snapshot, whole or not at all. The snapshot stays as it is."""
     if into.exists() and any(into.iterdir()):
@@ -252,17 +226,13 @@ def open_copy(snapshot: Snapshot, into: Path) -> None:
     make_private(part)
     try:
         for name in snapshot.files:
-            _copy(snapshot.folder / name, part / name)
+            source, target = snapshot.folder / name, part / name
+            if source.suffix == ".sst":  # it never changes, so that a link is as good as a copy
+                link_or_copy(source, target)
+            else:  # RocksDB appends to these
+                shutil.copyfile(source, target)
+                sync(target)
         rename_into_place(part, into)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise explained(error, into, "restore from a snapshot") from error
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Table files never change, so that a link is as good as a copy; RocksDB appends to the others."""
-    if source.suffix == ".sst":
-        link_or_copy(source, target)
-    else:
-        shutil.copyfile(source, target)
-        sync(target)

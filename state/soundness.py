@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from samovar.common.folders import link_or_copy
 from samovar.state.errors import StoreError
+from samovar.state.reading import MB, RocksMemory
 from samovar.state.rocks import RocksStore
-from samovar.state.rocks_settings import MB, RocksMemory
 
 TABLES = (".sst",)
 LOCK = "LOCK"
@@ -46,22 +47,16 @@ def check_sound(path: Path, *, rows: bool = False, most_bytes: int | None = None
             size = sum(each for name, each, _ in before if name.endswith(TABLES))
             is_small = most_bytes is None or size <= most_bytes
             try:
-                _open(copy, rows=rows and is_small)
+                store = RocksStore(copy, memory=RocksMemory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB))
+                with closing(store):
+                    for _ in store.range() if rows and is_small else ():
+                        pass
             except StoreError as error:
                 if _listing(path) != before:
                     continue
                 raise replace(error, where=path, detail=error.detail.replace(str(copy), str(path))) from error
             return is_small or not rows
     return False
-
-
-def _open(copy: Path, *, rows: bool) -> None:
-    store = RocksStore(copy, memory=RocksMemory(cache_bytes=32 * MB, write_buffer_bytes=16 * MB))
-    try:
-        for _ in store.range() if rows else ():
-            pass
-    finally:
-        store.close()
 
 
 def _listing(path: Path) -> Listing:

@@ -24,17 +24,20 @@ index together with the position in one batch to the base; then `committed()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 
-from samovar.state.cached import CachedStore
-from samovar.state.overlay import Overlay
 from samovar.state.prefixed import PrefixedStore
-from samovar.state.store import Change, Store
+from samovar.state.store import Change, Readable, Store
 from samovar.state.ttl import TtlStore
 
 ROWS = b"u"
 INDEX = b"x"
 NAME_BYTES_MAX = 255
+_ENTRY_BYTES = 160  # what Python needs for a cached entry next to its bytes: two objects, a link, a slot of the table
+_ONE_BY_ONE = 64  # up to so many new keys are cheaper to place one by one than by sorting all
 
 
 def namespace(kind: bytes, name: str) -> bytes:
@@ -48,6 +51,136 @@ def reindexed(base: Store, name: str, rows_at_once: int) -> None:
     """Make the index of a named store fit its rows. At once, in the base: an index is local, and no commit waits."""
     rows, index = PrefixedStore(base, namespace(ROWS, name)), PrefixedStore(base, namespace(INDEX, name))
     TtlStore(rows, index, ttl_ms=None, now=lambda: 0).reindex(rows_at_once)
+
+
+class CachedStore:
+    """A read cache of bounded size: rows read or written lately, also the knowledge that a key has none. The least
+    recently used go first. It only ever holds what is in the store below, so it belongs under the overlays.
+    """
+
+    def __init__(self, store: Readable, cache_bytes: int) -> None:
+        self._store = store
+        self._limit = cache_bytes
+        self._rows: OrderedDict[bytes, bytes | None] = OrderedDict()
+        self.bytes_used = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._rows:
+            self._rows.move_to_end(key)
+            return self._rows[key]
+        value = self._store.get(key)
+        self._keep(key, value)
+        return value
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        known = {key: self._rows[key] for key in keys if key in self._rows}
+        missing = list({key: None for key in keys if key not in known})
+        found = dict(zip(missing, self._store.multi_get(missing), strict=True)) if missing else {}
+        for key in known:
+            self._rows.move_to_end(key)
+        for key, value in found.items():
+            self._keep(key, value)
+        return [known[key] if key in known else found[key] for key in keys]
+
+    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return self._store.range(start, end)
+
+    def accept(self, changes: Iterable[Change]) -> None:
+        """Take over what was written to the store below: the task's one batch."""
+        for key, value in changes:
+            self._keep(key, value)
+
+    def clear(self) -> None:
+        self._rows.clear()
+        self.bytes_used = 0
+
+    def _keep(self, key: bytes, value: bytes | None) -> None:
+        if key in self._rows:
+            self.bytes_used -= _cost(key, self._rows.pop(key))
+        self._rows[key] = value
+        self.bytes_used += _cost(key, value)
+        while self.bytes_used > self._limit:
+            oldest, gone = self._rows.popitem(last=False)
+            self.bytes_used -= _cost(oldest, gone)
+
+
+def _cost(key: bytes, value: bytes | None) -> int:
+    return _ENTRY_BYTES + len(key) + len(value or b"")
+
+
+class Overlay:
+    """Uncommitted writes on top of a store that it never writes to: the source of truth for what was written since the
+    last commit. Read at once, kept apart until the log's commit, thrown away on abort.
+    """
+
+    def __init__(self, store: Readable) -> None:
+        self._store = store
+        self._changes: dict[bytes, bytes | None] = {}
+        self._sorted: list[bytes] = []
+        self._placed = 0  # so many of the changes, in the order in which they came, are in `_sorted`
+
+    def changes(self) -> list[Change]:
+        """What the commit has to write: one change a key, the newest."""
+        return list(self._changes.items())
+
+    def clear(self) -> None:
+        """Forget the changes: they are in the store below by now, or never will be."""
+        self._changes.clear()
+        self._sorted.clear()
+        self._placed = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._changes[key] if key in self._changes else self._store.get(key)
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        changes = self._changes
+        below = iter(self._store.multi_get([key for key in keys if key not in changes]))
+        return [changes[key] if key in changes else next(below) for key in keys]
+
+    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        keys = self._keys()
+        last = len(keys) if end is None else bisect_left(keys, end)
+        above = [(key, self._changes[key]) for key in keys[bisect_left(keys, start) : last]]
+        below = self._store.range(start, end)
+        return _merged(below, above) if above else below
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._changes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self._changes[key] = None
+
+    def write(self, changes: Iterable[Change]) -> None:
+        self._changes.update(list(changes))
+
+    def close(self) -> None:
+        """What was not committed is gone."""
+        self.clear()
+
+    def _keys(self) -> list[bytes]:
+        """All changed keys in order; a key never leaves, so only those that came since are placed."""
+        new = len(self._changes) - self._placed
+        if new > _ONE_BY_ONE:
+            self._sorted = sorted(self._changes)
+        elif new:
+            for key in islice(reversed(self._changes), new):
+                insort(self._sorted, key)
+        self._placed = len(self._changes)
+        return self._sorted
+
+
+def _merged(below: Iterator[tuple[bytes, bytes]], above: list[Change]) -> Iterator[tuple[bytes, bytes]]:
+    """Both in order of keys; of two pairs with one key the one from above counts."""
+    waiting = next(below, None)
+    for key, value in above:
+        while waiting is not None and waiting[0] < key:
+            yield waiting
+            waiting = next(below, None)
+        if waiting is not None and waiting[0] == key:
+            waiting = next(below, None)
+        if value is not None:
+            yield key, value
+    yield from chain(() if waiting is None else (waiting,), below)
 
 
 class Stack:

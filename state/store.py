@@ -7,6 +7,7 @@ A Store leaves out transactions, iteration backwards and merge operators: nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -20,7 +21,6 @@ class Readable(Protocol):
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < end, in order of keys."""
-        ...
 
 
 class Store(Readable, Protocol):
@@ -30,7 +30,6 @@ class Store(Readable, Protocol):
     def delete(self, key: bytes) -> None: ...
     def write(self, changes: Iterable[Change]) -> None:
         """All changes or none; of two changes of a key the later one counts."""
-        ...
 
     def close(self) -> None: ...
 
@@ -40,13 +39,6 @@ class PrefixScanStore(Protocol):
 
     def prefixes(self, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
         """For each prefix all pairs whose key starts with it, in order of keys."""
-        ...
-
-
-class SnapshotStore(Protocol):
-    """A store that can copy itself to a folder, cheaply and while it is used."""
-
-    def snapshot(self, folder: Path) -> None: ...
 
 
 class SortedTable(Protocol):
@@ -55,21 +47,20 @@ class SortedTable(Protocol):
     def changes(self) -> Iterable[Change]: ...
     def write(self, file: Path) -> int:
         """How many rows the file has."""
-        ...
 
 
-class BulkStore(Protocol):
-    """A store that takes many sorted pairs at once, much faster than by `write`: all of them or none."""
-
-    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None: ...
-    def take(self, table: SortedTable) -> None: ...
-
-
-class SizedStore(Protocol):
-    """A store that knows roughly how large it is, at no cost."""
-
-    def rows_about(self) -> int: ...
-
-
-class TaskStore(Store, PrefixScanStore, BulkStore, SizedStore, Protocol):
+class TaskStore(Store, PrefixScanStore, Protocol):
     """What a task keeps its state in."""
+
+    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take many sorted pairs at once, much faster than by `write`: all of them or none."""
+
+    def take(self, table: SortedTable) -> None: ...
+    def rows_about(self) -> int:
+        """Roughly how many there are, at no cost."""
+
+
+def write_some(store: Store, rows_at_once: int, changes: Iterator[Change]) -> None:
+    """Write many changes, so many at a time: for local indexes, which no commit waits for."""
+    while part := list(islice(changes, rows_at_once)):
+        store.write(part)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from samovar.common.folders import make_private
-from samovar.state.errors import StoreError, StoreLocked
+from samovar.state.errors import STOP_OR_READ, StoreError, StoreLocked
 from samovar.state.rocks import RocksStore
 
 _LOCK = "LOCK"  # RocksDB's own file: anyone who has a record lock on it has the store
@@ -19,35 +19,26 @@ _LOCK = "LOCK"  # RocksDB's own file: anyone who has a record lock on it has the
 def holding(path: Path) -> Iterator[None]:
     """Hold a store as a container does, without opening it. The folder may be renamed and replaced meanwhile.
 
-    StoreHeld where another has it. The lock is the process's, so that a handle of this one has to be asked for first:
+    StoreLocked where another has it. The lock is the process's, so that a handle of this one has to be asked for first:
     RocksDB knows its own.
     """
     if (path / "CURRENT").exists():
-        _refuse_own(path)
+        try:
+            RocksStore(path).close()
+        except StoreLocked:
+            raise
+        except StoreError:
+            pass  # it is replaced, so that damage is no hindrance
     make_private(path)
     handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _lock(handle, path)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreLocked("another process has this store open", path, STOP_OR_READ, str(error)) from error
         yield
     finally:
         os.close(handle)
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        hint = "Stop the container that runs on it, or read it while it runs: `samovar state` needs no lock."
-        raise StoreLocked("another process has this store open", path, hint, str(error)) from error
-
-
-def _refuse_own(path: Path) -> None:
-    try:
-        RocksStore(path).close()
-    except StoreLocked:
-        raise
-    except StoreError:
-        return  # it is replaced, so that damage is no hindrance
 
 
 def is_open(path: Path) -> bool:

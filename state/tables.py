@@ -15,7 +15,7 @@ from rocksdict import SstFileWriter
 
 from samovar.common.tunables import DEFAULTS
 from samovar.state.errors import explained, out_of_order
-from samovar.state.rocks_settings import RocksMemory, options
+from samovar.state.reading import RocksMemory, options
 from samovar.state.store import Change, SortedTable
 
 ENDING = ".sst"
@@ -58,25 +58,21 @@ class TableStore:
         self.write([(key, None)])
 
     def write(self, changes: Iterable[Change]) -> None:
-        newest = dict(changes)
-        self._add(sorted(newest.items()))
+        self.ingest(sorted(dict(changes).items()))
 
-    def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+    def ingest(self, pairs: Iterable[Change]) -> None:
         """Pairs in strict order of keys."""
-        self._add(pairs)
+        self._made(lambda file: write_table(file, pairs, self._memory, self.folder))
 
     def copy(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """As `ingest`, of any number of rows: in files of a bounded size."""
         rest = iter(pairs)
         while (first := next(rest, None)) is not None:
-            self._add(chain([first], islice(rest, self._file_rows - 1)))
+            self.ingest(chain([first], islice(rest, self._file_rows - 1)))
 
     def take(self, table: SortedTable) -> None:
         """As `ingest`, of a table that writes its own file."""
         self._made(lambda file: do(lambda: table.write(file), self.folder))
-
-    def _add(self, changes: Iterable[Change]) -> None:
-        self._made(lambda file: write_table(file, changes, self._memory, self.folder))
 
     def _made(self, write: Callable[[Path], int]) -> None:
         file = self.folder / f"{len(self.files) + 1:06}{ENDING}"
@@ -109,9 +105,9 @@ def write_table(file: Path, changes: Iterable[Change], memory: RocksMemory, wher
     return count
 
 
-def do(part: Callable[[], Done], where: Path) -> Done:
+def do(part: Callable[[], Done], where: Path, doing: str = "ingest") -> Done:
     """One step of RocksDB's, its error explained."""
     try:
         return part()
     except Exception as error:
-        raise explained(error, where, "ingest") from error
+        raise explained(error, where, doing) from error

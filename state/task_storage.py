@@ -29,25 +29,20 @@ class TaskStorage(Protocol):
     """Where one task keeps its store. One store is open at a time."""
 
     def open(self) -> LocalStore:
-        """The store as it was left, or an empty one. StoreHeld where another process has it."""
-        ...
+        """The store as it was left, or an empty one. StoreLocked where another process has it."""
 
     def wipe(self) -> None:
         """Remove the store, which is closed."""
-        ...
 
     def newest_snapshot(self) -> SnapshotChoice: ...
     def restore_snapshot(self, snapshot: Snapshot) -> None:
         """Put a copy of a snapshot where the store was wiped."""
-        ...
 
     def take_snapshot(self, manifest: SnapshotManifest, *, keep: int) -> None:
         """Copy the open store as it is now, unless a copy is still being made. Only the newest `keep` stay."""
-        ...
 
     def close(self) -> None:
         """Wait for copies that are being made."""
-        ...
 
 
 class DiskStorage:

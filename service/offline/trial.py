@@ -20,8 +20,7 @@ from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import Stream
 from samovar.service.topology.plans import input_of, plans_of
-from samovar.tasks.model.plan import MAIN, InputSpec, OutputTopics, Plan, PublishedRule
-from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.model.plan import MAIN, Emit, InputSpec, OutputTopics, Plan, PublishedRule, StoreSpec, TaskSpec
 from samovar.tasks.model.user_task import Task
 from samovar.tasks.replay.harness import WrittenRecord
 

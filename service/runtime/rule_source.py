@@ -22,12 +22,13 @@ from samovar.service.topology.rule_registry import book_of, folded, with_book
 from samovar.service.topology.topics import ensure
 from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import Plan
+from samovar.tasks.runtime.container import RuleSource
 
 LOOK_EVERY_S = 0.5
 CLOSE_S = 5.0
 
 
-class PublishedRuleSource:
+class PublishedRuleSource(RuleSource):
     """The source of truth for which change a container knows. `newer` is its loop's, all else may be another's."""
 
     def __init__(

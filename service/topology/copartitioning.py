@@ -113,7 +113,7 @@ def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions:
 
 def _texts(stream_source: StreamSource, records: Records) -> Iterator[tuple[int, bytes]]:
     """Rows that are events, and the texts of their key fields."""
-    batch, rows = stream_source.decoded(records)
+    batch, rows, _ = stream_source.decode(records)
     for row, text in zip(rows.tolist(), key_texts(batch, 0, records.values), strict=True):
         if text is not None:
             yield row, text

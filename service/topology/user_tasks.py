@@ -12,8 +12,7 @@ from samovar.service.config.task_checks import emit_topics
 from samovar.service.config.tasks import TaskSettings
 from samovar.service.topology.encoding import writing_of
 from samovar.service.topology.stages import topic_of
-from samovar.tasks.model.plan import Forward, InputSpec, Plan
-from samovar.tasks.model.user_spec import Emit, StoreSpec, TaskSpec
+from samovar.tasks.model.plan import Emit, Forward, InputSpec, Plan, StoreSpec, TaskSpec
 from samovar.tasks.user.loading import load_class, version_of
 
 FOR_TASKS = "for-tasks"  # in the names of repartition topics that all tasks share

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from samovar.changelog.formats.forwarded import WatermarkMarker, pack_events, pack_mark
 from samovar.changelog.formats.record import EmittedWatermark
 from samovar.changelog.log import Append, Pair, Records
 from samovar.native.kernel import Messages
 from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.source import DecodedBatch, StreamSource
+from samovar.tasks.input.source import DecodedBatch, StreamSource, known_time
 from samovar.tasks.model.plan import Forward
 
 TELL_EVERY_MS = 1_000  # of event time, while no event comes
@@ -56,13 +56,6 @@ class RepartitionOutput:
     spoke: bool = False  # since it was told to be silent
     pairs: list[Pair] = field(default_factory=list)
 
-    @staticmethod
-    def of(forward: Forward, told: EmittedWatermark | None, before: int) -> RepartitionOutput:
-        if told is None:
-            return RepartitionOutput(forward)
-        state = State(NO_TIME if told.largest is None else told.largest, told.silent)
-        return RepartitionOutput(forward, told.since, before, state, state)
-
 
 class RepartitionSink:
     """The source of truth for what one task forwards between two commits."""
@@ -79,13 +72,16 @@ class RepartitionSink:
         self.source = stream_source
         self.partition = partition
         self.bytes = 0  # of events that go out with the next commit
-        self.outlets = [
-            RepartitionOutput.of(each, told.get(each.topic), written_up_to(each.stream, each.topic))
-            for each in forwards
-        ]
+        self.outlets: list[RepartitionOutput] = []
         self.by_stream: dict[str, list[RepartitionOutput]] = {}
-        for outlet in self.outlets:
-            self.by_stream.setdefault(outlet.forward.stream, []).append(outlet)
+        for forward in forwards:
+            outlet = RepartitionOutput(forward)
+            if (stored := told.get(forward.topic)) is not None:
+                outlet.told = State(NO_TIME if stored.largest is None else stored.largest, stored.silent)
+                outlet.since, outlet.news = stored.since, outlet.told
+                outlet.before = written_up_to(forward.stream, forward.topic)
+            self.outlets.append(outlet)
+            self.by_stream.setdefault(forward.stream, []).append(outlet)
         for stream in self.by_stream:
             stream_source.texts[stream] = tuple(map(stream_source.fields.index, self._fields(stream)))
 
@@ -103,12 +99,10 @@ class RepartitionSink:
     def told(self) -> dict[str, EmittedWatermark]:
         """As it is stored."""
         return {
-            each.forward.topic: EmittedWatermark(each.since, _known(each.told.largest), each.told.silent)
+            each.forward.topic: EmittedWatermark(each.since, known_time(each.told.largest), each.told.silent)
             for each in self.outlets
             if each.since is not None
         }
-
-    # ------------------------------------------------------------ events
 
     def take(self, stream: str, records: Records, fed: DecodedBatch) -> int:
         """Forward the events of records; how many have no key there."""
@@ -129,7 +123,9 @@ class RepartitionSink:
                 continue  # it was told all of it before a rewind
             outlet.spoke, outlet.news = True, State(self.source.largest(stream), False)
             field_ = outlet.forward.field
-            keys: list[bytes | None] = [ONE_KEY] * len(rows) if field_ is None else _kept(texts[field_], keep)
+            keys: list[bytes | None] = [ONE_KEY] * len(rows)
+            if field_ is not None:
+                keys = list(compress(texts[field_], keep.tolist()) if fed.late else texts[field_])
             keys = keys[first:]
             pairs = list(zip(keys, values[first:], strict=True))
             missing = keys.count(None)
@@ -138,48 +134,36 @@ class RepartitionSink:
             self.bytes += len(messages.data[messages.starts[0] : messages.ends[-1]]) if len(rows) else 0
         return unkeyed
 
-    # ------------------------------------------------------------ how far the streams are
-
     def look(self, now_ms: int) -> bool:
         """Look at the clock; whether there is something to tell that no event tells."""
         self.begin()
+        has_news = False
         for outlet in self.outlets:
             self._look(outlet, now_ms)
-        return any(each.news != each.told for each in self.outlets)
+            has_news = has_news or outlet.news != outlet.told
+        return has_news
 
     def _look(self, outlet: RepartitionOutput, now_ms: int) -> None:
-        stream, told = outlet.forward.stream, outlet.told
+        """How far an idle stream is. What was told before a restart counts, so that it does not fall behind."""
+        forward, told, source = outlet.forward, outlet.told, self.source.sources[outlet.forward.stream]
         is_silent = told.silent and not outlet.spoke
-        if is_silent and not outlet.forward.endless:
+        if is_silent and not forward.endless:
             return
-        raised = self.source.idle_largest(stream, now_ms)
+        raised = self.source.idle_largest(source, now_ms)
         if raised is None:
             outlet.base = told.largest
             if not is_silent:
-                outlet.news = State(max(self.source.largest(stream), told.largest), False)
+                outlet.news = State(max(self.source.largest(forward.stream), told.largest), False)
             return
-        state = self._idle_state(outlet, raised)
-        if state.silent != is_silent or state.largest >= told.largest + self._every_ms(outlet, state):
+        state, every_ms = State(NO_TIME, True), TELL_EVERY_MS
+        if raised > NO_TIME:
+            largest = raised + max(outlet.base - source.idle_max_time, 0)
+            end = source.idle_max_time + source.spec.slack_ms + forward.lasting_ms + 1
+            state = State(max(largest if forward.endless else min(largest, end), told.largest), largest >= end)
+        if forward.endless:
+            every_ms = max(TELL_EVERY_MS, (state.largest - source.idle_max_time) // TELL_PART)
+        if state.silent != is_silent or state.largest >= told.largest + every_ms:
             outlet.news = state
-
-    def _every_ms(self, outlet: RepartitionOutput, state: State) -> int:
-        """How often an idle stream tells its time."""
-        if not outlet.forward.endless:
-            return TELL_EVERY_MS
-        idle_ms = state.largest - self.source.sources[outlet.forward.stream].idle_max_time
-        return max(TELL_EVERY_MS, idle_ms // TELL_PART)
-
-    def _idle_state(self, outlet: RepartitionOutput, raised: int) -> State:
-        """How far an idle stream is. What was told before a restart counts, so that it does not fall behind."""
-        if raised == NO_TIME:
-            return State(NO_TIME, True)
-        source = self.source.sources[outlet.forward.stream]
-        largest = raised + max(outlet.base - source.idle_max_time, 0)
-        end = source.idle_max_time + source.spec.slack_ms + outlet.forward.lasting_ms + 1
-        told = largest if outlet.forward.endless else min(largest, end)
-        return State(max(told, outlet.told.largest), largest >= end)
-
-    # ------------------------------------------------------------ what is to be written
 
     def appends(self) -> list[Append]:
         """All since the last commit: events, then marks."""
@@ -193,21 +177,10 @@ class RepartitionSink:
             news = State(max(outlet.news.largest, outlet.told.largest), outlet.news.silent)
             if news != outlet.told:
                 outlet.told, outlet.spoke = news, outlet.spoke and not news.silent
-                marks += self._marks(outlet)
+                forward = outlet.forward
+                assert outlet.since is not None, forward
+                mark = WatermarkMarker(self.partition, self.source.sources[forward.stream].next, *news, outlet.since)
+                value = pack_mark(mark)
+                marks += [Append(forward.topic, [(None, value)], each) for each in range(forward.partitions)]
             outlet.news = outlet.told
         return events + marks
-
-    def _marks(self, outlet: RepartitionOutput) -> list[Append]:
-        forward, told = outlet.forward, outlet.told
-        assert outlet.since is not None, forward
-        mark = WatermarkMarker(self.partition, self.source.sources[forward.stream].next, *told, outlet.since)
-        value = pack_mark(mark)
-        return [Append(forward.topic, [(None, value)], each) for each in range(forward.partitions)]
-
-
-def _kept(keys: Sequence[bytes | None], keep: NDArray[np.bool_]) -> list[bytes | None]:
-    return list(keys) if keep.all() else [keys[row] for row in np.flatnonzero(keep).tolist()]
-
-
-def _known(time: int) -> int | None:
-    return None if time == NO_TIME else time

@@ -1,4 +1,4 @@
-"""Intake from repartition topics: events of many source partitions, named by their source, in order.
+"""Sources that are repartition topics: events of many source partitions, named by their source, in order.
 
 One repartition topic brings events of all partitions of a stream. `RepartitionSource` keeps a watermark for each of
 them, and event time is the least; where all are silent, the largest that one of them told.
@@ -29,7 +29,6 @@ from samovar.changelog.formats.forwarded import (
     SILENT,
     Heads,
     Originals,
-    WatermarkMarker,
     heads_of,
     marks_of,
 )
@@ -40,8 +39,20 @@ from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch, Int32s, Messages, joined
 from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at, release
-from samovar.tasks.input.schema_history import edges_of, needed, unknown_at, unknown_yet
-from samovar.tasks.input.source import Dead, DecodedBatch, InputPartition, LateEvent, StreamSource, cut_at, wrong_types
+from samovar.tasks.input.source import (
+    Dead,
+    DecodedBatch,
+    InputPartition,
+    LateEvent,
+    StreamSource,
+    cut_at,
+    edges_of,
+    known_time,
+    needed,
+    unknown_at,
+    unknown_yet,
+    wrong_types,
+)
 from samovar.tasks.model.plan import InputSpec
 
 UNKNOWN = SourcePartitionPosition(-1, None, False, 0, UNKNOWN_SINCE)
@@ -84,16 +95,14 @@ class RepartitionSource(StreamSource):
 
     # ------------------------------------------------------------ where it stands
 
-    def _part(self, source: InputPartition, partition: int) -> SourcePartitionPosition:
-        """A source partition as it is now."""
-        known = self.received[source.spec.stream].at(partition)
-        if known.silent:
-            return known
-        largest = self.buffer.largest.get((source.number, partition), NO_TIME)
-        return known._replace(partition=partition, largest=known_time(largest))
-
     def _parts(self, source: InputPartition) -> dict[int, SourcePartitionPosition]:
-        return {each: self._part(source, each) for each in range(source.spec.source_partitions)}
+        """The source partitions as they are now."""
+        parts = {}
+        for partition in range(source.spec.source_partitions):
+            known = self.received[source.spec.stream].at(partition)
+            largest = known_time(self.buffer.largest.get((source.number, partition), NO_TIME))
+            parts[partition] = known if known.silent else known._replace(partition=partition, largest=largest)
+        return parts
 
     def largest(self, stream: str) -> int:
         """The largest time of the source partition that is behind."""
@@ -101,31 +110,26 @@ class RepartitionSource(StreamSource):
         times = (self.buffer.largest.get(place) for place in self._places(source.number, source.spec))
         return min((time for time in times if time is not None), default=NO_TIME)
 
-    def _input(self, source: InputPartition) -> Input:
-        received, spec = self.received[source.spec.stream], source.spec
-        first = received.bookmarks[0] if received.bookmarks else RepartitionCheckpoint(source.next, self._parts(source))
-        joins = tuple(received.joins) if received.bookmarks else ()
-        parts = tuple(first.parts.values())
-        source.unknown = needed(source.unknown, first.offset)
-        more = parts, joins, source.unknown
-        return Input(spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more)
-
-    def _forget_marks(self) -> None:
-        """Let go of bookmarks before which nothing waits any more."""
-        pending = self.buffer.pending
-        numbers, partitions, offsets = pending.stream, pending.partition, pending.offset
-        for stream, received in self.received.items():
-            mine = np.flatnonzero(numbers == self.sources[stream].number)
+    def inputs(self) -> dict[str, Input]:
+        pending, found = self.buffer.pending, {}
+        for stream, source in self.sources.items():
+            received, spec, marks = self.received[stream], source.spec, self.received[stream].bookmarks
+            mine = np.flatnonzero(pending.stream == source.number)
             if not len(mine):
-                received.bookmarks.clear()
+                marks.clear()
                 received.joins.clear()
-                continue
-            first = {int(each): int(offsets[mine][partitions[mine] == each].min()) for each in set(partitions[mine])}
-            marks = received.bookmarks
-            while len(marks) > 1 and all(marks[1].parts[each].next <= offset for each, offset in first.items()):
-                marks.popleft()
-            while received.joins and received.joins[0].offset < marks[0].offset:
-                received.joins.popleft()
+            else:
+                partitions, offsets = pending.partition[mine], pending.offset[mine]
+                first_waiting = {int(each): int(offsets[partitions == each].min()) for each in set(partitions)}
+                while len(marks) > 1 and all(marks[1].parts[each].next <= at for each, at in first_waiting.items()):
+                    marks.popleft()
+                while received.joins and received.joins[0].offset < marks[0].offset:
+                    received.joins.popleft()
+            first = marks[0] if marks else RepartitionCheckpoint(source.next, self._parts(source))
+            source.unknown = needed(source.unknown, first.offset)
+            more = tuple(first.parts.values()), tuple(received.joins) if marks else (), source.unknown
+            found[stream] = Input(spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more)
+        return found
 
     def resume(self, position: Position) -> None:
         self.journaled = position.journal
@@ -134,12 +138,9 @@ class RepartitionSource(StreamSource):
             if stream in self.sources:
                 source = self.sources[stream]
                 source.topic_id, source.next, source.unknown = stored.topic_id, stored.safe, stored.unknown
-                self._stand_at(source, stored.parts)
-
-    def _stand_at(self, source: InputPartition, parts: Sequence[SourcePartitionPosition]) -> None:
-        received = self.received[source.spec.stream] = SourcePartitions({each.partition: each for each in parts})
-        for each in received.parts.values():
-            self._set(source, each.partition, NO_TIME if each.largest is None else each.largest)
+                self.received[stream] = SourcePartitions({each.partition: each for each in stored.parts})
+                for each in stored.parts:
+                    self._set(source, each.partition, NO_TIME if each.largest is None else each.largest)
 
     def _set(self, source: InputPartition, partition: int, largest: int) -> None:
         """A source partition's largest time. A silent one has none, and holds nothing back."""
@@ -158,44 +159,36 @@ class RepartitionSource(StreamSource):
         self._meet_schemas(source, Originals(records, heads, events))
         fed: DecodedBatch | None = None
         for stretch in self._stretches(source, records, heads):
-            fed = together(fed, self._feed(source, records, heads, stretch))
+            taken = self._take(source, records, heads, stretch)
+            keep = np.ones(len(taken.batch), bool)
+            keep[taken.late] = False
+            self.buffer.pending.append(taken.batch, np.flatnonzero(keep))
+            late = [
+                LateEvent(int(taken.rows[at]), int(ms)) for at, ms in zip(taken.late, taken.late_by_ms, strict=True)
+            ]
+            fed = together(fed, DecodedBatch(self._release(), taken.dead, late, taken.rows))
         source.next = records.next
         if len(records):
             source.taken_ms = int(records.times[-1])
         return fed or DecodedBatch(self._release(), [], [])
 
     def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
-        """A new piece begins where a source partition says that it forwards since another offset than before: the stage
-        was away meanwhile, and what it held knows nothing of what happened then.
-        """
+        """A new piece begins where a source partition forwards since another offset: the stage was away meanwhile."""
         source, heads, start, is_anew = self.by_topic[records.topic], self.heads(records), 0, False
         marks = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == MARK)).tolist()
         told = dict(zip(marks, marks_of(heads[marks], messages_at(records, np.array(marks, np.int64))), strict=True))
+        received = self.received[source.spec.stream]
         for row, mark in told.items():
-            known = self.received[source.spec.stream].at(mark.partition)
-            if UNKNOWN_SINCE in (known.since, mark.since) or known.since == mark.since:
+            since = received.at(mark.partition).since
+            if UNKNOWN_SINCE in (since, mark.since) or since == mark.since:
                 continue
             yield RecordSlice(records, start, row, int(records.offsets[row])), is_anew
             source.next, start, is_anew = int(records.offsets[row]), row, True
-            self._begin_anew(source, mark)
+            self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
+            known = received.at(mark.partition)  # as the piece before has left it
+            self.missed += max(mark.since - known.next, 0)
+            received.parts[mark.partition] = known._replace(since=mark.since)
         yield RecordSlice(records, start, len(records), records.next) if start else records, is_anew
-
-    def _begin_anew(self, source: InputPartition, mark: WatermarkMarker) -> None:
-        self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
-        received = self.received[source.spec.stream]
-        known = received.at(mark.partition)
-        self._missed += max(mark.since - known.next, 0)
-        received.parts[mark.partition] = known._replace(since=mark.since)
-
-    def _feed(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> DecodedBatch:
-        if (heads["kind"][rows] == EVENT).any():
-            self._bookmark(source, int(records.offsets[rows[0]]))
-        taken = self._take(source, records, heads, rows)
-        keep = np.ones(len(taken.batch), bool)
-        keep[taken.late] = False
-        self.buffer.pending.append(taken.batch, np.flatnonzero(keep))
-        late = [LateEvent(int(taken.rows[row]), int(ms)) for row, ms in zip(taken.late, taken.late_by_ms, strict=True)]
-        return DecodedBatch(self._release(), taken.dead, late, taken.rows)
 
     def _release(self) -> OrderedEvents:
         """What can be released now. Where all source partitions are silent, none waits for another."""
@@ -216,9 +209,11 @@ class RepartitionSource(StreamSource):
             end = self._next_join(source, heads, start)
             if end > start:
                 yield np.arange(start, end, dtype=np.int64)
-            if end < count:
-                source.next = int(records.offsets[end])
-                self._join_part(source, int(heads["partition"][end]))
+            if end < count:  # what it says before event time is late from there on
+                source.next, partition = int(records.offsets[end]), int(heads["partition"][end])
+                largest = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
+                self._note("joined", stream=source.spec.stream, partition=partition, largest=largest)
+                self._speak(source, partition, largest)
             start = end
 
     def _next_join(self, source: InputPartition, heads: Heads, start: int) -> int:
@@ -240,10 +235,14 @@ class RepartitionSource(StreamSource):
     def _take(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> ReceivedBatch:
         """Decode a stretch, and move the source partitions' times on."""
         received = self.received[source.spec.stream]
+        if (heads["kind"][rows] == EVENT).any():
+            offset, bookmarks = int(records.offsets[rows[0]]), received.bookmarks
+            if not bookmarks or offset - bookmarks[-1].offset >= self.tunables.mark_records:
+                bookmarks.append(RepartitionCheckpoint(offset, self._parts(source)))
         ours = is_ours(heads[rows], source.spec)
         dead = [Dead(row, "NOT_FORWARDED", "no record of a repartition topic") for row in rows[~ours].tolist()]
         events = self.new_events(source.spec.stream, heads, rows[ours & (heads["kind"][rows] == EVENT)])
-        batch, kept, bad = self._decode(source, Originals(records, heads, events))
+        batch, kept, bad = self.decode(Originals(records, heads, events))
         dead += [replace(each, row=int(events[each.row])) for each in bad]
         kept = events[kept]
         marks = rows[ours & (heads["kind"][rows] == MARK)]
@@ -252,7 +251,13 @@ class RepartitionSource(StreamSource):
             last = int(heads["offset"][events[heads["partition"][events] == each]].max())
             received.parts[each] = received.at(each)._replace(partition=each, next=last + 1)
         for mark in marks_of(heads[marks], messages_at(records, marks)):
-            self._marked(source, mark)
+            known, told = received.at(mark.partition), None
+            if mark.silent:
+                largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
+                told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
+            received.parts[mark.partition] = SourcePartitionPosition(
+                mark.partition, told, mark.silent, max(known.next, mark.next), mark.since
+            )
         return ReceivedBatch(batch, kept, dead, late, by)
 
     def new_events(self, stream: str, heads: Heads, rows: Int64s) -> Int64s:
@@ -270,7 +275,7 @@ class RepartitionSource(StreamSource):
         self, source: InputPartition, batch: Batch, rows: Int64s, heads: Heads, marks: Int64s
     ) -> tuple[Int64s, Int64s]:
         """Which events are behind their own source partition's watermark, marks counted where they stand."""
-        late, by = [nothing()], [nothing()]
+        late, by = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         slack_ms = source.spec.slack_ms
         partitions = batch.partition
         for each in sorted({*np.unique(partitions).tolist(), *np.unique(heads["partition"][marks]).tolist()}):
@@ -289,16 +294,6 @@ class RepartitionSource(StreamSource):
         rows_late, ms = np.concatenate(late), np.concatenate(by)
         arrival = np.argsort(rows_late, kind="stable")
         return rows_late[arrival], ms[arrival]
-
-    def _marked(self, source: InputPartition, mark: WatermarkMarker) -> None:
-        received = self.received[source.spec.stream]
-        known, told = received.at(mark.partition), None
-        if mark.silent:
-            largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
-            told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
-        received.parts[mark.partition] = SourcePartitionPosition(
-            mark.partition, told, mark.silent, max(known.next, mark.next), mark.since
-        )
 
     def heads(self, records: Records) -> Heads:
         """The head of each record; of the last records asked for they are kept."""
@@ -328,40 +323,20 @@ class RepartitionSource(StreamSource):
             for rows in cut_at(offsets, [*(join.offset for join in joins), *edges_of(stored.unknown)]):
                 source.decoder.hide(unknown_at(stored.unknown, int(offsets[rows[0]])))
                 while joins and joins[0].offset <= int(offsets[rows[0]]):
-                    self._join_again(source, joins.popleft())
-                self._recover_some(source, each, heads, rows)
+                    source.next, partition, largest = joins.popleft()
+                    self._speak(source, partition, largest)
+                taken = self._take(source, each, heads, rows)
+                waits = ~due_at(taken.batch.time, self.buffer, self.buffer.floor)
+                waits[taken.late] = False
+                self.buffer.pending.append(taken.batch, np.flatnonzero(waits))
         for join in joins:
-            self._join_again(source, join)
+            source.next = join.offset
+            self._speak(source, join.partition, join.largest)
         source.next = stored.next
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
-    def _recover_some(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> None:
-        if (heads["kind"][rows] == EVENT).any():
-            self._bookmark(source, int(records.offsets[rows[0]]))
-        taken = self._take(source, records, heads, rows)
-        waits = ~due_at(taken.batch.time, self.buffer, self.buffer.floor)
-        waits[taken.late] = False
-        self.buffer.pending.append(taken.batch, np.flatnonzero(waits))
-
-    def _bookmark(self, source: InputPartition, offset: int) -> None:
-        marks = self.received[source.spec.stream].bookmarks
-        if not marks or offset - marks[-1].offset >= self.tunables.mark_records:
-            marks.append(RepartitionCheckpoint(offset, self._parts(source)))
-
-    # ------------------------------------------------------------ silence
-
-    def _join_part(self, source: InputPartition, partition: int) -> None:
-        """A silent source partition speaks: what it says before event time is late from now on."""
-        floor = self.watermark
-        largest = floor + source.spec.slack_ms if floor > NO_TIME else NO_TIME
-        self._note("joined", stream=source.spec.stream, partition=partition, largest=largest)
-        self._speak(source, partition, largest)
-
-    def _join_again(self, source: InputPartition, join: Join) -> None:
-        source.next = join.offset
-        self._speak(source, join.partition, join.largest)
-
     def _speak(self, source: InputPartition, partition: int, largest: int) -> None:
+        """A silent source partition is silent no more."""
         received = self.received[source.spec.stream]
         received.parts[partition] = received.at(partition)._replace(partition=partition, largest=None, silent=False)
         self._set(source, partition, largest)
@@ -377,8 +352,7 @@ class RepartitionSource(StreamSource):
             partition = entry.facts["partition"]
             received.parts[partition] = received.at(partition)._replace(since=entry.facts["since"])
         elif entry.kind == "joined":
-            source = self.sources[entry.facts["stream"]]
-            self._speak(source, entry.facts["partition"], entry.facts["largest"])
+            self._speak(self.sources[entry.facts["stream"]], entry.facts["partition"], entry.facts["largest"])
         else:  # it was set back to a moment, which the very next record would pass
             self.buffer.floor = max(self.buffer.floor, entry.facts["largest"])
         return release(self.buffer)
@@ -463,14 +437,6 @@ def first_of(holds: NDArray[np.bool_], start: int) -> int:
 def messages_at(records: Records, rows: Int64s) -> Messages:
     values = records.values
     return Messages(values.data, values.starts[rows], values.ends[rows])
-
-
-def known_time(time: int) -> int | None:
-    return None if time == NO_TIME else time
-
-
-def nothing() -> Int64s:
-    return np.empty(0, np.int64)
 
 
 def together(one: DecodedBatch | None, other: DecodedBatch) -> DecodedBatch:

@@ -1,13 +1,18 @@
-"""Intake: raw records of a task's inputs, to events in order.
+"""Sources: raw records of a task's inputs, to events in order.
 
 `StreamSource` is the source of truth for where a task stands in its inputs and in event time: what was taken, what
 waits for event time, what is late, and what moved event time without an event (journal entries).
+
+What a registry or the rules say may change later, so two things are written down with their offsets, in the journal for
+a rebuild and in the position for what is read again after a crash: from where to where a schema was unknown, and where
+the check of partitions was turned on and off (`placing`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,22 +30,14 @@ from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int32s
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.order import NO_TIME, Buffer, OrderedEvents, due_at, order, release, take_times
-from samovar.tasks.input.placement import MISPLACED, MOVED, is_on, is_on_at, needed_turns
-from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
+from samovar.tasks.input.placement import MISPLACED, MOVED
 from samovar.tasks.model.plan import InputSpec
-from samovar.tasks.model.results import NOTHING_SETTLED, SettledRecords
 
 ALLOWED = {"string": {TEXT}, "double": {INT, FLOAT}, "long": {INT, FLOAT}, "boolean": {BOOL}}
 LOOKED_AT = 10_000  # events that wait, to find out what all of them take
+_NO_ROWS = np.empty(0, np.int64)
 ROW_BYTES = 24  # of an event, and about as much for each of its values next to its text
-KIND_WORDS = {
-    NIL: "null",
-    BOOL: "true or false",
-    INT: "a number",
-    FLOAT: "a number",
-    TEXT: "text",
-    OTHER: "a list or object",
-}
+WORD = {NIL: "null", BOOL: "true or false", INT: "a number", FLOAT: "a number", TEXT: "text", OTHER: "a list or object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +59,13 @@ class LateEvent:
 
 @dataclass(frozen=True, slots=True)
 class DecodedBatch:
-    """What became of records: events released in order up to a watermark, dead ones, late ones.
-
-    `rows` are those of the records that are events, late ones too; `texts` their values in the columns `Intake.texts`.
-    """
+    """What became of records. `rows` are of events, late ones too; `texts` are their values in `StreamSource.texts`."""
 
     ordered: OrderedEvents
     dead: Sequence[Dead]
     late: Sequence[LateEvent]
-    rows: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    rows: Int64s = field(default_factory=lambda: _NO_ROWS)
     texts: Sequence[Sequence[bytes | None]] = ()
-
-    def aside(self, records: Records) -> frozenset[int]:
-        """Offsets of the dead and the late ones."""
-        if not self.dead and not self.late:
-            return frozenset()
-        rows = [*(dead.row for dead in self.dead), *(late.row for late in self.late)]
-        return frozenset(records.offsets[rows].tolist())
-
-    def unsettled(self, records: Records, settled: SettledRecords) -> DecodedBatch:
-        """Without those that another stage put aside."""
-        if settled is NOTHING_SETTLED or (not self.dead and not self.late):
-            return self
-        dead = [each for each in self.dead if not settled.has(int(records.offsets[each.row]))]
-        late = [each for each in self.late if not settled.has(int(records.offsets[each.row]))]
-        return replace(self, dead=dead, late=late)
 
 
 class ReplayCheckpoint(NamedTuple):
@@ -141,12 +120,7 @@ class StreamSource:
         self.replays = False
         # How many partitions a topic has now: asked where keys are misplaced, to say why.
         self.partitions_now: Callable[[str], int] = lambda _topic: 0
-        self._missed = 0
-
-    def take_missed(self) -> int:
-        """How many records went by of which this task was told nothing, since this was last asked."""
-        missed, self._missed = self._missed, 0
-        return missed
+        self.missed = 0  # records that went by of which this task was told nothing, since this was last set to 0
 
     def check_places(self, streams: Collection[str], position: Position | None) -> None:
         """From where the position stands on, records of these streams must be in the partitions of their keys."""
@@ -154,7 +128,8 @@ class StreamSource:
         for stream, source in self.sources.items():
             source.placing = stored[stream].placing if stream in stored else ()
             source.is_checked = stream in streams
-            if is_on(source.placing) != source.is_checked:
+            is_on = len(source.placing) % 2 == 1
+            if is_on != source.is_checked:
                 source.placing = (*source.placing, stored[stream].next if stream in stored else 0)
 
     def _places(self, number: int, _spec: InputSpec) -> list[tuple[int, int]]:
@@ -171,27 +146,27 @@ class StreamSource:
         return {stream: source.next for stream, source in self.sources.items()}
 
     def inputs(self) -> dict[str, Input]:
-        """The positions as they are stored."""
-        self._forget_marks()
-        return {stream: self._input(source) for stream, source in self.sources.items()}
-
-    def _input(self, source: InputPartition) -> Input:
-        spec, largest = source.spec, self._largest(source)
-        first = source.marks[0] if source.marks else ReplayCheckpoint(source.next, largest, False)
-        raises = tuple((mark.offset, mark.largest) for mark in list(source.marks)[1:] if mark.raised)
-        source.unknown = needed(source.unknown, first.offset)
-        source.placing = needed_turns(source.placing, first.offset)
-        return Input(
-            spec.topic,
-            source.topic_id,
-            source.next,
-            first.offset,
-            _known(first.largest),
-            raises,
-            source.silent,
-            unknown=source.unknown,
-            placing=source.placing,
-        )
+        """The positions as they are stored. Checkpoints before which nothing waits any more are let go of."""
+        pending = self.buffer.pending
+        has_waiting = len(pending) > 0
+        found: dict[str, Input] = {}
+        for stream, source in self.sources.items():
+            spec, marks = source.spec, source.marks
+            waiting = pending.offset[pending.stream == source.number] if has_waiting else _NO_ROWS
+            if not len(waiting):
+                marks.clear()
+            while len(marks) > 1 and marks[1].offset <= int(waiting.min()):
+                marks.popleft()
+            first = marks[0] if marks else ReplayCheckpoint(source.next, self._largest(source), False)
+            raises = tuple((mark.offset, mark.largest) for mark in list(marks)[1:] if mark.raised)
+            if source.unknown:
+                source.unknown = needed(source.unknown, first.offset)
+            if source.placing:
+                source.placing = needed_turns(source.placing, first.offset)
+            largest = None if first.largest == NO_TIME else first.largest
+            head = spec.topic, source.topic_id, source.next, first.offset, largest, raises, source.silent
+            found[stream] = Input(*head, unknown=source.unknown, placing=source.placing)
+        return found
 
     def largest(self, stream: str) -> int:
         """The largest event time of a stream so far."""
@@ -203,18 +178,6 @@ class StreamSource:
     def _mark(self, source: InputPartition, offset: int) -> None:
         if not source.marks or offset - source.marks[-1].offset >= self.tunables.mark_records:
             source.marks.append(ReplayCheckpoint(offset, self._largest(source), False))
-
-    def _forget_marks(self) -> None:
-        pending = self.buffer.pending
-        streams, offsets = pending.stream, pending.offset
-        for source in self.sources.values():
-            mine = offsets[streams == source.number]
-            if not len(mine):
-                source.marks.clear()
-                continue
-            first = int(mine.min())
-            while len(source.marks) > 1 and source.marks[1].offset <= first:
-                source.marks.popleft()
 
     def resume(self, position: Position) -> None:
         """Stand where a stored position says. Events that waited are brought back by `recover`."""
@@ -229,38 +192,32 @@ class StreamSource:
 
     def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
         """Take records from `safe` up to `next` once more, for the events among them that still wait."""
-        source = self.sources[stream]
+        source, buffer = self.sources[stream], self.buffer
         raises, is_checked = deque(stored.raises), source.is_checked
         edges = [*edges_of(stored.unknown), *source.placing]
         for each in records:
-            rows = np.flatnonzero(each.offsets < stored.next)
-            for part in cut_at(each.offsets[rows], [*(offset for offset, _ in raises), *edges]):
-                source.decoder.hide(unknown_at(stored.unknown, int(each.offsets[part[0]])))
-                source.is_checked = is_on_at(source.placing, int(each.offsets[part[0]]))
-                while raises and raises[0][0] <= int(each.offsets[part[0]]):
-                    self._raise_again(source, *raises.popleft())
-                self._recover_rows(source, each, part)
+            offsets = each.offsets[each.offsets < stored.next]
+            for rows in cut_at(offsets, [*(offset for offset, _ in raises), *edges]):
+                first = int(offsets[rows[0]])
+                source.decoder.hide(unknown_at(stored.unknown, first))
+                source.is_checked = is_on_at(source.placing, first)
+                while raises and raises[0][0] <= first:
+                    source.next, largest = raises.popleft()
+                    self._raise(source, largest)
+                batch, kept, _ = self.decode(each)
+                part = Batch(len(self.fields))
+                part.append(batch, np.flatnonzero(np.isin(kept, rows)))
+                if len(part):
+                    self._mark(source, int(part.offset[0]))
+                    late, _ = take_times(part, buffer)
+                    waits = ~due_at(part.time, buffer, buffer.floor)
+                    waits[late] = False
+                    buffer.pending.append(part, np.flatnonzero(waits))
         for offset, largest in raises:
-            self._raise_again(source, offset, largest)
+            source.next = offset
+            self._raise(source, largest)
         source.next, source.is_checked = stored.next, is_checked
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
-
-    def _raise_again(self, source: InputPartition, offset: int, largest: int) -> None:
-        source.next = offset
-        self._raise(source, largest)
-
-    def _recover_rows(self, source: InputPartition, records: Records, rows: Int64s) -> None:
-        batch, kept, _ = self._decode(source, records)
-        inside = np.isin(kept, rows)
-        part = Batch(len(self.fields))
-        part.append(batch, np.flatnonzero(inside))
-        if not len(part):
-            return
-        self._mark(source, int(part.offset[0]))
-        late, _ = take_times(part, self.buffer)
-        waits = ~due_at(part.time, self.buffer, self.buffer.floor)
-        waits[late] = False
-        self.buffer.pending.append(part, np.flatnonzero(waits))
 
     # ------------------------------------------------------------ records
 
@@ -269,16 +226,20 @@ class StreamSource:
         source = self.by_topic[records.topic]
         source.idle_since_ms = None
         self._meet_schemas(source, records)
-        batch, kept, dead = self._decode(source, records)
-        if len(batch):
+        batch, kept, dead = self.decode(records)
+        if len(kept):
             if source.silent:
-                self._join(source)
+                if self.buffer.floor > NO_TIME:  # it joins where event time is
+                    largest = self.buffer.floor + source.spec.slack_ms
+                    self._note("joined", stream=source.spec.stream, largest=largest)
+                    self._raise(source, largest)
+                source.silent = False
             self._mark(source, int(records.offsets[0]))
         texts = [key_texts(batch, column, records.values) for column in self.texts.get(source.spec.stream, ())]
         ordered = order(batch, self.buffer)
         late = [LateEvent(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
         source.next = records.next
-        if len(records):
+        if len(records.times):
             source.taken_ms = int(records.times[-1])
         return DecodedBatch(ordered, dead, late, kept, texts)
 
@@ -298,9 +259,9 @@ class StreamSource:
                 self._note(SCHEMA, stream=source.spec.stream, schema=schema, known=known)
                 source.unknown = turned(source.unknown, schema, source.next, known=known)
 
-    def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
+    def pieces(self, records: Records) -> Iterable[tuple[Records, bool]]:
         """Records in pieces to be fed one after the other; before some of them all states begin again."""
-        yield records, False
+        return ((records, False),)
 
     def origins(self, records: Records) -> tuple[list[int], list[int]]:
         """By row, the partition and the offset by which an event is named."""
@@ -315,30 +276,25 @@ class StreamSource:
         where = SourceCoordinates.of(records.topic, records.partition, self.by_topic[records.topic].spec.stream)
         return where, int(records.offsets[row]), (records.key(row), records.value(row))
 
-    def decoded(self, records: Records) -> tuple[Batch, Int64s]:
-        """The events of records, and the rows they come from; nothing is taken."""
-        batch, kept, _ = self._decode(self.by_topic[records.topic], records)
-        return batch, kept
-
-    def _decode(self, source: InputPartition, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
-        """Good events, the rows of the records they come from, and the others."""
-        count = len(records)
+    def decode(self, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
+        """Good events, the rows of the records they come from, and the others. Nothing is taken."""
+        source, offsets = self.by_topic[records.topic], records.offsets
         batch = source.decoder.batch()
-        if not count:
-            return batch, np.empty(0, np.int64), []
+        if not len(offsets):
+            return batch, _NO_ROWS, []
         values = records.values
-        verdicts = source.decoder.decode(batch, values, source.number, self._partitions(records), records.offsets)
+        verdicts = source.decoder.decode(batch, values, source.number, self._partitions(records), offsets)
         dead: list[Dead] = []
         kept = np.flatnonzero(verdicts["code"] == 0)
-        if len(kept) < count:
+        if len(kept) < len(offsets):
             for row in np.flatnonzero(verdicts["code"]).tolist():
+                if records.value(row) is None:
+                    dead.append(Dead(row, "NULL_VALUE", "the value is null"))
+                    continue
                 bad = source.decoder.bad(verdicts[row], values[row])
                 where = "" if bad.column is None else f" (column {bad.column})"
-                null = records.value(row) is None
-                dead.append(
-                    Dead(row, "NULL_VALUE" if null else bad.code, "the value is null" if null else bad.reason + where)
-                )
-        found = self._faults(source, batch, records.times[kept])
+                dead.append(Dead(row, bad.code, bad.reason + where))
+        found = self._faults(source, batch, records.times[kept]) if len(kept) else {}
         if found:
             dead.extend(Dead(int(kept[at]), kind, message) for at, (kind, message) in found.items())
             dead.sort(key=lambda each: each.row)
@@ -350,10 +306,20 @@ class StreamSource:
 
     def _partitions(self, records: Records) -> Int32s:
         """The partition by which each record's event is named."""
-        return np.full(len(records), self.partition, np.int32)
+        return np.full(len(records.offsets), self.partition, np.int32)
 
     def _faults(self, source: InputPartition, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
-        found = faults(source, batch, times)
+        """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
+        spec = source.spec
+        found = wrong_types(source, batch)
+        for row in np.flatnonzero(batch.column(source.key_column)["tag"] == NIL).tolist():
+            found.setdefault(row, ("MISSING_KEY", f"the key `{spec.key}` is missing or null"))
+        ahead = batch.time - times - spec.max_future_skew_ms
+        for row in np.flatnonzero(ahead > 0).tolist():
+            over = (int(ahead[row]) + spec.max_future_skew_ms) // 1000
+            limit = spec.max_future_skew_ms // 1000
+            words = f"`{spec.time_field}` is {over:,} s ahead of the log's time, and at most {limit:,} s are allowed"
+            found.setdefault(row, ("FROM_THE_FUTURE", words))
         if source.is_checked:
             self._find_misplaced(source, batch, found)
         return found
@@ -365,9 +331,8 @@ class StreamSource:
         if not len(rows):
             return
         now = self.partitions_now(spec.topic)
-        is_moved = now > spec.placed_in
-        still = misplaced_rows(batch, source.key_column, now, self.partition).tolist() if is_moved else rows.tolist()
-        misplaced = set(still)
+        is_grown = now > spec.placed_in
+        misplaced = set((misplaced_rows(batch, source.key_column, now, self.partition) if is_grown else rows).tolist())
         for row in rows.tolist():
             if row in misplaced:
                 words = f"murmur2 of `{spec.key}` places it in another partition than {self.partition}"
@@ -390,50 +355,39 @@ class StreamSource:
                 source.idle_since_ms, source.idle_max_time = now_ms, self._largest(source)
             source.stood_until_ms, source.stretch = now_ms, stretch
 
-    def idle_watermark(self, now_ms: int) -> int:
-        """Event time as it would be after `advance`."""
-        times = [self._idle_time(source, now_ms) for source in self.sources.values()]
-        return max(self.watermark, min((time for time in times if time is not None), default=NO_TIME))
-
-    def _idle_time(self, source: InputPartition, now_ms: int) -> int | None:
-        """A source's watermark; None where it holds nothing back."""
-        raised = self._raised(source, now_ms)
-        if raised is not None:
-            return raised - source.spec.slack_ms
-        largest = self._largest(source)
-        if largest > NO_TIME:
-            return largest - source.spec.slack_ms
-        return None if source.silent or self._is_idle(source, now_ms) else NO_TIME
-
-    def _is_idle(self, source: InputPartition, now_ms: int) -> bool:
-        return self._idle_ms(source, now_ms) >= source.spec.idle_ms
-
-    def _idle_ms(self, source: InputPartition, now_ms: int) -> int:
-        """For how long a source stood at its end, as far as the log said so; -1 where it does not."""
-        return -1 if source.idle_since_ms is None else min(now_ms, source.stood_until_ms) - source.idle_since_ms
-
-    def idle_largest(self, stream: str, now_ms: int) -> int | None:
-        """What a stream's largest event time would be raised to while it is idle; NO_TIME where it never had an event,
-        None where it is not idle.
+    def idle_largest(self, source: InputPartition, now_ms: int) -> int | None:
+        """What an idle source's largest event time is to be raised to: it goes on as the wall clock does, for as long
+        as the log said so. NO_TIME where it never had an event, None where it is not idle.
         """
-        source = self.sources[stream]
-        raised = self._raised(source, now_ms)
-        return raised if raised is not None else NO_TIME if self._is_idle(source, now_ms) else None
-
-    def _raised(self, source: InputPartition, now_ms: int) -> int | None:
-        """The largest time that an idle source is to have; event time goes on as the wall clock does."""
-        if not self._is_idle(source, now_ms) or source.idle_max_time == NO_TIME:
+        if source.idle_since_ms is None:
             return None
-        return max(self._largest(source), source.idle_max_time + self._idle_ms(source, now_ms) - source.spec.idle_ms)
+        idle_ms = min(now_ms, source.stood_until_ms) - source.idle_since_ms
+        if idle_ms < source.spec.idle_ms:
+            return None
+        if source.idle_max_time == NO_TIME:
+            return NO_TIME
+        return max(self._largest(source), source.idle_max_time + idle_ms - source.spec.idle_ms)
+
+    def idle_watermark(self, now_ms: int) -> int:
+        """Event time as it would be after `advance`. A source that never had an event holds back until it is idle."""
+        times: list[int] = []
+        for source in self.sources.values():
+            raised = self.idle_largest(source, now_ms)
+            largest = self._largest(source) if raised is None or raised == NO_TIME else raised
+            if largest > NO_TIME:
+                times.append(largest - source.spec.slack_ms)
+            elif raised is None and not source.silent:
+                times.append(NO_TIME)
+        return max(self.buffer.floor, min(times, default=NO_TIME))
 
     def advance(self, now_ms: int) -> OrderedEvents:
         """Let event time pass for idle streams; each such move is a journal entry."""
         for stream, source in self.sources.items():
-            raised = self._raised(source, now_ms)
-            if raised is not None and raised > self._largest(source):
+            raised, largest = self.idle_largest(source, now_ms), self._largest(source)
+            if raised is not None and raised > largest:
                 self._note("advance", stream=stream, largest=raised)
                 self._raise(source, raised)
-            elif not source.silent and self._largest(source) == NO_TIME and self._is_idle(source, now_ms):
+            elif raised is not None and largest == NO_TIME and not source.silent:
                 self._note("silent", stream=stream)
                 self._go_idle(source)
         return release(self.buffer)
@@ -451,13 +405,6 @@ class StreamSource:
             source.silent = False
             self._raise(source, entry.facts["largest"])
         return release(self.buffer)
-
-    def _join(self, source: InputPartition) -> None:
-        largest = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
-        if largest > NO_TIME:
-            self._note("joined", stream=source.spec.stream, largest=largest)
-            self._raise(source, largest)
-        source.silent = False
 
     def _go_idle(self, source: InputPartition) -> None:
         source.silent = True
@@ -482,7 +429,7 @@ class StreamSource:
 
     def _note(self, kind: str, **facts: object) -> None:
         self.journaled += 1
-        self.entries.append(JournalEntry(kind, self.journaled, self.nexts(), _known(self.watermark), facts))
+        self.entries.append(JournalEntry(kind, self.journaled, self.nexts(), known_time(self.watermark), facts))
 
     def ahead(self, now_ms: int) -> set[TopicPartition]:
         """Inputs that are ahead of the task's event time: reading them on would only fill memory. Of idle inputs that
@@ -500,18 +447,13 @@ class StreamSource:
 
     def blocked_by(self) -> tuple[str, int] | None:
         """The stream and partition that event time waits for: the one that is furthest behind."""
-        buffer = self.buffer
-        streams = {source.number: stream for stream, source in self.sources.items()}
-        known = [place for place in buffer.largest if place[0] in streams]
-        if not known:
-            return None
-
-        def time_of(place: tuple[int, int]) -> int:
-            largest = buffer.largest[place]
-            return largest - buffer.slack_ms[place[0]] if largest > NO_TIME else NO_TIME
-
-        stream, partition = min(known, key=time_of)
-        return streams[stream], partition
+        slack_ms, streams = self.buffer.slack_ms, {source.number: stream for stream, source in self.sources.items()}
+        times = [
+            (largest - slack_ms[number] if largest > NO_TIME else NO_TIME, (streams[number], partition))
+            for (number, partition), largest in self.buffer.largest.items()
+            if number in streams
+        ]
+        return min(times, key=lambda each: each[0])[1] if times else None
 
     def waiting_bytes(self) -> int:
         """What the events take that wait for event time; where they are many, reckoned from some of them."""
@@ -521,11 +463,6 @@ class StreamSource:
         columns = [pending.column(each)[some] for each in range(pending.columns)]
         texts = sum(int(each["size"][each["tag"] >= TEXT].sum()) for each in columns)
         return rows * ROW_BYTES * (1 + pending.columns) + texts * (1 + rows // LOOKED_AT)
-
-    def waits_before(self, watermark: int) -> bool:
-        """Whether an event waits that this watermark would release."""
-        times = self.buffer.pending.time
-        return bool(len(times)) and bool((times < watermark).any())
 
 
 def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
@@ -562,35 +499,16 @@ def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> InputParti
 
 def wrong_types(source: InputPartition, batch: Batch) -> dict[int, tuple[str, str]]:
     """Rows with a value of another type than the schema says."""
-    spec = source.spec
     found: dict[int, tuple[str, str]] = {}
-    for column, path, allowed in source.checks if len(batch) else ():
+    for column, path, allowed in source.checks:
         tags = batch.column(column)["tag"]
-        wrong = ~allowed[tags]
-        for row in np.flatnonzero(wrong).tolist():
-            words = f"`{path}` should be {spec.kinds[path]}, and is {KIND_WORDS[int(tags[row])]}"
+        for row in np.flatnonzero(~allowed[tags]).tolist():
+            words = f"`{path}` should be {source.spec.kinds[path]}, and is {WORD[int(tags[row])]}"
             found.setdefault(row, ("WRONG_TYPE", words))
     return found
 
 
-def faults(source: InputPartition, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:
-    """Rows that are JSON but no events of this stream: wrong types, no key, a time too far ahead of the log's."""
-    if not len(batch):
-        return {}
-    spec = source.spec
-    found = wrong_types(source, batch)
-    for row in np.flatnonzero(batch.column(source.key_column)["tag"] == NIL).tolist():
-        found.setdefault(row, ("MISSING_KEY", f"the key `{spec.key}` is missing or null"))
-    ahead = batch.time - times - spec.max_future_skew_ms
-    for row in np.flatnonzero(ahead > 0).tolist():
-        over = (int(ahead[row]) + spec.max_future_skew_ms) // 1000
-        limit = spec.max_future_skew_ms // 1000
-        words = f"`{spec.time_field}` is {over:,} s ahead of the log's time, and at most {limit:,} s are allowed"
-        found.setdefault(row, ("FROM_THE_FUTURE", words))
-    return found
-
-
-def _known(time: int) -> int | None:
+def known_time(time: int) -> int | None:
     return None if time == NO_TIME else time
 
 
@@ -602,5 +520,42 @@ def cut_at(offsets: Int64s, cuts: Sequence[int]) -> Iterator[Int64s]:
             yield np.arange(start, end, dtype=np.int64)
 
 
-def count_misplaced(fed: DecodedBatch) -> int:
-    return sum(dead.kind in (MISPLACED, MOVED) for dead in fed.dead)
+# ---------------------------------------------------------------- what was so from one offset to another
+
+
+def is_on_at(turns: Sequence[int], offset: int) -> bool:
+    """Whether the check of partitions, turned on and off at these offsets, holds at this one."""
+    return bisect_right(turns, offset) % 2 == 1
+
+
+def needed_turns(turns: Sequence[int], safe: int) -> tuple[int, ...]:
+    """Those that count for what may be read again, from `safe` on."""
+    passed = bisect_right(turns, safe)
+    return (*((0,) if passed % 2 else ()), *turns[passed:])
+
+
+def turned(stretches: Sequence[Unknown], schema: int, offset: int, *, known: bool) -> tuple[Unknown, ...]:
+    """The schema becomes known, or unknown, at an offset."""
+    if not known:
+        return (*stretches, Unknown(schema, offset, None))
+    return tuple(
+        each._replace(until=offset) if each.schema == schema and each.until is None else each for each in stretches
+    )
+
+
+def unknown_yet(stretches: Sequence[Unknown]) -> set[int]:
+    return {each.schema for each in stretches if each.until is None}
+
+
+def unknown_at(stretches: Sequence[Unknown], offset: int) -> set[int]:
+    return {each.schema for each in stretches if each.since <= offset and (each.until is None or offset < each.until)}
+
+
+def edges_of(stretches: Sequence[Unknown]) -> list[int]:
+    """The offsets at which it changes."""
+    return [edge for each in stretches for edge in (each.since, each.until) if edge is not None]
+
+
+def needed(stretches: Sequence[Unknown], safe: int) -> tuple[Unknown, ...]:
+    """Those that count for what may be read again, from `safe` on, and those that still last."""
+    return tuple(each for each in stretches if each.until is None or each.until > safe)

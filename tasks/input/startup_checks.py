@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from samovar.changelog.formats.record import ROW, Input, Position, row_parts
+from samovar.changelog.formats.record import ROW, Position, row_parts
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.store import Change, Store
@@ -15,15 +15,13 @@ from samovar.tasks.model.plan import InputSpec, Plan
 def check_against_offsets(
     position: Position | None, committed: Mapping[TopicPartition, int | None], partition: int, delivery: Delivery
 ) -> None:
-    """Refuse a state and group offsets that do not belong together.
-
-    Without offsets the state's own position counts: brokers forget the offsets of a group that was away for long.
-    """
+    """Refuse a state and offsets that do not belong together. Brokers forget offsets: then the state's own count."""
     for at, offset in committed.items():
         if offset is None:
             continue
-        stored = _stored(position, at)
-        if stored is None and position is None:
+        inputs = position.inputs.values() if position else ()
+        stored = next((each for each in inputs if each.topic == at.topic), None)
+        if position is None:
             raise Refused(
                 "state-lost",
                 f"the group's offsets say that {at} was processed up to {offset:,}, but the changelog of partition"
@@ -74,11 +72,6 @@ def check_against_journal(position: Position, topic: Topic, numbers: Collection[
             " service name.",
             f"topic id {topic.id}, the state was made with {position.journal_id}",
         )
-
-
-def _stored(position: Position | None, at: TopicPartition) -> Input | None:
-    inputs = position.inputs.values() if position else ()
-    return next((each for each in inputs if each.topic == at.topic), None)
 
 
 def check_against_inputs(

@@ -15,7 +15,6 @@ class Clock(Protocol):
     def wall_ms(self) -> int: ...
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Let so much time pass, or less where it is told to stop meanwhile."""
-        ...
 
 
 class SystemClock:

@@ -1,7 +1,7 @@
 """A line for people that carries its facts for machines.
 
-A container tells lines of text; who only prints them need not know more. Where logs are to be JSON, a Note says which
-event it is, how bad, and its numbers one by one.
+A container tells lines of text, and anyone who only prints them need not know more. Where logs are to be JSON, a
+`LogEvent` says which event it is, how bad, and its numbers one by one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 class LogEvent(str):
     """Text with an event's name, a level (info, warning, error) and facts.
 
-    >>> note = Note("container 0 stopped", "stopped", events=3)
-    >>> note, note.event, note.level, note.facts
+    >>> stopped = LogEvent("container 0 stopped", "stopped", events=3)
+    >>> stopped, stopped.event, stopped.level, stopped.facts
     ('container 0 stopped', 'stopped', 'info', {'events': 3})
     """
 
@@ -23,6 +23,6 @@ class LogEvent(str):
     facts: Mapping[str, object]
 
     def __new__(cls, text: str, event: str, level: str = "info", **facts: object) -> LogEvent:
-        note = super().__new__(cls, text)
-        note.event, note.level, note.facts = event, level, facts
-        return note
+        made = super().__new__(cls, text)
+        made.event, made.level, made.facts = event, level, facts
+        return made

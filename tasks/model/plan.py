@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.common.wire import stored
 from samovar.patterns.engine.compile import Program
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
-from samovar.tasks.model.user_spec import TaskSpec
+from samovar.tasks.model.user_task import Task
 
 # Of the fields to take, and the fields of time and type; without the last, the type of all events.
 Decoding: TypeAlias = Callable[[Sequence[str], str, str | None, str], Decoder]
@@ -111,6 +111,10 @@ class PublishedRule:
         return self.drains_until_ms is not None
 
     @property
+    def may_be_muted(self) -> bool:
+        return self.shadow or self.alerts_from_ms is not None or self.began_by_ms is not None
+
+    @property
     def name(self) -> str:
         """By which a position knows it; a version that drains stands next to the one that took its place."""
         return f"{self.id}@{self.version}" if self.drains else self.id
@@ -118,9 +122,7 @@ class PublishedRule:
 
 @dataclass(frozen=True)
 class ActivationPolicy:
-    """How a published rule comes in: what becomes of the version that it takes the place of (`drain`, or it is
-    dropped), for how long it is not to be trusted with no history, and from when on that is folded instead.
-    """
+    """How a published rule comes in: whether the old version drains, how long it is cold, since when it is folded."""
 
     drain: bool = False
     cold_ms: int = 0
@@ -129,13 +131,46 @@ class ActivationPolicy:
 
 @dataclass(frozen=True)
 class RulesetChange:
-    """What was published: the number of the last change, how its rules come in, and which of those that are no more
-    drain.
-    """
+    """What was published: the last change's number, how its rules come in, and which of those that are gone drain."""
 
     change: int
     coming: Mapping[str, ActivationPolicy] = field(default_factory=dict)
     draining: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Where emitted records go. `key` and `time` are the fields of a stream of the same service, which reads them, and
+    `encode` makes its bytes of JSON where it is in another format; ValueError: no value of the stream's schema.
+    """
+
+    topic: str
+    key: str | None = None
+    time: str | None = None
+    encode: Callable[[bytes], bytes] | None = None
+    among: int | None = None  # partitions, where the service reads it with no more than these
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """A named store. Rows stay for ever without a time to live, in event time since they were last written."""
+
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: how its objects are made, and what they may use. One that is `alone` has no main stage before it."""
+
+    name: str
+    make: Callable[[], Task]
+    source: str  # as the service file names the class
+    version: str
+    emits: Mapping[str, Emit] = field(default_factory=dict)
+    stores: Mapping[str, StoreSpec] = field(default_factory=dict)
+    window_ms: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class SettledRecords:
-    """Records of one input that a stage before this one judged already: all before an offset, and some that it put
-    aside. So each is put aside once in a service, however many stages read it.
-    """
+    """Records of one input that an earlier stage judged: all before an offset, and some that it put aside."""
 
     before: int = 0
     offsets: frozenset[int] = frozenset()

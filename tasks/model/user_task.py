@@ -56,11 +56,9 @@ class NamedStore(Protocol):
     def delete(self, key: str) -> None: ...
     def range(self, start: str = "", end: str | None = None) -> Iterator[tuple[str, Any]]:
         """Pairs with start <= key < end, in the order of the keys' UTF-8 bytes."""
-        ...
 
     def starting(self, prefix: str) -> Iterator[tuple[str, Any]]:
         """Pairs whose key begins so, in order."""
-        ...
 
 
 class Context(Protocol):
@@ -69,32 +67,26 @@ class Context(Protocol):
     @property
     def now(self) -> int:
         """Event time in ms: the event's own, the timer's, or the end of the window. Never the clock's."""
-        ...
 
     @property
     def name(self) -> str:
         """The task's, as the service file has it."""
-        ...
 
     @property
     def partition(self) -> int: ...
     @property
     def params(self) -> Mapping[str, Any]:
         """`params` of the task in the service file."""
-        ...
 
     def store(self, name: str) -> NamedStore: ...
     def emit(self, to: str, key: Key, value: Value) -> None:
         """Write a record to a stream or topic that the service file names under `emits`."""
-        ...
 
     def timer(self, name: str, at: int) -> None:
         """Call `on_timer` once event time has passed `at`, once. The same name set again replaces what was set."""
-        ...
 
     def cancel(self, name: str) -> None:
         """Unset a timer; nothing where there is none."""
-        ...
 
 
 @runtime_checkable

@@ -1,12 +1,11 @@
-"""One task at work with no log: what `samovar.testing` drives. Its heart is the real one, over the store in memory.
+"""One task at work with no log: what `samovar.testing` drives. Its processor is the real one, over the store in memory.
 
-`TaskTestHarness` is what stands around a heart in a service: it has the input to read again, commits, keeps what was
-committed as a log would, and can crash. One partition; what is written for another stage is only kept.
+`TaskTestHarness` is what stands around a processor in a service: it has the input to read again, commits, keeps what
+was committed as a log would, and can crash. One partition; what is written for another stage is only kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,15 +13,16 @@ import numpy as np
 
 from samovar.changelog.batches import RecordBlock
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
-from samovar.changelog.log import Append, Headers
+from samovar.changelog.log import Headers, TopicPartition
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
+from samovar.tasks.input.processor import Processor
 from samovar.tasks.input.source import numbered
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.processors import Processor, make_processor
+from samovar.tasks.processors import make_processor
 
 PARTITION = 0
 
@@ -63,8 +63,6 @@ class TaskTestHarness:
         self._logged: list[Change] = []  # and as it logged them
         self.processor = self._begun()
 
-    # ------------------------------------------------------------ input
-
     def add(self, stream: str, key: bytes | None, value: bytes | None, time_ms: int) -> None:
         """Append a record to a stream; `take` lets the task have it."""
         spec = next(spec for spec in self.plan.inputs if spec.stream == stream)
@@ -97,8 +95,8 @@ class TaskTestHarness:
         """Let the clock go on while no record comes."""
         self._stand()
         self.clock.pass_ms(ms)
-        self._stand()
-        self.processor.tick(self.clock.steady_ms())
+        ended = dict.fromkeys((TopicPartition(spec.topic, PARTITION) for spec in self.plan.inputs), 0)
+        self.processor.tick(self.clock.steady_ms(), ended)
 
     def _stand(self) -> None:
         for stream in self.processor.source.sources:
@@ -118,8 +116,6 @@ class TaskTestHarness:
                 waits = max(waits, source.spec.idle_ms - self.clock.steady_ms() + source.idle_since_ms)
         return waits
 
-    # ------------------------------------------------------------ commits
-
     def commit(self) -> None:
         """Write what there is: to the topics, and then to the store."""
         if not self.processor.dirty:
@@ -130,20 +126,15 @@ class TaskTestHarness:
             if append.topic == self.plan.topics.changelog:
                 logged += [(key or b"", value) for key, value in append.records]
             else:
-                self._write(append)
+                headers = append.headers or [()] * len(append.records)
+                written = [WrittenRecord(*pair, own) for pair, own in zip(append.records, headers, strict=True)]
+                self.topics.setdefault(append.topic, []).extend(written)
         before = [(key, self.store.get(key)) for key, _ in outcome.changes]
         self._changelog.update(logged)
         self.store.write(outcome.changes)
         self._before, self._logged = before, logged
         self.processor.committed(outcome)
         self.commits += 1
-
-    def _write(self, append: Append) -> None:
-        headers = append.headers or [()] * len(append.records)
-        written = [WrittenRecord(key, value, own) for (key, value), own in zip(append.records, headers, strict=True)]
-        self.topics.setdefault(append.topic, []).extend(written)
-
-    # ------------------------------------------------------------ crashes
 
     def crash(self, crash: Crash) -> None:
         """Throw memory away and come back from what was committed; what was not is to be taken again."""
@@ -168,10 +159,8 @@ class TaskTestHarness:
         for stream, stored in (position.inputs if position is not None else {}).items():
             processor.source.sources[stream].next = stored.next
             if stored.safe < stored.next:
-                processor.source.recover(stream, self._records(stream, stored.safe), stored)
+                records = [each for name, each in self._input if name == stream and each.offsets[0] >= stored.safe]
+                processor.source.recover(stream, records, stored)
         if position is None or dict(position.rules) != self.plan.versions:
             processor.note_rules()
         return processor
-
-    def _records(self, stream: str, start: int) -> Sequence[RecordBlock]:
-        return [record for name, record in self._input if name == stream and int(record.offsets[0]) >= start]

@@ -8,21 +8,22 @@ then still waits is released up to T.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats.forwarded import EVENT, MARK, SILENT, Originals
-from samovar.changelog.formats.journal import REWIND, JournalEntry, standing
+from samovar.changelog.formats.journal import REWIND, JournalEntry
 from samovar.changelog.log import Int64s, Log, Records
 from samovar.patterns.engine.order import NO_TIME, Partition
 from samovar.state.store import TaskStore
 from samovar.tasks.input.repartition_source import RepartitionSource, is_ours
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until, journal_of, refuse_beyond
+from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until
 
 
 def rebuild_at(
@@ -35,21 +36,13 @@ def rebuild_at(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Rebuilt:
     """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
-    refuse_beyond(log, plan, partition, until)
-    entries = standing(journal_of(log, plan, partition), until.journal)
-    replay = PointInTimeRebuild(log, plan, partition, store, entries, lambda _: None, on_progress)
-    try:
+    with closing(PointInTimeRebuild(log, plan, partition, store, until, on_progress)) as replay:
         replay.run_to(until.inputs, moment_ms)
-    finally:
-        replay.close()
-    return Rebuilt(replay.processor.position(), replay.plan, replay.events, replay.alerts)
+    return replay.rebuilt()
 
 
 class PointInTimeRebuild(SourceReplay):
-    """A rebuild that ends at a moment. `cuts` is the source of truth for which streams have passed it, and where.
-
-    `applied` are the numbers of entries that count at the moment, `released` how event time then came up to it.
-    """
+    """A rebuild that ends at a moment. `cuts` says which streams have passed it, and where."""
 
     moment_ms: int
     cuts: dict[str, int]
@@ -58,82 +51,51 @@ class PointInTimeRebuild(SourceReplay):
 
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
         self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
-        if isinstance(self.processor.source, RepartitionSource):
-            self._receive_to(inputs)
-            return
+        is_receiving = isinstance(self.processor.source, RepartitionSource)
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
-            if self._is_over() or self._is_after(entry):
+            if is_receiving:  # or it was once set back to a later moment, by this entry, with nothing in between
+                is_beyond = entry.kind == "advance" and entry.facts["largest"] > moment_ms + 1
+                is_over = bool(self.cuts) or is_beyond
+            else:
+                sources = self.processor.source.sources.items()
+                is_over = all(stream in self.cuts or source.silent for stream, source in sources)
+            is_later = entry.watermark is not None and entry.watermark > moment_ms
+            if is_over or (entry.kind == "rules" and is_later):  # rules that came later were not there yet
                 break
-            if self._apply(entry):
+            if is_receiving or not self._cuts_off(entry):
+                self._apply(entry)
                 self.applied.append(entry.number)
         else:
             self._feed_up_to(inputs)
-        self._release()
+        if is_receiving:
+            # Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last
+            # of them does. What is later than the moment waits, as it does in a live run.
+            self._advance({"largest": moment_ms + 1})
+        else:
+            # As an idle stream's time passes. Of several streams, events of the watermark's own time still wait.
+            watermark = moment_ms + (len(self.processor.source.sources) > 1)
+            for stream, source in list(self.processor.source.sources.items()):
+                if not source.silent:
+                    self._advance({"stream": stream, "largest": watermark + source.spec.slack_ms})
         self._commit()
 
-    def _receive_to(self, inputs: Mapping[str, int]) -> None:
-        """Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last of
-        them does. What is later than the moment waits, as it does in a live run.
-        """
-        for entry in self.entries:
-            self._feed_up_to(entry.inputs)
-            if self.cuts or self._is_after(entry) or self._is_beyond(entry):
-                break
-            self._receive_entry(entry)
-        else:
-            self._feed_up_to(inputs)
-        stream_source = self._receiver()
-        facts = {"largest": self.moment_ms + 1}
-        entry = JournalEntry("advance", stream_source.journaled, stream_source.nexts(), stream_source.watermark, facts)
+    def _advance(self, facts: Mapping[str, Any]) -> None:
+        """Let event time pass up to the moment."""
+        source = self.processor.source
+        entry = JournalEntry("advance", source.journaled, source.nexts(), source.watermark, facts)
         self.processor.apply(entry)
         self.released.append(entry)
-        self._commit()
 
-    def _receive_entry(self, entry: JournalEntry) -> None:
-        if entry.kind == "rules":
-            self._change_rules(entry)
-        elif entry.kind == REWIND:
-            self.processor.source.journaled = entry.number
-        else:
-            self.processor.apply(entry)
-        self.applied.append(entry.number)
-
-    def _receiver(self) -> RepartitionSource:
-        stream_source = self.processor.source
-        assert isinstance(stream_source, RepartitionSource), stream_source
-        return stream_source
-
-    def _is_beyond(self, entry: JournalEntry) -> bool:
-        """Whether it was once set back to a later moment, by this entry, with nothing in between."""
-        return entry.kind == "advance" and entry.facts["largest"] > self.moment_ms + 1
-
-    def _apply(self, entry: JournalEntry) -> bool:
-        """Whether the entry counts at the moment."""
-        if entry.kind == "rules":
-            self._change_rules(entry)
-            return True
-        if entry.kind == REWIND:
-            self.processor.source.journaled = entry.number
-            return True
-        stream = entry.facts["stream"]
+    def _cuts_off(self, entry: JournalEntry) -> bool:
+        """Whether the entry does not count at the moment: its stream has passed it, or does so by this entry."""
+        if entry.kind in ("rules", REWIND):
+            return False
+        stream, largest = entry.facts["stream"], entry.facts.get("largest")
         slack_ms = self.processor.source.sources[stream].spec.slack_ms
-        if stream in self.cuts:
-            return False
-        largest = entry.facts.get("largest")
-        if largest is not None and largest - slack_ms > self.moment_ms:
+        if stream not in self.cuts and largest is not None and largest - slack_ms > self.moment_ms:
             self.cuts[stream] = entry.inputs[stream]
-            return False
-        self.processor.apply(entry)
-        return True
-
-    def _is_after(self, entry: JournalEntry) -> bool:
-        """Rules that came after the moment were not there yet."""
-        return entry.kind == "rules" and entry.watermark is not None and entry.watermark > self.moment_ms
-
-    def _is_over(self) -> bool:
-        sources = self.processor.source.sources.items()
-        return all(stream in self.cuts or source.silent for stream, source in sources)
+        return stream in self.cuts
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         super()._feed_up_to({stream: min(offset, self.cuts.get(stream, offset)) for stream, offset in inputs.items()})
@@ -141,43 +103,24 @@ class PointInTimeRebuild(SourceReplay):
             self.processor.source.sources[stream].next = offset
 
     def _take(self, stream: str, until: int) -> Records | None:
-        if isinstance(self.processor.source, RepartitionSource):
-            return self._take_received(stream, until)
-        records = super()._take(stream, until) if stream not in self.cuts else None
-        if records is None:
-            return None
-        batch, rows = self.processor.source.decoded(records)
-        slack_ms = self.processor.source.sources[stream].spec.slack_ms
-        beyond = np.flatnonzero(batch.time - slack_ms > self.moment_ms)
-        if not len(beyond):
-            return records
-        row = int(rows[beyond[0]])
-        self.cuts[stream] = int(records.offsets[row])
-        return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
-
-    def _take_received(self, stream: str, until: int) -> Records | None:
-        """What may be taken before the moment is passed; then nothing more, of no stream."""
-        stream_source = self._receiver()
-        records = None if self.cuts else super()._take(stream, until)
-        row = None if records is None else crossing_row(stream_source, records, self.moment_ms)
+        """What may be taken before the moment is passed. Of repartition topics then nothing more, of no stream."""
+        source = self.processor.source
+        if isinstance(source, RepartitionSource):
+            records = None if self.cuts else super()._take(stream, until)
+            row = None if records is None else crossing_row(source, records, self.moment_ms)
+        else:
+            records = None if stream in self.cuts else super()._take(stream, until)
+            row = None
+            if records is not None:
+                batch, rows, _ = source.decode(records)
+                beyond = np.flatnonzero(batch.time - source.sources[stream].spec.slack_ms > self.moment_ms)
+                row = int(rows[beyond[0]]) if len(beyond) else None
         if records is None or row is None:
             return records
-        self.cuts = {**stream_source.nexts(), stream: int(records.offsets[row])}
+        if isinstance(source, RepartitionSource):
+            self.cuts = source.nexts()
+        self.cuts[stream] = int(records.offsets[row])
         return RecordSlice(records, 0, row, self.cuts[stream]) if row else None
-
-    def _release(self) -> None:
-        """Let event time pass up to the moment, as an idle stream's does."""
-        stream_source = self.processor.source
-        # Of several streams, events of the watermark's own time still wait.
-        watermark = self.moment_ms + (len(stream_source.sources) > 1)
-        for stream, source in list(stream_source.sources.items()):
-            if not source.silent:
-                facts = {"stream": stream, "largest": watermark + source.spec.slack_ms}
-                entry = JournalEntry(
-                    "advance", stream_source.journaled, stream_source.nexts(), stream_source.watermark, facts
-                )
-                self.processor.apply(entry)
-                self.released.append(entry)
 
 
 class SourceProgress(NamedTuple):
@@ -236,7 +179,7 @@ def said_by(receiver: RepartitionSource, records: Records) -> SourceProgress:
     heads = receiver.heads(records)
     ours = is_ours(heads, source.spec)
     events = receiver.new_events(source.spec.stream, heads, np.flatnonzero(ours & (heads["kind"] == EVENT)))
-    batch, kept = receiver.decoded(Originals(records, heads, events))
+    batch, kept, _ = receiver.decode(Originals(records, heads, events))
     times = np.full(len(records), NO_TIME, np.int64)
     times[events[kept]] = batch.time
     is_mark = ours & (heads["kind"] == MARK)

@@ -8,19 +8,20 @@ which inputs are read makes no difference. What comes out is equal to the live s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
-from samovar.changelog.cursors import PartitionCursor, RecordSlice, read_all
+from samovar.changelog.cursors import PartitionCursor, in_pieces, read_all
 from samovar.changelog.formats.journal import REWIND, JournalEntry, standing, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.engine.replay import may_burst
-from samovar.state.store import Change, TaskStore
+from samovar.state.store import TaskStore
 from samovar.tasks.input.source import numbered
 from samovar.tasks.input.startup_checks import recover_waiting
-from samovar.tasks.model.plan import InputSpec, Plan
+from samovar.tasks.model.plan import Plan
 from samovar.tasks.processors import make_processor
 from samovar.tasks.rules.backfill import warm_rows
 from samovar.tasks.rules.migration import RuleMigration, plan_of_facts, standing_rows, switch_rows
@@ -55,30 +56,10 @@ def rebuild(
     on_progress: Callable[[int], None] = lambda _: None,
     start: Position | None = None,
 ) -> Rebuilt:
-    """Fold input and journal into an empty store, up to `until`. With `start`, the store holds the state of that
-    position already, as a snapshot does, and the fold goes on from there.
-    """
-    refuse_beyond(log, plan, partition, until)
-    entries = standing(journal_of(log, plan, partition), until.journal)
-    replay = SourceReplay(log, plan, partition, store, entries, on_alerts, on_progress, start)
-    try:
+    """Fold input and journal up to `until` into a store: an empty one, or one that holds the state of `start`."""
+    with closing(SourceReplay(log, plan, partition, store, until, on_progress, start, on_alerts)) as replay:
         replay.run(until)
-    finally:
-        replay.close()
-    return Rebuilt(replay.processor.position(), replay.plan, replay.events, replay.alerts)
-
-
-def refuse_beyond(log: Log, plan: Plan, partition: int, until: Until) -> None:
-    """Refuse offsets that the inputs do not reach: a replay would wait for them for ever."""
-    for spec in plan.inputs:
-        at = TopicPartition(spec.topic, partition)
-        end, wanted = log.bounds([at])[at].end, until.inputs.get(spec.stream, 0)
-        if wanted > end:
-            raise Refused(
-                "input-truncated",
-                f"{at} ends at {end:,}, and the state stands for it up to {wanted:,}",
-                "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
-            )
+    return replay.rebuilt()
 
 
 def journal_of(log: Log, plan: Plan, partition: int) -> list[JournalEntry]:
@@ -116,53 +97,58 @@ class SourceReplay:
         plan: Plan,
         partition: int,
         store: TaskStore,
-        entries: Sequence[JournalEntry],
-        on_alerts: Callable[[Sequence[Pair]], None],
+        until: Until,
         on_progress: Callable[[int], None],
         start: Position | None = None,
+        on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
     ) -> None:
+        """Refuses offsets that the inputs do not reach: a replay would wait for them for ever."""
+        for spec in plan.inputs:
+            at = TopicPartition(spec.topic, partition)
+            end, wanted = log.bounds([at])[at].end, until.inputs.get(spec.stream, 0)
+            if wanted > end:
+                raise Refused(
+                    "input-truncated",
+                    f"{at} ends at {end:,}, and the state stands for it up to {wanted:,}",
+                    "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
+                )
+        self.journal = journal_of(log, plan, partition)
+        entries = standing(self.journal, until.journal)
+        self.standing = {entry.number for entry in entries}  # entries that no rewind has voided
         # What was forwarded stands in its topics: a replay forwards nothing.
         self.log, self.plan, self.partition, self.store = log, replace(plan, forwards=()), partition, store
         self.on_alerts, self.on_progress = on_alerts, on_progress
-        self.entries = list(entries)
         self.events = self.alerts = self._uncommitted = 0
         self.cursors: dict[str, PartitionCursor] = {}
-        if start is None:
-            self._begin()
-        else:
-            self._go_on(start)
-        self._topic_ids()
-
-    def _begin(self) -> None:
-        first = self._first()
-        self.today, self.plan = self.plan, plan_at(self.plan, first)
-        self.processor = make_processor(self.plan, self.partition, self.store, numbered(None, self.plan.inputs), None)
-        self.processor.source.replay()
-        self.processor.source.journaled = first.number
-        self.store.write(standing_rows(self.plan, self.store))
-        self.cursors = {stream: self._cursor(stream, offset) for stream, offset in first.inputs.items()}
-
-    def _go_on(self, start: Position) -> None:
-        done = [entry for entry in self.entries if entry.number <= start.journal]
-        self.entries = self.entries[len(done) :]
-        self.today, self.plan = self.plan, plan_at(self.plan, [entry for entry in done if entry.kind == "rules"][-1])
-        self.processor = make_processor(self.plan, self.partition, self.store, numbered(start, self.plan.inputs), start)
-        self.processor.source.replay()
-        for stream, stored in start.inputs.items():
-            self._held_from(stream, stored.safe)
-        recover_waiting(self.log, self.processor.source, start, self.partition)
-        self.cursors = {stream: self._cursor(stream, stored.next) for stream, stored in start.inputs.items()}
-
-    def _first(self) -> JournalEntry:
-        if not self.entries or self.entries[0].kind != "rules":
+        if start is None and (not entries or entries[0].kind != "rules"):
             raise Refused(
                 "journal-empty",
                 f"the journal of partition {self.partition} is empty, so that nobody knows which rules ran",
                 "If the service never ran, there is nothing to rebuild.",
             )
-        first = self.entries.pop(0)
+        # With a start, all up to its position is done; else the first entry says which rules began, and where.
+        done = [entry for entry in entries if entry.number <= (entries[0].number if start is None else start.journal)]
+        self.entries = list(entries[len(done) :])
+        rules = [entry for entry in done if entry.kind == "rules"][-1]
         known = {spec.stream for spec in (*self.plan.inputs, *self.plan.others)}
-        return replace(first, inputs={stream: offset for stream, offset in first.inputs.items() if stream in known})
+        nexts = {stream: offset for stream, offset in rules.inputs.items() if stream in known}
+        self.today, self.plan = self.plan, plan_at(self.plan, replace(rules, inputs=nexts) if start is None else rules)
+        specs = numbered(start, self.plan.inputs)
+        self.processor = make_processor(self.plan, self.partition, self.store, specs, start)
+        self.processor.source.replay()
+        if start is None:
+            self.processor.source.journaled = rules.number
+            self.store.write(standing_rows(self.plan, self.store))
+        else:
+            for stream, stored in start.inputs.items():
+                self._held_from(stream, stored.safe)
+            recover_waiting(self.log, self.processor.source, start, self.partition)
+            nexts = {stream: stored.next for stream, stored in start.inputs.items()}
+        self.cursors = {stream: self._cursor(stream, offset) for stream, offset in nexts.items()}
+        self._topic_ids()
+
+    def rebuilt(self) -> Rebuilt:
+        return Rebuilt(self.processor.position(), self.plan, self.events, self.alerts)
 
     def _cursor(self, stream: str, start: int) -> PartitionCursor:
         at = self._held_from(stream, start)
@@ -195,56 +181,41 @@ class SourceReplay:
             if any(offset > until.inputs.get(stream, offset) for stream, offset in entry.inputs.items()):
                 break
             self._feed_up_to(entry.inputs)
-            if entry.kind == "rules":
-                self._change_rules(entry)
-            elif entry.kind == REWIND:
-                self.processor.source.journaled = entry.number
-            else:
-                self.processor.apply(entry)
+            self._apply(entry)
         self._feed_up_to(until.inputs)
         self._commit()
+
+    def _apply(self, entry: JournalEntry) -> None:
+        if entry.kind == "rules":
+            self._change_rules(entry)
+        elif entry.kind == REWIND:
+            self.processor.source.journaled = entry.number
+        else:
+            self.processor.apply(entry)
 
     def _feed_up_to(self, inputs: Mapping[str, int]) -> None:
         """Read all inputs up to these offsets, the one that is behind in event time first."""
         left = {stream: offset for stream, offset in inputs.items() if stream in self.processor.source.sources}
         while left:
-            stream = min(left, key=self._largest)
+            stream = min(left, key=self.processor.source.largest)
             if stream not in self.cursors:  # a stream that came later
                 self.cursors[stream] = self._cursor(stream, self.processor.source.sources[stream].next)
             records = self._take(stream, left[stream])
             if records is None:
                 self.processor.source.sources[stream].next = left.pop(stream)
                 continue
-            for piece in self._pieces(records):
+            # Few at a time where one event can complete many matches: they are in memory until they are given out.
+            tunables, has_bursts = self.plan.tunables, any(may_burst(each.rule) for each in self.plan.program.rules)
+            for piece in in_pieces(records, max(1, tunables.burst_records if has_bursts else len(records))):
                 self.processor.feed(piece)
                 self.events += len(piece)
                 self._uncommitted += len(piece)
-                is_much = (
-                    isinstance(self.processor, RuleProcessor)
-                    and self.processor.found_bytes >= self.plan.tunables.replay_bytes
-                )
-                if is_much or self._uncommitted >= self.plan.tunables.replay_events:
+                if self.processor.found_bytes >= tunables.replay_bytes or self._uncommitted >= tunables.replay_events:
                     self._commit()
             self.on_progress(self.events)
 
-    def _pieces(self, records: Records) -> Iterator[Records]:
-        """Few at a time where one event can complete many matches: they are in memory until they are given out."""
-        size = (
-            self.plan.tunables.burst_records
-            if any(may_burst(each.rule) for each in self.plan.program.rules)
-            else len(records)
-        )
-        for first in range(0, len(records), max(1, size)):
-            end = min(first + size, len(records))
-            yield RecordSlice(records, first, end, records.next if end == len(records) else int(records.offsets[end]))
-        if not len(records):
-            yield records
-
     def _take(self, stream: str, until: int) -> Records | None:
         return self.cursors[stream].take(until)
-
-    def _largest(self, stream: str) -> int:
-        return self.processor.source.largest(stream)
 
     def _commit(self) -> None:
         self.alerts += len(self.processor.alerts)
@@ -260,8 +231,13 @@ class SourceReplay:
         position = self.processor.position()
         self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
-        if self.plan.book is not None:
-            self.store.write(self._switched_rows(entry, specs))
+        if self.plan.book is not None:  # as the task did it: before the rules that come after the change begin
+            warm = entry.facts.get("warm", {"rules": (), "from": {}})
+            change = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+            assert isinstance(self.processor, RuleProcessor), self.processor
+            folded = warm_rows(self.log, change, self.partition, self.processor, specs)
+            rows = [*switch_rows(self.store, change.plan, change.moves), *folded]
+            self.store.write(rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)])
         self.processor = make_processor(self.plan, self.partition, self.store, specs, position)
         self.processor.source.replay()
         self.store.write([*self.processor.gone_rows(), *standing_rows(self.plan, self.store)])
@@ -271,15 +247,6 @@ class SourceReplay:
         for stream, offset in entry.inputs.items():
             if stream not in position.inputs and stream in self.processor.source.sources:
                 self.processor.source.sources[stream].next = offset
-
-    def _switched_rows(self, entry: JournalEntry, specs: Sequence[InputSpec]) -> list[Change]:
-        """As the task did it: before the rules that come after the change begin."""
-        warm = entry.facts.get("warm", {"rules": (), "from": {}})
-        switch = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
-        assert isinstance(self.processor, RuleProcessor), self.processor
-        folded = warm_rows(self.log, switch, self.partition, self.processor, specs)
-        rows = [*switch_rows(self.store, switch.plan, switch.moves), *folded]
-        return rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)]
 
     def close(self) -> None:
         self.processor.close()

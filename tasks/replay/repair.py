@@ -36,9 +36,7 @@ def source_until(
     delivery: Delivery,
     shared: Collection[str] = (),
 ) -> Until:
-    """Up to where the input was processed: as the changelog's position says, and as the group's offsets do where the
-    changelog is lost or lost its end. Of an input that other stages share, the group's may be another's.
-    """
+    """Up to where the input was processed, by the changelog's position or, where that is lost, the group's offsets."""
     inputs = [TopicPartition(spec.topic, partition) for spec in plan.inputs]
     committed = log.committed(group, inputs)
     until: dict[str, int] = {}
@@ -46,7 +44,17 @@ def source_until(
     for spec, at in zip(plan.inputs, inputs, strict=True):
         stored = None if position is None else position.inputs.get(spec.stream)
         offset = None if stored is not None and at.topic in shared else committed[at]
-        _refuse_replaced(log, spec.stream, at, None if stored is None else stored.topic_id)
+        topic = log.topics([at.topic]).get(at.topic)
+        if topic is None:
+            what = f"the topic {at.topic} of the stream `{spec.stream}` does not exist"
+            raise Refused("topic-missing", what, "Put the input back.")
+        if stored is not None and stored.topic_id != topic.id:
+            raise Refused(
+                "input-replaced",
+                f"the stream `{spec.stream}` is another topic than the state of partition {partition} was made from",
+                "Point the stream to the topic it had: the state cannot be made again from another one.",
+                f"state: {at.topic} ({stored.topic_id}), now: {at.topic} ({topic.id})",
+            )
         if stored is not None and offset is not None and offset < stored.next and delivery is Delivery.EXACTLY_ONCE:
             raise Refused(
                 "offsets-differ",
@@ -68,21 +76,6 @@ def source_until(
     return Until(until, None if is_behind or position is None else position.journal)
 
 
-def _refuse_replaced(log: Log, stream: str, at: TopicPartition, topic_id: str | None) -> None:
-    topic = log.topics([at.topic]).get(at.topic)
-    if topic is None:
-        raise Refused(
-            "topic-missing", f"the topic {at.topic} of the stream `{stream}` does not exist", "Put the input back."
-        )
-    if topic_id is not None and topic_id != topic.id:
-        raise Refused(
-            "input-replaced",
-            f"the stream `{stream}` is another topic than the state of partition {at.partition} was made from",
-            "Point the stream to the topic it had: the state cannot be made again from another one.",
-            f"state: {at.topic} ({topic_id}), now: {at.topic} ({topic.id})",
-        )
-
-
 def repaired_offsets(
     log: Log, group: str, position: Position, partition: int, shared: Collection[str]
 ) -> dict[TopicPartition, int]:
@@ -93,9 +86,6 @@ def repaired_offsets(
     committed = log.committed(group, [at for at in found if at.topic in shared])
     known = {at: min(offset, found[at]) for at, offset in committed.items() if offset is not None}
     return {at: offset for at, offset in found.items() if at.topic not in shared} | known
-
-
-# ---------------------------------------------------------------- the changelog follows
 
 
 def logged_rows(store: Readable) -> Iterator[tuple[bytes, bytes]]:
@@ -175,8 +165,12 @@ class ChangelogRepair:
         joining = GroupConfig(group, 0, topics, delivery, self._came, self._went, self._went, lead)
         self._member: Member = log.join(joining)
         self._at_once = log.tunables.append_rows
+        deadline = time.monotonic() + JOIN_S
         try:
-            self._wait_for(set(wanted), group)
+            while not set(wanted) <= self.owned:
+                self._member.poll(1, 0.05)
+                if time.monotonic() > deadline:
+                    raise _active(group, "its partitions did not come free")
         except BaseException:
             self.close()
             raise
@@ -186,13 +180,6 @@ class ChangelogRepair:
 
     def _went(self, partitions: Collection[TopicPartition]) -> None:
         self.owned -= {at.partition for at in partitions}
-
-    def _wait_for(self, wanted: set[int], group: str) -> None:
-        deadline = time.monotonic() + JOIN_S
-        while not wanted <= self.owned:
-            self._member.poll(1, 0.05)
-            if time.monotonic() > deadline:
-                raise _active(group, "its partitions did not come free")
 
     def repair(self, repairing: RepairPlan) -> int:
         """Append what is missing; the offset after the last record."""
@@ -205,7 +192,7 @@ class ChangelogRepair:
             parts[0] = [(POSITION, None), *parts[0]]
         last: Mapping[TopicPartition, int] = {}
         for part in parts:
-            last = self._transact([Append(at.topic, part, at.partition)], offsets)
+            last = self.write([Append(at.topic, part, at.partition)], offsets)
         return last[at] + 1
 
     def parts_of(self, rows: Sequence[Change]) -> list[list[Change]]:
@@ -214,11 +201,6 @@ class ChangelogRepair:
 
     def write(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """One transaction; the last offset of each partition that was named."""
-        return self._transact(appends, offsets)
-
-    def _transact(
-        self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, int]:
         try:
             return self._member.transact(appends, offsets)
         except (Fenced, CommitUnknown, LogUnavailable) as error:

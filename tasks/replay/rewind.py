@@ -8,16 +8,17 @@ offsets in the last one. A store that follows the changelog is then where the re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.formats.journal import REWIND, JournalEntry, pack_entry, standing, stretches
+from samovar.changelog.formats.journal import REWIND, JournalEntry, pack_entry, stretches
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import OutputTopics, Plan
 from samovar.tasks.replay.point_in_time import PointInTimeRebuild
-from samovar.tasks.replay.rebuild import Until, journal_of, refuse_beyond
+from samovar.tasks.replay.rebuild import Until
 from samovar.tasks.replay.repair import ChangelogRepair
 
 
@@ -42,32 +43,19 @@ def fold_back(
     start: Position | None = None,
 ) -> RewoundState:
     """Fold input and journal into a store up to a moment. With `start`, the store holds the state of that position."""
-    refuse_beyond(log, plan, partition, until)
-    journal = journal_of(log, plan, partition)
-    entries = standing(journal, until.journal)
-    replay = PointInTimeRebuild(log, plan, partition, store, entries, lambda _: None, on_progress, start)
-    try:
+    with closing(PointInTimeRebuild(log, plan, partition, store, until, on_progress, start)) as replay:
         replay.run_to(until.inputs, moment_ms)
-    finally:
-        replay.close()
     unread = {entry.number for entry in replay.entries} - set(replay.applied)
-    kept = {entry.number for entry in entries} - unread
-    void = stretches(entry.number for entry in journal if entry.number not in kept)
-    told = _entries(journal[-1].number, replay, {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts})
+    kept = replay.standing - unread
+    void = stretches(entry.number for entry in replay.journal if entry.number not in kept)
+    # That it was set back, and how event time came up to the moment there.
+    last, nexts = replay.journal[-1].number, replay.processor.source.nexts()
+    all_facts = {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts}
+    told = [JournalEntry(REWIND, last + 1, nexts, None, all_facts)]
+    told += [replace(entry, number=last + 2 + place, inputs=nexts) for place, entry in enumerate(replay.released)]
     position = replace(replay.processor.position(), journal=told[-1].number)
     store.put(POSITION, pack_position(position))
     return RewoundState(position, told, replay.events)
-
-
-def _entries(last: int, replay: PointInTimeRebuild, facts: Mapping[str, Any]) -> list[JournalEntry]:
-    """That it was set back, and how event time came up to the moment there."""
-    stream_source = replay.processor.source
-    first = JournalEntry(REWIND, last + 1, stream_source.nexts(), None, facts)
-    advances = [
-        replace(entry, number=last + 2 + place, inputs=stream_source.nexts())
-        for place, entry in enumerate(replay.released)
-    ]
-    return [first, *advances]
 
 
 def write_back(

@@ -21,8 +21,7 @@ from samovar.patterns.engine.matcher import NEVER, UNLIMITED, BatchTooLarge, Ste
 from samovar.patterns.engine.order import NO_TIME
 from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
-from samovar.tasks.input.schema_history import unknown_yet
-from samovar.tasks.input.source import StreamSource
+from samovar.tasks.input.source import StreamSource, unknown_yet
 from samovar.tasks.model.plan import InputSpec, Plan
 from samovar.tasks.model.results import SettledRecords
 from samovar.tasks.rules.migration import RuleMigration, with_rules
@@ -49,44 +48,27 @@ def warm_rows(
     specs: Sequence[InputSpec],
     budget: StepBudget = UNLIMITED,
 ) -> list[Change]:
-    """Rows of the states that the rules to be warmed begin with. `here` are the rules before the change, which stand
-    where the fold ends; states that they have already stay theirs. Raises RuleFailure for a rule over the budget.
-    """
+    """Rows of the states that new rules begin with, but for states that `here`, the rules before, have already."""
     if not switch.warm:
         return []
     # In shadow: what they find in the past is told to nobody.
     texts = [replace(rule, alerts_from_ms=None, shadow=True) for rule in switch.plan.rules if rule.id in switch.warm]
     plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
-    processor = _folded(log, plan, partition, specs, switch.warm_from or {}, here.source, budget)
-    wanted = plan.program.stores - here.state_cache.plan.program.stores
-    rows, _ = processor.state_cache.changes(processor.watermark)
-    return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
-
-
-def _folded(
-    log: Log,
-    plan: Plan,
-    partition: int,
-    specs: Sequence[InputSpec],
-    start: Mapping[str, int],
-    here: StreamSource,
-    budget: StepBudget,
-) -> RuleProcessor:
-    """The rules where the fold ends. Where a batch finds more than is held at once, the fold begins again with smaller
-    ones, down to one record; what that finds is held.
-    """
-    piece_rows: int | None = None
+    # Where a batch finds more than is held at once, the fold begins again with smaller ones, down to one record; what
+    # that finds is held.
+    fold = _Fold(log, plan, partition, specs, budget, None)
     while True:
-        fold = _Fold(log, plan, partition, specs, budget, piece_rows)
         try:
-            fold.run(start, here)
+            fold.run(switch.warm_from or {}, here.source)
+            break
         except BatchTooLarge:
-            if fold.rows > 1:
-                piece_rows = fold.rows // 2
-            else:
-                budget = replace(budget, step_bytes=NEVER)
-        else:
-            return fold.processor
+            piece_rows = fold.rows // 2 if fold.rows > 1 else fold.piece_rows
+            budget = budget if fold.rows > 1 else replace(budget, step_bytes=NEVER)
+            fold = _Fold(log, plan, partition, specs, budget, piece_rows)
+    processor = fold.processor
+    wanted = plan.program.stores - here.state_cache.plan.program.stores
+    rows, _ = processor.state_cache.changes(processor.source.watermark)
+    return [(row, value) for row, value in rows if value is not None and row_parts(row)[1] in wanted]
 
 
 class _Fold:
@@ -109,18 +91,31 @@ class _Fold:
         self.rows = 0  # that the step at hand takes
 
     def run(self, start: Mapping[str, int], here: StreamSource) -> None:
+        """Fold all records up to where the task stands, of the stream that is behind in event time first."""
+        source, ends = self.processor.source, here.nexts()
         cursors: dict[str, PartitionCursor] = {}
         try:
-            for stream, source in self.processor.source.sources.items():
+            for stream, each in source.sources.items():
                 if stream in here.sources:
-                    source.next = start.get(stream, here.sources[stream].next)
-                    source.decoder.hide(unknown_yet(here.sources[stream].unknown))
-                    cursors[stream] = self._cursor(TopicPartition(source.spec.topic, self.partition), source.next)
-            self._feed(cursors, here.nexts())
+                    each.next = start.get(stream, here.sources[stream].next)
+                    each.decoder.hide(unknown_yet(here.sources[stream].unknown))
+                    cursors[stream] = self._cursor(TopicPartition(each.spec.topic, self.partition), each.next)
+            left = set(cursors)
+            while left:
+                stream = min(sorted(left), key=source.largest)
+                records = cursors[stream].take(ends[stream])
+                if records is None:
+                    left.discard(stream)
+                    continue
+                for piece in in_pieces(records, self.piece_rows or len(records)):
+                    self.rows = len(piece)
+                    self.processor.feed(piece, ALL_SETTLED)
+                self.rows = 0
         finally:
             for cursor in cursors.values():
                 cursor.close()
-        self._come_up_to(here)
+        if here.watermark > NO_TIME:  # what was released there is folded here, what waits there is left to it
+            self.processor.release_to(here.watermark)
 
     def _cursor(self, at: TopicPartition, start: int) -> PartitionCursor:
         """A replay must find what the live run folded."""
@@ -132,22 +127,3 @@ class _Fold:
                 "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came.",
             )
         return PartitionCursor(self.log, at, start)
-
-    def _feed(self, cursors: Mapping[str, PartitionCursor], ends: Mapping[str, int]) -> None:
-        """All records, of the stream that is behind in event time first."""
-        left = set(cursors)
-        while left:
-            stream = min(sorted(left), key=self.processor.source.largest)
-            records = cursors[stream].take(ends[stream])
-            if records is None:
-                left.discard(stream)
-                continue
-            for piece in in_pieces(records, self.piece_rows or len(records)):
-                self.rows = len(piece)
-                self.processor.feed(piece, ALL_SETTLED)
-            self.rows = 0
-
-    def _come_up_to(self, here: StreamSource) -> None:
-        """Event time as it is there: what was released there is folded here, what waits there is left to it."""
-        if here.watermark > NO_TIME:
-            self.processor.release_to(here.watermark)

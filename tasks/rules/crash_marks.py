@@ -28,15 +28,15 @@ class CrashMarks:
         self.ended = folder / "over-limit.ended"
 
     def failure_of(self, *plans: Plan) -> RuleFailure | None:
-        """At the start of a task: the rule that ended the process so often that it is to be taken out. It is at work in
-        the first plan, or was about to come in with a later one, and its history was folded.
-        """
+        """At a task's start: the rule of these plans that ended the process so often that it is to be taken out."""
         try:
             name, _, key = self.path.read_bytes().partition(b"\n")
         except OSError:
             return None
         rule = name.decode("utf-8", "replace")
-        counts = self._counts()
+        counts: dict[str, int] = {}
+        with suppress(OSError, ValueError):
+            counts = json.loads(self.ended.read_text())
         counts[rule] = counts.get(rule, 0) + 1
         self.ended.write_text(json.dumps(counts))
         self.ended.chmod(0o600)
@@ -55,9 +55,3 @@ class CrashMarks:
 
     def put_away(self) -> None:
         self.path.unlink(missing_ok=True)
-
-    def _counts(self) -> dict[str, int]:
-        with suppress(OSError, ValueError):
-            found: dict[str, int] = json.loads(self.ended.read_text())
-            return found
-        return {}

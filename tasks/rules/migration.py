@@ -1,6 +1,6 @@
 """A change of published rules in one task: what is at work afterwards, and what becomes of the rows of states.
 
-    wanted (the rulebook, for all tasks)  --switched, at this task's event time-->  standing (this task's own)
+    wanted (as published, for all tasks)  --migrated, at this task's event time-->  standing (this task's own)
 
 The standing rules are a row of the store, so that a restart goes on with them, and an entry of the journal, so that a
 replay does the same at the same place. Both hold the same facts:
@@ -35,9 +35,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RuleMigration:
-    """One change. `moves` are stores that go on under another name; `warm` are rules whose history is folded, and from
-    which offsets of the streams on.
-    """
+    """One change. `moves` are stores that go on under another name, `warm` rules whose history is folded."""
 
     plan: Plan
     moves: Mapping[str, str]
@@ -60,9 +58,6 @@ def rules_facts(plan: Plan) -> dict[str, Any]:
     book = {} if plan.book is None else {"book": plan.book.change}
     storm = {} if not plan.storm else {"storm": limits_facts(plan.storm)}
     return {"rules": to_wire(plan.rules), **book, **storm}
-
-
-# ---------------------------------------------------------------- what is at work
 
 
 def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
@@ -94,14 +89,17 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
             rules.append(rule)
             continue
         if old is not None and old.quarantined is not None:
-            if _stays_quarantined(old, rule):
+            # Nobody has enabled it since, as it was. What was in the folder becomes number 1.
+            if old.version == rule.version and rule.number <= max(old.number, 1):
                 rules.append(replace(rule, quarantined=old.quarantined))
                 continue
             old = None
         moved = _moves(standing, wanted, old, rule)
         if old is not None and (old.version == rule.version or moved):
             moves |= moved
-            rules.append(replace(rule, alerts_from_ms=_still(old.alerts_from_ms, watermark)))
+            until_ms = old.alerts_from_ms
+            is_over = until_ms is not None and watermark is not None and watermark >= until_ms
+            rules.append(replace(rule, alerts_from_ms=None if is_over else until_ms))
             continue
         if old is not None and coming.drain and watermark is not None:
             draining |= _drained(standing, old, watermark)
@@ -116,11 +114,6 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
             draining |= _drained(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
     return RuleMigration(plan, moves, tuple(warm))
-
-
-def _stays_quarantined(old: PublishedRule, new: PublishedRule) -> bool:
-    """Whether this is the rule as it was, and nobody has enabled it since. What was in the folder becomes number 1."""
-    return old.version == new.version and new.number <= max(old.number, 1)
 
 
 def quarantine(standing: Plan, failure: RuleFailure) -> RuleMigration | None:
@@ -141,21 +134,15 @@ def _has_drained(rule: PublishedRule, watermark: int | None) -> bool:
     return rule.drains_until_ms is not None and watermark is not None and watermark > rule.drains_until_ms
 
 
-def _still(until_ms: int | None, watermark: int | None) -> int | None:
-    return until_ms if until_ms is not None and (watermark is None or watermark < until_ms) else None
-
-
 def _drained(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, PublishedRule]:
     until_ms = watermark + draining_ms(_rule(standing, old))
-    # What was in the folder is number 1 of the rulebook.
+    # What was in the folder is number 1 of what is published.
     found = replace(old, number=old.number or 1, began_by_ms=watermark, drains_until_ms=until_ms)
     return {found.name: found}
 
 
 def _moves(standing: Plan, wanted: Plan, old: PublishedRule | None, new: PublishedRule) -> dict[str, str]:
-    """Stores that a rule keeps though its lists changed: the text is the same, and so is the shape of its states. What
-    was collected before the change stays as it was judged then.
-    """
+    """Stores that a rule keeps though its lists changed: its text is the same, and so is the shape of its states."""
     if old is None or old.version == new.version or (old.text, old.params) != (new.text, new.params):
         return {}
     one, other = _rule(standing, old), _rule(wanted, new)
@@ -214,9 +201,6 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
     book = None if change is None else RulesetChange(change, coming, draining)
     storm = limits_of(facts.get("storm", {}))
     return replace(with_rules(plan, texts), inputs=inputs, book=book, storm=storm)
-
-
-# ---------------------------------------------------------------- rows
 
 
 def book_row(plan: Plan) -> list[Change]:

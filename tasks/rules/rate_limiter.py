@@ -38,9 +38,7 @@ STORM_END = bytes([STORM[0] + 1])
 @stored("window_ms last_ms earlier all since_ms kept_back quiet")
 @dataclass
 class AlertWindow:
-    """The alerts of one rule: `earlier` are those before `last_ms` in the window that begins at `window_ms`. A storm
-    stands since the window `since_ms`, and has kept `kept_back` alerts back.
-    """
+    """The alerts of one rule, `earlier` those before `last_ms` in the window; a storm stands since `since_ms`."""
 
     window_ms: int
     last_ms: int
@@ -55,17 +53,13 @@ class AlertRateLimiter:
     """The source of truth for how many alerts each rule raised lately, between two commits."""
 
     def __init__(self, limits: Limits, store: Readable) -> None:
-        self.limits = limits
+        self.limits, self.is_idle = limits, not limits
         self.counts: dict[str, AlertWindow] = {}
         self.throttled: Counter[str] = Counter()  # since these rules began here
         self._changed: set[str] = set()
         for row, value in store.range(STORM, STORM_END) if limits else ():
             if row != STORM:
                 self.counts[row[1:].decode()] = from_wire(AlertWindow, _fields(value))
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.limits
 
     @property
     def standing(self) -> dict[str, int]:
@@ -77,22 +71,27 @@ class AlertRateLimiter:
         found: list[Alert] = []
         before = self.throttled.total()
         for alert in alerts:
-            limit = self._limit(alert.rule) if isinstance(alert, MatchHeader) else None
-            found += [alert] if limit is None or not isinstance(alert, MatchHeader) else self._judged(alert, limit)
+            found += self._judged(alert) if isinstance(alert, MatchHeader) else [alert]
         counts.throttled += self.throttled.total() - before
         return found
 
-    def _limit(self, rule: str) -> tuple[int, int] | None:
-        return self.limits.get(rule) or self.limits.get(EVERY)
-
-    def _judged(self, alert: MatchHeader, limit: tuple[int, int]) -> list[Alert]:
-        rule, at, (most, per_ms) = alert.rule, alert.at, limit
+    def _judged(self, alert: MatchHeader) -> list[Alert]:
+        rule, at, limit = alert.rule, alert.at, self.limits.get(alert.rule) or self.limits.get(EVERY)
+        if limit is None:
+            return [alert]
+        most, per_ms = limit
         window_ms = at - at % per_ms
         count = self.counts.setdefault(rule, AlertWindow(window_ms, at))
         if window_ms < count.window_ms:
             return [alert]
         self._changed.add(rule)
-        found: list[Alert] = [*self._begun(count, alert, window_ms, per_ms)] if window_ms > count.window_ms else []
+        found: list[Alert] = []
+        if window_ms > count.window_ms:  # the storm is over where the last one was quiet, or one passed with no alert
+            if count.since_ms is not None and (count.quiet or window_ms > count.window_ms + per_ms):
+                text = f"the storm of {rule} is over: {count.kept_back:,} alerts were kept back"
+                found.append(alarm(alert, "storm-over", count.since_ms, text, limit, count.kept_back))
+                count.since_ms, count.kept_back = None, 0
+            count.window_ms, count.last_ms, count.earlier, count.all, count.quiet = window_ms, window_ms, 0, 0, True
         if at > count.last_ms:
             count.last_ms, count.earlier = at, count.all
         count.all += 1
@@ -105,17 +104,6 @@ class AlertRateLimiter:
             passed = f"{rule} passed {counted(most, 'alert')} in {duration_words(per_ms)}"
             text = f"{passed}: the others are kept back and counted"
             found.append(alarm(alert, "storm", count.since_ms, text, limit, 0))
-        return found
-
-    def _begun(self, count: AlertWindow, alert: MatchHeader, window_ms: int, per_ms: int) -> list[Alarm]:
-        """A new window begins; the storm is over where the last one was quiet, or where one passed with no alert."""
-        found: list[Alarm] = []
-        if count.since_ms is not None and (count.quiet or window_ms > count.window_ms + per_ms):
-            text = f"the storm of {alert.rule} is over: {count.kept_back:,} alerts were kept back"
-            limit = self.limits.get(alert.rule) or self.limits[EVERY]
-            found = [alarm(alert, "storm-over", count.since_ms, text, limit, count.kept_back)]
-            count.since_ms, count.kept_back = None, 0
-        count.window_ms, count.last_ms, count.earlier, count.all, count.quiet = window_ms, window_ms, 0, 0, True
         return found
 
     def changes(self) -> list[Change]:
@@ -141,9 +129,6 @@ def alarm(alert: MatchHeader, kind: str, since_ms: int, text: str, limit: tuple[
         "alarm": kind,
     }
     return Alarm(id_, (rule.encode(), json.dumps(record).encode()))
-
-
-# ---------------------------------------------------------------- what was in force
 
 
 def limits_row(limits: Limits) -> list[Change]:

@@ -64,7 +64,11 @@ class ReplayDedupFilter:
         """Rows that are no longer needed at this position; all of them, where it is past the one that was."""
         found, self._found = self._found, []
         gone = [SKIP + id_ for id_ in found]
-        if self.inputs and self._is_passed(position):
+        at = {stream: each.next for stream, each in position.inputs.items()}
+        has_inputs = all(at.get(stream, offset) >= offset for stream, offset in self.inputs.items())
+        time = position.watermark
+        has_time = self.watermark is None or (time is not None and time >= self.watermark)
+        if self.inputs and has_inputs and has_time:
             gone += [SKIP, *(SKIP + id_ for id_ in sorted(self.ids))]
             self.ids, self.inputs, self.watermark, self.topics = set(), {}, None, frozenset()
         return [(row, None) for row in gone]
@@ -78,12 +82,6 @@ class ReplayDedupFilter:
         offsets = {name: max(at, self.inputs.get(name, at)) for name, at in inputs.items()}
         times = [each for each in (watermark, self.watermark) if each is not None]
         return offsets, max(times, default=None)
-
-    def _is_passed(self, position: Position) -> bool:
-        at = {stream: each.next for stream, each in position.inputs.items()}
-        if any(at.get(stream, offset) < offset for stream, offset in self.inputs.items()):
-            return False
-        return self.watermark is None or (position.watermark is not None and position.watermark >= self.watermark)
 
 
 def skip_rows(

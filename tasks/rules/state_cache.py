@@ -17,7 +17,6 @@ from samovar.native.kernel import Batch
 from samovar.patterns.engine.matcher import UNLIMITED, PendingMatches, StateError, States, StepBudget, find_matches
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.rules.shadow_filter import may_be_muted
 from samovar.tasks.rules.timer_index import ROWS_END, Index, TimerIndex
 
 
@@ -33,8 +32,14 @@ class StateCache:
         self.dropped_before = 0  # by limits, in states that are gone
         self.states = self._fresh()
         self.index = TimerIndex(store)
-        self.whole = self._load_whole()
-        if not self.whole:
+        # A small store is loaded at once; of a larger one, keys come when they are needed.
+        most = plan.tunables.whole_states
+        self.whole = self.index.status is Index.NONE and store.rows_about() <= 2 * most
+        rows = list(islice(store.range(ROW, ROWS_END), most + 1)) if self.whole else []
+        if self.whole and len(rows) <= most:
+            self._load(rows)
+        else:
+            self.whole = False
             self.index.begin()
 
     def _fresh(self) -> States:
@@ -49,7 +54,7 @@ class StateCache:
         )
         numbers = {(each.rule.id, each.version): number for number, each in enumerate(plan.program.rules)}
         for rule in plan.rules:
-            if (rule.id, rule.version) in numbers and may_be_muted(rule):
+            if (rule.id, rule.version) in numbers and rule.may_be_muted:
                 states.mute(
                     numbers[rule.id, rule.version],
                     shadow=rule.shadow,
@@ -63,17 +68,6 @@ class StateCache:
         """What a step may take: of a live task. A replay does what the live one did, whatever it takes."""
         self.budget = budget
         self.states.limit(budget)
-
-    def _load_whole(self) -> bool:
-        """A small store is loaded at once; of a larger one, keys come when they are needed."""
-        most = self.plan.tunables.whole_states
-        if self.index.status is not Index.NONE or self.store.rows_about() > 2 * most:
-            return False
-        rows = list(islice(self.store.range(ROW, ROWS_END), most + 1))
-        if len(rows) > most:
-            return False
-        self._load(rows)
-        return True
 
     def run(self, released: Batch, watermark: int, *, defer_messages: bool = False) -> PendingMatches:
         """Take released events through the rules; then let event time pass."""
@@ -101,18 +95,6 @@ class StateCache:
         except StateError:
             raise unreadable_rows(value for _, value in rows) from None
 
-    # ------------------------------------------------------------ deadlines
-
-    @property
-    def indexing(self) -> bool:
-        """Whether `index_some` has work to do."""
-        return self.index.status is Index.BUILDING
-
-    @property
-    def waits_for_index(self) -> bool:
-        """Whether nothing can happen before the index is ready: `run` would finish it at once."""
-        return not self.whole and self.index.status is not Index.READY
-
     def index_some(self) -> None:
         """Go on a little with the index of deadlines."""
         self.index.build_some(self.plan.tunables.index_rows, self.states.deadlines_of)
@@ -126,8 +108,6 @@ class StateCache:
         """Have an empty store from here on, where nothing was committed to the one before."""
         self.store, self.index = store, TimerIndex(store)
 
-    # ------------------------------------------------------------ commits
-
     def changes(self, watermark: int) -> tuple[list[Change], list[Change]]:
         """Rows that changed, which are logged; and changes of the index of deadlines, which are not."""
         rows = [(ROW + key, value) for key, value in self.states.changed_rows()]
@@ -138,12 +118,14 @@ class StateCache:
             return rows, []
         return rows, self.index.changes(self.states.deadlines(), watermark)
 
-    def committed(self) -> None:
-        """What `changes` gave is in the store now."""
+    def committed(self) -> int:
+        """What `changes` gave is in the store now; how much went because of a limit since the task began."""
         self.is_forgotten = False
-        self.index.committed()
+        if self.index.status is not Index.NONE:
+            self.index.committed()
         if self.states.live() > self.plan.tunables.whole_states:
             self.index.begin()
+        return self.dropped_before + self.states.dropped()
 
     def forget(self) -> None:
         """All states are gone from here on. Their rows go with the next commit, and until then none of them is read."""
@@ -157,7 +139,3 @@ class StateCache:
         self.dropped_before += self.states.dropped()
         self.states = self._fresh()
         self.whole = False
-
-    def dropped(self) -> int:
-        """Partial matches, events and matches that went because of a limit, since the task began."""
-        return self.dropped_before + self.states.dropped()

@@ -48,8 +48,6 @@ class TimerIndex:
         self._passed: int | None = None  # entries before this go with the commit at hand
         self._earliest = NEVER  # of those that come with it
 
-    # ------------------------------------------------------------ building
-
     def begin(self) -> None:
         """From here on every commit writes its entries."""
         if self.status is Index.NONE:
@@ -72,8 +70,6 @@ class TimerIndex:
         self.begin()
         while self.status is not Index.READY:
             self.build_some(rows_at_once, deadlines_of)
-
-    # ------------------------------------------------------------ use
 
     def due(self, watermark: int) -> list[bytes]:
         """Keys of the entries before this time."""

@@ -25,9 +25,7 @@ class InFlightBytes:
             self._ends.update(ends)
 
     def is_taken(self, positions: Mapping[TopicPartition, int | None]) -> bool:
-        """Whether the stages here stand behind all of it. `positions` are those of their inputs, None where a stage
-        still restores; what nobody reads here is none of this container's business.
-        """
+        """Whether the stages here stand behind all of it. A position is None where a stage still restores."""
         if all(at not in positions or (positions[at] or 0) > end for at, end in self._ends.items()):
             self.clear()
         return not self.bytes
@@ -48,11 +46,25 @@ class Backpressure:
     def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.state is TaskState.RUNNING]
-        waiting = [
-            task for task in running if task.holds_more_than(self.tunables.pending_events, self.tunables.pending_bytes)
-        ]
-        is_much = self.in_flight.bytes > self.tunables.pending_bytes and not self._is_taken(tasks)
-        sources = _sources(plans, running) - _awaited(waiting, now_ms) if is_much else set()
+        most_events, most_bytes = self.tunables.pending_events, self.tunables.pending_bytes
+        waiting = []
+        for task in running:
+            source = task.processor.source
+            events = len(source.buffer.pending)
+            if events > most_events or (events and source.waiting_bytes() > most_bytes):
+                waiting.append(task)
+        sources: set[TopicPartition] = set()  # inputs of which later stages get events, and have too many of them
+        is_much = self.in_flight.bytes > most_bytes
+        if is_much:  # unless the later stages here have taken it
+            found: dict[TopicPartition, int | None] = {}
+            for task in tasks:
+                found |= task.positions() if task.state is TaskState.RUNNING else dict.fromkeys(task.inputs)
+            is_much = not self.in_flight.is_taken(found)
+        if is_much:
+            topics = {spec.source_topic for plan in plans for spec in plan.inputs}
+            sources = {at for task in running for at in task.inputs if at.topic in topics}
+            # What later stages wait for, which hold much already, must not be paused by what those do not take.
+            sources -= {at for task in waiting for at in task.processor.source.behind(now_ms)}
         if not waiting and not sources and not self.paused:
             return
         ahead = {at for task in waiting for at in _ahead(task, running, now_ms)} | sources
@@ -61,13 +73,6 @@ class Backpressure:
         if self.paused - ahead:
             member.resume(self.paused - ahead)
         self.paused = ahead
-
-    def _is_taken(self, tasks: Iterable[StreamTask]) -> bool:
-        """Whether the later stages here have taken what was forwarded."""
-        found: dict[TopicPartition, int | None] = {}
-        for task in tasks:
-            found |= task.positions() if task.state is TaskState.RUNNING else dict.fromkeys(task.inputs)
-        return self.in_flight.is_taken(found)
 
     def gone(self, partitions: Collection[int]) -> None:
         """They belong to another, or to nobody."""
@@ -79,21 +84,8 @@ class Backpressure:
 
 
 def _ahead(task: StreamTask, running: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
-    """Inputs of this container that are ahead of a task. One that another stage reads too and waits for is not paused:
-    the two could wait for each other for ever.
-    """
-    ahead = task.inputs_ahead(now_ms)
+    """Inputs that are ahead of a task. One that another stage waits for is not paused: both could wait for ever."""
     own, inputs = set(task.inputs), {at for each in running for at in each.inputs}
-    needed = {at for each in running for at in own.intersection(each.inputs_behind(now_ms)) if each is not task}
-    return (ahead - needed) & inputs
-
-
-def _awaited(waiting: Iterable[StreamTask], now_ms: int) -> set[TopicPartition]:
-    """Sources that later stages wait for, which hold much already: what those do not take must not pause them."""
-    return {at for task in waiting for at in task.inputs_behind(now_ms)}
-
-
-def _sources(plans: Iterable[Plan], running: Iterable[StreamTask]) -> set[TopicPartition]:
-    """The inputs of which later stages get events."""
-    topics = {spec.source_topic for plan in plans for spec in plan.inputs}
-    return {at for task in running for at in task.inputs if at.topic in topics}
+    others = [each.processor.source for each in running if each is not task]
+    needed = {at for source in others for at in own.intersection(source.behind(now_ms))}
+    return (task.processor.source.ahead(now_ms) - needed) & inputs

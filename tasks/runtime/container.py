@@ -28,7 +28,6 @@ from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settle
 from samovar.tasks.runtime.backpressure import Backpressure
 from samovar.tasks.runtime.collector import collector_off
 from samovar.tasks.runtime.commit_times import CommitTimes
-from samovar.tasks.runtime.rule_source import Never, RuleSource
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import RulesBehind, StreamTask, TaskConfig, TaskState
 from samovar.tasks.runtime.topic_watch import TopicWatch
@@ -40,6 +39,27 @@ CALM_S = 60.0  # after which more trouble is new trouble, if all was done in bet
 HELD_MS = 120_000  # how long another process may have a store before that is a failure
 ASK_EVERY = 5  # cycles, each of which waits for POLL_S, a container that is done looks whether the others are
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0  # before starting again
+
+
+class RuleSource:
+    """Where a container's plans come from while it runs: rules may be published at any moment. These never change, as
+    in a test or a service without a rules topic. Plans are made next to the loop, which only asks for newer ones.
+    """
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last change is not taken."""
+        return None
+
+    def newer(self) -> Sequence[Plan] | None:
+        """Plans that were not given out yet; never waits."""
+        return None
+
+    def look(self) -> None:
+        """Read all that was published by now."""
+
+    def quarantine(self, failure: RuleFailure) -> None:
+        """Tell all tasks that a rule was taken out; never waits."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ class Container:
         """
         self.watch = TopicWatch(log, clock, tell)
         self._claim = claim
-        self.rule_source = rule_source or Never()
+        self.rule_source = rule_source or RuleSource()
         self.log = log
         self.slot = slot
         self.config = config
@@ -111,14 +131,23 @@ class Container:
 
     def run(self, *, until_caught_up: bool = False, on_cycle: Callable[[RunStatus], None] | None = None) -> Counts:
         """Work until told to stop, or until all input has been processed. Leaves no transaction and no lock (P5)."""
-        self._claim_slot()
         self._goes_on = not until_caught_up
+        self._claim_slot()
         try:
             self.watch.look()
             with collector_off():
-                self._loop(until_caught_up, on_cycle)
+                while not self._stopped.is_set():
+                    wait_s = self.step()
+                    if wait_s:
+                        self.clock.wait(wait_s, self._stopped)
+                    if on_cycle is not None:
+                        on_cycle(self.status())
+                    if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
+                        break
             self.commit_last()
-            self._leaves = self._leaves or (until_caught_up and self._is_alone())
+            if until_caught_up:
+                with suppress(LogUnavailable):  # alone, nobody would have to take over from it
+                    self._leaves = self._leaves or len(self.log.members(self.config.group)) <= 1
         finally:
             self.close()
             if self._claim is not None:
@@ -138,30 +167,12 @@ class Container:
             else:
                 return
 
-    def _is_alone(self) -> bool:
-        """Whether nobody would have to take over from it."""
-        with suppress(LogUnavailable):
-            return len(self.log.members(self.config.group)) <= 1
-        return False
-
-    def _loop(self, until_caught_up: bool, on_cycle: Callable[[RunStatus], None] | None) -> None:
-        while not self._stopped.is_set():
-            wait_s = self.step()
-            if wait_s:
-                self.clock.wait(wait_s, self._stopped)
-            if on_cycle is not None:
-                on_cycle(self.status())
-            if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
-                break
-
     def _has_no_task(self) -> bool:
         """And gets none: others have all partitions."""
         return not self.tasks and self._member is not None and self._member.has_assignment()
 
     def stop(self) -> None:
-        """End after the cycle at hand. On Kafka the partitions wait for this slot to come back until its session is
-        over.
-        """
+        """End after the cycle at hand. On Kafka the partitions wait for this slot until its session is over."""
         self._stopped.set()
 
     def leave(self) -> None:
@@ -170,9 +181,7 @@ class Container:
         self._stopped.set()
 
     def step(self) -> float:
-        """One cycle, after which so many seconds are to pass before the next one: some where the log did not let it go
-        to its end. Never waits longer than a poll does.
-        """
+        """One cycle; how many seconds are to pass before the next: some where the log did not let it go to its end."""
         try:
             self.cycle()
         except (Fenced, CommitUnknown, LogUnavailable) as error:
@@ -181,9 +190,7 @@ class Container:
         return 0.0
 
     def _rejoin(self, error: Exception) -> float:
-        """Nobody knows, or another owns it now: forget what is not committed, and begin again from the log, after so
-        many seconds.
-        """
+        """Forget what is not committed, to begin again from the log after so many seconds: another may own it now."""
         now_ms = self.clock.steady_ms()
         if self._was_done and now_ms - self._trouble_at_ms > CALM_S * 1000:
             self._rejoins = 0
@@ -213,8 +220,12 @@ class Container:
         self.watch.check()
         self._renew()
         member = self._joined()
-        self._migrate_all(member)
-        busy = any(task.state is TaskState.RESTORING or task.indexing for task in self.tasks.values())
+        due = [task for task in self._running() if task.migration_due]
+        if any(task.dirty for task in due):
+            self._commit(member)
+        for task in due:
+            self._migrate(member, task)
+        busy = any(task.state is TaskState.RESTORING for task in self.tasks.values()) or self._indexing() is not None
         self._recover(member)
         taken = whole = self._take(member, 0.0 if busy else POLL_S)
         for _ in range(self._polls - 1):
@@ -223,27 +234,30 @@ class Container:
             taken = self._take(member, 0.0)
             whole += taken
         self._recover(member)
-        self._tick(member)
+        now_ms, standing = self.clock.steady_ms(), member.standing()
+        for task in self._running():
+            ended = [at for at in task.inputs if member.at_end(at) and at not in self._backpressure.paused]
+            self._attempt(task, partial(task.tick, {at: standing.get(at) for at in ended}, now_ms))
         self._recover(member)
         self._commit(member, whole)
-        self._backpressure.look(member, self.plans.values(), self.tasks.values(), self.clock.steady_ms())
-        self._index_some()
+        self._backpressure.look(member, self.plans.values(), self.tasks.values(), now_ms)
+        indexing = self._indexing()
+        if indexing is not None:  # a little of one task's timer index: events go first
+            self._attempt(indexing, indexing.processor.index_some)
         for task in [task for task in self.tasks.values() if task.state is not TaskState.RUNNING]:
             self._restore_some(member, task)
 
-    def _index_some(self) -> None:
-        """A little of one task's index of deadlines: events go first."""
+    def _indexing(self) -> StreamTask | None:
+        """The first task whose timer index is being built."""
         for task in self._running():
-            if task.indexing:
-                self._attempt(task, task.index_some)
-                break
+            if task.processor.indexing:
+                return task
+        return None
 
     # ------------------------------------------------------------ rules change
 
     def _renew(self) -> None:
-        """Take plans that were made meanwhile. Where they have other topics, all tasks begin again in a group that
-        reads those; otherwise each goes on where it is.
-        """
+        """Take plans that were made meanwhile. Where they read other topics, all tasks begin again in a new group."""
         plans = self.rule_source.newer()
         if plans is None:
             return
@@ -251,17 +265,11 @@ class Container:
         self._plan(plans)
         if is_other:
             self.tell(LogEvent(f"container {self.slot} begins to read other topics: the rules need them", "replanned"))
-            self._last_commit()
+            if self._member is not None:
+                self._commit(self._member)
             self.close()
         for (stage, _), task in self.tasks.items():
             task.plan = self.plans[stage]
-
-    def _migrate_all(self, member: Member) -> None:
-        due = [task for task in self._running() if task.migration_due]
-        if any(task.dirty for task in due):
-            self._commit(member)
-        for task in due:
-            self._migrate(member, task)
 
     def _migrate(self, member: Member, task: StreamTask) -> None:
         """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
@@ -269,12 +277,12 @@ class Container:
         outcome = task.begin_migration()
         last = member.transact(outcome.appends, self._offsets([outcome]))
         hit("switch.sent")
-        task.committed(outcome, last[task.changelog.at])
+        task.committed(outcome, last[task.changelog.at], self.clock.wall_ms())
         task.end_migration()
         hit("switch.after")
         self._tell_notes(task)
-        for failure in task.take_backfill_failures():
-            self.rule_source.quarantine(failure)
+        while task.backfill_failures:
+            self.rule_source.quarantine(task.backfill_failures.pop(0))
 
     def _catch_up_with(self, behind: RulesBehind) -> None:
         """Another container was there first: read what it had read."""
@@ -299,7 +307,9 @@ class Container:
                 if any(each.is_abandoned for each in readers):
                     break  # all of them read on from where that task stands
                 # A stage that came later reads again what the main one judged long ago.
-                before = task.next_offset(records.topic) if task.plan.stage == MAIN else settled.before
+                before = settled.before
+                if task.plan.stage == MAIN:
+                    before = task.processor.source.by_topic[records.topic].next
                 count, aside = self._feed(member, task, records, settled)
                 if len(readers) > 1:
                     settled = SettledRecords(before, settled.offsets | aside)
@@ -309,19 +319,18 @@ class Container:
     def _feed(
         self, member: Member, task: StreamTask, records: Records, settled: SettledRecords
     ) -> tuple[int, frozenset[int]]:
-        """Feed one task; how many records it took, and the offsets of those that it put aside. What it finds is
-        committed before it takes much memory.
-        """
+        """Feed one task, committing before finds take much memory; how many records it took, and which it put aside."""
         taken, aside = 0, set[int]()
 
         def feed(piece: Records) -> None:
             aside.update(task.feed(piece, settled))
 
-        for piece in task.pieces(records):
-            if not self._attempt(task, partial(feed, piece), len(piece)):
+        for piece in [records] if task.piece_rows is None else task.pieces(records):
+            rows = len(piece.offsets)
+            if not self._attempt(task, partial(feed, piece), rows):
                 break
-            taken += len(piece)
-            found = sum(each.found_bytes for each in self._running())
+            taken += rows
+            found = sum(each.processor.found_bytes for each in self._running())
             if found > task.config.budget.step_bytes or (task.piece_rows is not None and found):
                 self._commit(member)
         return taken, frozenset(aside)
@@ -343,7 +352,7 @@ class Container:
         for task in [task for task in self._running() if task.is_abandoned]:
             self._quarantine(member, task)
             task.is_abandoned = False
-            self._seek(member, task)
+            self._seek(member, task, resume=False)
 
     def _quarantine(self, member: Member, task: StreamTask) -> None:
         """As a change of rules: a transaction of its own, at the position before the batch. Then all are told."""
@@ -352,17 +361,19 @@ class Container:
         if failure is None or outcome is None:
             return
         last = member.transact(outcome.appends, self._offsets([outcome]))
-        task.committed(outcome, last[task.changelog.at])
+        task.committed(outcome, last[task.changelog.at], self.clock.wall_ms())
         task.end_migration()
         self._tell_notes(task)
         self.rule_source.quarantine(failure)
 
-    def _seek(self, member: Member, task: StreamTask) -> None:
+    def _seek(self, member: Member, task: StreamTask, *, resume: bool) -> None:
         """Read its inputs on from where all are that take them."""
         for at in task.inputs:
             readers = self._reading(at)
             if all(each.state is TaskState.RUNNING for each in readers):
                 member.seek(at, min(each.positions()[at] for each in readers))
+                if resume:
+                    member.resume([at])
 
     def _reading(self, at: TopicPartition) -> list[StreamTask]:
         """The tasks that take records of a partition."""
@@ -371,47 +382,40 @@ class Container:
 
     def _joined(self) -> Member:
         if self._member is None:
-            self._member = self.log.join(
-                GroupConfig(
-                    self.config.group,
-                    self.slot,
-                    list(self._readers),
-                    self.config.delivery,
-                    self._assigned,
-                    self._revoked,
-                    self._lost,
-                    self.plan.topics.journal,
-                )
-            )
+            place = self.config.group, self.slot, list(self._readers), self.config.delivery
+            listeners = self._assigned, self._drop, self._drop
+            self._member = self.log.join(GroupConfig(*place, *listeners, self.plan.topics.journal))
         return self._member
-
-    def _tick(self, member: Member) -> None:
-        standing = member.standing()
-        for task in self._running():
-            ended = {at for at in task.inputs if member.at_end(at) and at not in self._backpressure.paused}
-            self._attempt(task, partial(task.tick, {at: standing.get(at) for at in ended}))
 
     def _commit(self, member: Member, taken: int = 0) -> None:
         """Everything that the tasks have, as one transaction; then each store (P3)."""
-        dirty = [task for task in self._running() if task.dirty]
+        running = self._running()
+        dirty = [task for task in running if task.processor.dirty]
         if not dirty:
-            for task in self._running():
-                task.snapshot_if_due()
+            now_ms = self.clock.steady_ms()
+            for task in running:
+                task.snapshot_if_due(now_ms)
             return
         outcomes = [task.outcome() for task in dirty]
         began_s = time.monotonic()
         last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
         self.commit_times.add(time.monotonic() - began_s)
         self._backpressure.in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
+        now_ms, wall_ms = self.clock.steady_ms(), self.clock.wall_ms()
         for task, outcome in zip(dirty, outcomes, strict=True):
-            task.committed(outcome, last[task.changelog.at])
-            task.snapshot_if_due()
+            task.committed(outcome, last[task.changelog.at], wall_ms)
+            task.snapshot_if_due(now_ms)
         self._rejoins = 0
         self._commits += 1
         rows = sum(len(each.changes) for each in outcomes)
         is_time = self._commits % self.tunables.memory_commits == 0
-        if is_time or rows > self.tunables.memory_rows:
-            self._keep_small()
+        if is_time or rows > self.tunables.memory_rows:  # hold no more in memory than the cache may; the stores have it
+            sizes = {task: task.processor.memory_bytes() for task in running}
+            for task in sorted(sizes, key=lambda each: -sizes[each]):
+                if sum(sizes.values()) <= self.tunables.cache_bytes:
+                    break
+                task.processor.evict()
+                sizes[task] = 0
         if taken >= self.tunables.poll_records:
             # A row that changes often is written less often by large commits; others only fill memory.
             self._polls = self.tunables.commit_polls if rows * 2 < taken else 1
@@ -419,9 +423,7 @@ class Container:
             gc.collect(1)
 
     def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
-        """The group's offsets: of an input that several stages read, that of the one furthest behind. While one of them
-        still restores, nothing is read of it, and its offset stays.
-        """
+        """The group's offsets: of a shared input that of the stage furthest behind; none while one still restores."""
         found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
         for at in [at for at in found if len(self._readers[at.topic]) > 1]:
             readers = self._reading(at)
@@ -431,20 +433,18 @@ class Container:
                 del found[at]
         return found
 
-    def _keep_small(self) -> None:
-        """Hold no more states in memory than the cache may; the stores have them all."""
-        sizes = {place: task.memory_bytes() for place, task in self.tasks.items() if task.state is TaskState.RUNNING}
-        for place in sorted(sizes, key=lambda each: -sizes[each]):
-            if sum(sizes.values()) <= self.tunables.cache_bytes:
-                break
-            self.tasks[place].evict()
-            sizes[place] = 0
-
     def _restore_some(self, member: Member, task: StreamTask) -> None:
-        if task.state is TaskState.CLOSED:
-            return
         try:
-            self._restore_more(member, task)
+            if task.state is TaskState.CLOSED or (task.state is TaskState.CREATED and not self._open(task)):
+                return
+            if task.restore_some(RESTORE_POLL_S):
+                if task.migration_due:
+                    self._migrate(member, task)
+                self._quarantine(member, task)
+                self._seek(member, task, resume=True)
+                self._tell_notes(task)
+        except RulesBehind as behind:
+            self._catch_up_with(behind)
         except Refused as refused:
             if refused.code != "format-newer" or not self._suspend(task.partition, refused):
                 raise
@@ -462,34 +462,13 @@ class Container:
         self.tell(LogEvent(text, "set-aside", "warning", partition=partition))
         return True
 
-    def _restore_more(self, member: Member, task: StreamTask) -> None:
-        if task.state is TaskState.CREATED and not self._open(task):
-            return
-        try:
-            is_running = task.restore_some(RESTORE_POLL_S)
-        except RulesBehind as behind:
-            self._catch_up_with(behind)
-            return
-        if is_running:
-            if task.migration_due:
-                self._migrate(member, task)
-            self._quarantine(member, task)
-            for at in task.inputs:
-                readers = self._reading(at)
-                if all(each.state is TaskState.RUNNING for each in readers):
-                    member.seek(at, min(each.positions()[at] for each in readers))
-                    member.resume([at])
-            self._tell_notes(task)
-
     def _tell_notes(self, task: StreamTask) -> None:
         for note in task.notes:
             self.tell(note)
         task.notes.clear()
 
     def _open(self, task: StreamTask) -> bool:
-        """Whether it can run at once. Not while another process has the store, one that hangs or is about to leave; and
-        what is to be restored is read ahead while the other tasks are opened.
-        """
+        """Whether it can run at once: not while another process has its store, nor while it is to be restored."""
         now_ms = self.clock.steady_ms()
         try:
             task.open()
@@ -515,14 +494,8 @@ class Container:
                 if is_whole and (stage, number) not in self.tasks:
                     self.tasks[stage, number] = StreamTask(plan, number, self.log, self.config, self.clock, shared)
 
-    def _revoked(self, partitions: Collection[TopicPartition]) -> None:
-        # What is not committed is forgotten here, and done again by the next owner.
-        self._drop(partitions)
-
-    def _lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._drop(partitions)
-
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """They were revoked, or lost: what is not committed is forgotten, and done again by the next owner."""
         gone = {at.partition for at in partitions}
         self._owned -= set(partitions)
         for place in [place for place in self.tasks if place[1] in gone]:
@@ -551,9 +524,7 @@ class Container:
         )
 
     def _all_caught_up(self) -> bool:
-        """Whether the whole group has read all: partitions may belong to others, or to one that left and is not yet
-        missed.
-        """
+        """Whether the whole group has read all: partitions may belong to others, or to one not yet missed."""
         self._ask_after -= 1
         if self._member is None or self._ask_after > 0:
             return False
@@ -577,7 +548,9 @@ class Container:
                 restoring[task.partition] = (done + step.next - step.start, todo + step.end - step.start)
         others = {task.partition for task in self.tasks.values() if task.state is not TaskState.RUNNING}
         running = tuple(sorted({task.partition for task in self._running()} - others))
-        watermarks = {task.partition: task.watermark for task in self._running() if task.plan.stage == MAIN}
+        watermarks = {
+            task.partition: task.processor.source.watermark for task in self._running() if task.plan.stage == MAIN
+        }
         return RunStatus(self.slot, running, restoring, counts, self.caught_up(), watermarks)
 
     # ------------------------------------------------------------ the end
@@ -585,14 +558,11 @@ class Container:
     def commit_last(self) -> None:
         """Commit what there is, before the end. Where that cannot be, nothing is lost: the next owner does it again."""
         try:
-            self._last_commit()
+            if self._member is not None:
+                self._commit(self._member)
         except (Fenced, CommitUnknown, LogUnavailable) as error:
             text = f"container {self.slot} ends without a last commit: {type(error).__name__}: {error}"
             self.tell(LogEvent(text, "last-commit", "warning", error=type(error).__name__))
-
-    def _last_commit(self) -> None:
-        if self._member is not None:
-            self._commit(self._member)
 
     def close(self) -> None:
         """Leave the group and let go of every store."""

@@ -42,9 +42,7 @@ class Ends:
         return self.samples[at][-1][1] if at in self.samples else None
 
     def behind_s(self, at: TopicPartition, position: int, now_s: float, taken_ago_s: float | None) -> float | None:
-        """Seconds since the first record that is not taken was appended. Where nobody saw that, since the last one that
-        is taken was.
-        """
+        """Seconds since the first record not taken was appended, or, where nobody saw that, the last taken one."""
         samples = self.samples.get(at)
         if samples is None:
             return None
@@ -106,7 +104,9 @@ class HeartbeatReporter:
             return
         try:
             self._observer.watch.look_if_due()
-            self._look_at_ends(look)
+            places = {TopicPartition(each.topic, each.partition) for task in look.tasks for each in task.inputs}
+            bounds = self._log.bounds(places)
+            self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
             self.latest, self.look = self._presence(look), look
             heartbeat.tell(self._log, self._service, self.latest)
             self.trouble = None
@@ -114,18 +114,12 @@ class HeartbeatReporter:
             self.latest, self.look = self._presence(look), look
             self.trouble = str(error)
 
-    def _look_at_ends(self, look: MetricsSnapshot) -> None:
-        places = {TopicPartition(each.topic, each.partition) for task in look.tasks for each in task.inputs}
-        bounds = self._log.bounds(places)
-        self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
-
     def _presence(self, look: MetricsSnapshot) -> MemberMetadata:
         now_ms, now_s = int(time.time() * 1000), time.monotonic()
         tasks = [
             replace(task, inputs=[self._with_lag(look, each, now_ms, now_s) for each in task.inputs])
             for task in look.tasks
         ]
-        counts = {name: int(value) for name, value in asdict(look.counts).items()}
         return MemberMetadata(
             look.slot,
             self._host,
@@ -134,7 +128,7 @@ class HeartbeatReporter:
             __version__,
             now_ms,
             tasks,
-            counts,
+            {name: int(value) for name, value in asdict(look.counts).items()},
             look.caught_up,
             self._address,
             look.rules,

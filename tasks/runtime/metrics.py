@@ -10,13 +10,14 @@ tells.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.formats.heartbeat import RestoreReport, RuleAtWork, RuleReport, TaskReport
+from samovar.changelog.formats.heartbeat import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.restore import Restore
-from samovar.patterns.engine.matcher import States, Tallies
+from samovar.tasks.input.source import known_time
 from samovar.tasks.model.clock import Clock
 from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.model.results import Counts
@@ -53,19 +54,6 @@ class MetricsSnapshot:
         return [(each.stage, each.partition, each.life) for each in self.tasks]
 
 
-@dataclass
-class _Walked:
-    """What the last walk over all states found."""
-
-    live_partials: dict[str, int] = field(default_factory=dict)
-    memory_bytes: int = 0
-    at_s: float = 0.0
-    took_s: float = 0.0
-
-    def is_due(self, now_s: float) -> bool:
-        return now_s - self.at_s >= max(WALK_EVERY_S, self.took_s / WALK_SHARE)
-
-
 class MetricsSampler:
     """Looks at a container between its cycles. `latest` may be read by any thread."""
 
@@ -76,7 +64,9 @@ class MetricsSampler:
         self.on_change: Callable[[], None] = lambda: None
         self._next_s = 0.0
         self._rules = RuleTotals()
-        self._walked = _Walked()
+        self._live_partials: dict[str, int] = {}  # as the last walk over all states found it, and how long that took
+        self._memory_bytes = 0
+        self._walked_at_s = self._walk_took_s = 0.0
         self._restores: dict[tuple[str, int], tuple[float, int]] = {}  # when first seen, and what was done then
         self._records: dict[Restore, int] = {}
         self._restored = 0
@@ -84,19 +74,15 @@ class MetricsSampler:
 
     def __call__(self, *, now: bool = False) -> None:
         """Look, if it is time; on every change of tasks at once."""
-        now_s = time.monotonic()
-        if not now and now_s < self._next_s and not self._has_changed():
-            return
+        now_s, before = time.monotonic(), self.latest
+        if not now and before is not None and now_s < self._next_s:
+            states = [task.state.value for task in self._container.tasks.values()]
+            if states == [each.life for each in before.tasks]:
+                return
         self._next_s = now_s + LOOK_EVERY_S
-        before, self.latest = self.latest, self._look(now_s)
+        self.latest = self._look(now_s)
         if before is None or before.shape != self.latest.shape:
             self.on_change()
-
-    def _has_changed(self) -> bool:
-        before = self.latest
-        return before is None or [each.life for each in before.tasks] != [
-            each.state.value for each in self._container.tasks.values()
-        ]
 
     def _look(self, now_s: float) -> MetricsSnapshot:
         container = self._container
@@ -104,21 +90,29 @@ class MetricsSampler:
         running = [task for task in tasks if task.state is TaskState.RUNNING]
         status = container.status()
         self._rules.take(running)
-        if self._walked.is_due(now_s):
+        if now_s - self._walked_at_s >= max(WALK_EVERY_S, self._walk_took_s / WALK_SHARE):
             self._walk(running)
-        self._count_restored(tasks)
+        begun = [task.restore for task in tasks if task.state in (TaskState.RESTORING, TaskState.RUNNING)]
+        self._restored += sum(restore.records - self._records.get(restore, 0) for restore in begun)
+        self._records = {restore: restore.records for restore in begun}
+        changes = {(task.plan.stage, task.partition): task.processor.plan.book for task in running}
         return MetricsSnapshot(
             container.slot,
             self._clock.wall_ms(),
             tuple(self._report(task, now_s) for task in tasks),
-            {at: ms for task in running for at, ms in task.read_times().items()},
+            {
+                TopicPartition(each.spec.topic, task.partition): each.taken_ms
+                for task in running
+                for each in task.processor.source.sources.values()
+                if each.taken_ms is not None
+            },
             status.counts,
             status.caught_up,
-            self._rules.looks(self._walked.live_partials),
-            self._walked.memory_bytes,
+            self._rules.looks(self._live_partials),
+            self._memory_bytes,
             self._restored,
             at_work(running),
-            {(task.plan.stage, task.partition): task.ruleset_change for task in running if task.ruleset_change},
+            {place: book.change for place, book in changes.items() if book is not None and book.change},
             container.rule_source.trouble,
             container.watch.unread,
         )
@@ -126,40 +120,36 @@ class MetricsSampler:
     def _report(self, task: StreamTask, now_s: float) -> TaskReport:
         place = task.plan.stage, task.partition
         if task.state is not TaskState.RUNNING:
-            restore = self._restoring(place, task, now_s) if task.state is TaskState.RESTORING else None
-            return TaskReport(*place, task.state.value, restore=restore)
+            report = None
+            if task.state is TaskState.RESTORING:
+                restore = task.restore
+                done, todo = restore.next - restore.start, restore.end - restore.start
+                since_s, before = self._restores.setdefault(place, (now_s, done))
+                per_s = (done - before) / (now_s - since_s) if now_s > since_s and done > before else None
+                report = RestoreReport(done, todo, per_s)
+            return TaskReport(*place, task.state.value, restore=report)
         self._restores.pop(place, None)
-        return task.report()
-
-    def _restoring(self, place: tuple[str, int], task: StreamTask, now_s: float) -> RestoreReport:
-        restore = task.restore
-        done, todo = restore.next - restore.start, restore.end - restore.start
-        since_s, before = self._restores.setdefault(place, (now_s, done))
-        per_s = (done - before) / (now_s - since_s) if now_s > since_s and done > before else None
-        return RestoreReport(done, todo, per_s)
-
-    def _count_restored(self, tasks: Iterable[StreamTask]) -> None:
-        seen = {
-            task.restore: task.restore.records
-            for task in tasks
-            if task.state in (TaskState.RESTORING, TaskState.RUNNING)
-        }
-        self._restored += sum(records - self._records.get(restore, 0) for restore, records in seen.items())
-        self._records = seen
+        source = task.processor.source
+        return TaskReport(
+            *place,
+            task.state.value,
+            known_time(source.watermark),
+            source.blocked_by(),
+            tuple(
+                InputReport(each.spec.stream, each.spec.topic, task.partition, each.next)
+                for each in source.sources.values()
+            ),
+            state_bytes=task.store.size_bytes(),
+            waiting=len(source.buffer.pending),
+        )
 
     def _walk(self, running: Iterable[StreamTask]) -> None:
-        began = time.monotonic()
-        walked = _Walked(at_s=began)
-        for task in running:
-            states = states_of(task)
-            if states is None:
-                continue
-            walked.memory_bytes += states.memory_bytes()
+        self._walked_at_s, self._memory_bytes, live = time.monotonic(), 0, Counter[str]()
+        for states in [processor.state_cache.states for processor in rule_processors(running)]:
+            self._memory_bytes += states.memory_bytes()
             for number, rule in enumerate(states.program.rules):
-                live = states.counters(number).live_partials
-                walked.live_partials[rule.rule.id] = walked.live_partials.get(rule.rule.id, 0) + live
-        walked.took_s = time.monotonic() - began
-        self._walked = walked
+                live[rule.rule.id] += states.counters(number).live_partials
+        self._live_partials, self._walk_took_s = live, time.monotonic() - self._walked_at_s
 
 
 class RuleTotals:
@@ -173,32 +163,29 @@ class RuleTotals:
 
     def take(self, running: Sequence[StreamTask]) -> None:
         seen: dict[tuple[int, str], tuple[float, ...]] = {}
-        for task in running:
-            states = states_of(task)
-            for number, rule in enumerate(states.program.rules if states is not None else ()):
-                assert states is not None
-                now = _sums(states.tallies(number))
+        kept_seen: dict[tuple[int, str], tuple[int, int]] = {}
+        for processor in rule_processors(running):
+            states = processor.state_cache.states
+            for number, rule in enumerate(states.program.rules):
+                told = states.tallies(number)
+                dropped = told.dropped_partials, told.dropped_events, told.dropped_matches
+                now = *map(float, (told.matches, told.suppressed, *dropped, told.no_key)), told.ns / 1e9
                 place = states.serial, f"{rule.rule.id}@{rule.version}"
                 before = self._seen.get(place, (0.0,) * len(now))
                 totals = self._totals.setdefault(rule.rule.id, [0.0] * len(now))
                 for at, (each, other) in enumerate(zip(now, before, strict=True)):
                     totals[at] += each - other
                 seen[place] = now
-        self._seen = seen
-        self._take_kept([task.rule_processor for task in running if task.rule_processor is not None])
-
-    def _take_kept(self, processors: Iterable[RuleProcessor]) -> None:
-        """Matches that raised no alert; rules that begin again in a task count from 0 there."""
-        seen: dict[tuple[int, str], tuple[int, int]] = {}
-        for processor in processors:
-            for rule in {*processor.shadow_filter.muted, *processor.rate_limiter.throttled}:
-                now = processor.shadow_filter.muted[rule], processor.rate_limiter.throttled[rule]
-                before = self._kept_seen.get((processor.shadow_filter.serial, rule), (0, 0))
-                totals = self._kept.setdefault(rule, [0, 0])
-                totals[0] += now[0] - before[0]
-                totals[1] += now[1] - before[1]
-                seen[processor.shadow_filter.serial, rule] = now
-        self._kept_seen = seen
+            # Matches that raised no alert; rules that begin again in a task count from 0 there.
+            shadow, limiter = processor.shadow_filter, processor.rate_limiter
+            for name in {*shadow.muted, *limiter.throttled}:
+                kept = shadow.muted[name], limiter.throttled[name]
+                muted_before, throttled_before = self._kept_seen.get((shadow.serial, name), (0, 0))
+                sums = self._kept.setdefault(name, [0, 0])
+                sums[0] += kept[0] - muted_before
+                sums[1] += kept[1] - throttled_before
+                kept_seen[shadow.serial, name] = kept
+        self._seen, self._kept_seen = seen, kept_seen
 
     def looks(self, live: Mapping[str, int]) -> tuple[RuleReport, ...]:
         found = []
@@ -210,29 +197,18 @@ class RuleTotals:
         return tuple(found)
 
 
-def _sums(told: Tallies) -> tuple[float, ...]:
-    dropped = told.dropped_partials, told.dropped_events, told.dropped_matches
-    return *map(float, (told.matches, told.suppressed, *dropped, told.no_key)), told.ns / 1e9
-
-
-# ---------------------------------------------------------------- what a task shows
-
-
-def states_of(task: StreamTask) -> States | None:
-    """The rules' states; None of a task that runs code of the user's."""
-    return None if task.rule_processor is None else task.rule_processor.state_cache.states
+def rule_processors(running: Iterable[StreamTask]) -> list[RuleProcessor]:
+    """Those of tasks that run rules, and no code of the user's."""
+    return [task.processor for task in running if isinstance(task.processor, RuleProcessor)]
 
 
 def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
     """The rules of a container, where any was published, or is in a storm."""
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
-    for task in running:
-        processor = task.rule_processor
-        if processor is None:
-            continue
+    for processor in rule_processors(running):
         for rule in processor.plan.rules:
-            place = rule.id, rule.version, status_of(rule, processor.watermark)
+            place = rule.id, rule.version, status_of(rule, processor.source.watermark)
             storm = 0 if rule.drains else processor.rate_limiter.standing.get(rule.id, 0)
             found[place], numbers[place] = found.get(place, 0) + storm, rule.number
     return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))

@@ -48,13 +48,12 @@ class SlotClaim:
         self._is_claimed = False
 
     def take(self) -> None:
-        """Refuse while another container of this slot lives elsewhere; once there is none, the slot is claimed. Of two
-        that claim it at the same time, the log's order says which was first.
-        """
+        """Claim the slot, or refuse while another container in it lives. Of two claims the first in the log counts."""
         end = self._wait_for_others()
         if end is None:
             return
-        heartbeat.tell(self._log, self._service, self._claim())
+        claim = MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
+        heartbeat.tell(self._log, self._service, claim)
         for each in heartbeats(self._log, self._service, self._slot, end)[0]:
             if each is not None and (each.host, each.pid) == (self.host, self.pid):
                 break
@@ -70,13 +69,8 @@ class SlotClaim:
             with suppress(Refused, LogUnavailable, Fenced):
                 heartbeat.leave(self._log, self._service, self._slot)
 
-    def _claim(self) -> MemberMetadata:
-        return MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
-
     def _wait_for_others(self) -> int | None:
-        """Until none tells of itself any more; from which offset on others may have told something since. None where it
-        was told to stop meanwhile.
-        """
+        """Wait until none tells of itself; the offset from which on others may have since. None: it is to stop."""
         told, end = heartbeats(self._log, self._service, self._slot)
         last = told[-1] if told else None
         deadline_ms = self._clock.steady_ms() + STALE_S * 1000
@@ -92,9 +86,7 @@ class SlotClaim:
         return end
 
     def keep(self) -> None:
-        """After another one took over: refuse where that is older and still tells of itself. Of two that began at the
-        same time the later one gives way.
-        """
+        """After another one took over: refuse where that is older and alive. Of two, the later one gives way."""
         told = [each for each in heartbeats(self._log, self._service, self._slot)[0] if each is not None]
         newest_ms = max((each.log_ms for each in told), default=0)
         for each in told:
@@ -104,11 +96,17 @@ class SlotClaim:
                 raise self._taken(each)
 
     def _is_other(self, found: Heartbeat | None) -> bool:
-        if found is None:
+        if found is None or (found.host, found.pid) == (self.host, self.pid):
             return False
         if found.host != self.host:
             return True
-        return found.pid != self.pid and _is_alive(found.pid)
+        try:
+            os.kill(found.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # it lives, and is another user's
+            return True
+        return True
 
     def _taken(self, other: Heartbeat) -> Refused:
         since = datetime.fromtimestamp(other.since_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -119,13 +117,3 @@ class SlotClaim:
             f"Start this one in another slot (`--slot`), or stop the container on {other.host} first. This machine is"
             f" {self.host}; where two have the same name, set SAMOVAR_HOST.",
         )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -49,7 +49,9 @@ class TopicWatch:
         plans = self._plans
         if not plans:
             return
-        names = watched_topics(plans)
+        names = [name for plan in plans for name in (plan.topics.changelog, plan.topics.journal)]
+        names += [spec.topic for plan in plans for spec in plan.inputs]
+        names = list(dict.fromkeys([*names, topic_of(plans[0].service)]))  # all that a service's state stands on
         found = self._log.topics(names)
         self._begun = {name: topic for name, topic in self._begun.items() if name in names}
         inputs = {spec.topic for spec in plans[0].inputs}
@@ -58,46 +60,35 @@ class TopicWatch:
             if before.id != topic.id:
                 self.refused = self.refused or _replaced(plans, topic, before)
             elif before.partitions != topic.partitions and name not in inputs:
-                self.refused = self.refused or _repartitioned(topic, before)
-        self._look_at_growth(plans[0], found)
+                self.refused = self.refused or Refused(
+                    "topic-partitions",
+                    f"the topic {topic.name} has {topic.partitions} partitions now, and had {before.partitions} when"
+                    " this container began",
+                    "It is the service's own, and a key's state is found by the number of its partitions. They cannot"
+                    " be taken away again: give the service another name, under which it makes its state from the"
+                    " input.",
+                )
+        own = found.get(plans[0].topics.journal)
+        if own is not None:
+            self._look_at_growth(plans[0], found, own.partitions)
 
-    def _look_at_growth(self, main: Plan, found: Mapping[str, Topic]) -> None:
-        own = found.get(main.topics.journal)
+    def _look_at_growth(self, main: Plan, found: Mapping[str, Topic], known: int) -> None:
+        """Inputs that have more partitions now than the state was made with."""
         unread: dict[str, int] = {}
-        for spec in main.inputs if own is not None else ():
+        for spec in main.inputs:
             topic = found.get(spec.topic)
-            if own is None or topic is None or topic.partitions <= own.partitions:
+            if topic is None or topic.partitions <= known:
                 continue
-            beyond = [TopicPartition(topic.name, number) for number in range(own.partitions, topic.partitions)]
+            beyond = [TopicPartition(topic.name, number) for number in range(known, topic.partitions)]
             unread[spec.stream] = sum(end - begin for begin, end in self._log.bounds(beyond).values())
             if spec.stream not in self.unread:
-                self._tell(LogEvent(_grown(topic, own.partitions), "input-grown", "warning", topic=topic.name))
+                text = (
+                    f"the input {topic.name} has {topic.partitions} partitions now, and the state was made with"
+                    f" {known}: partitions from {known} on are not read, and a record in one of the others whose key"
+                    " has moved is a dead letter (key-moved). docs/operations.md says how to go on"
+                )
+                self._tell(LogEvent(text, "input-grown", "warning", topic=topic.name))
         self.unread = unread
-
-
-def watched_topics(plans: Sequence[Plan]) -> list[str]:
-    """All topics that a service's state stands on."""
-    names = [name for plan in plans for name in (plan.topics.changelog, plan.topics.journal)]
-    names += [spec.topic for plan in plans for spec in plan.inputs]
-    return list(dict.fromkeys([*names, topic_of(plans[0].service)]))
-
-
-def _grown(topic: Topic, known: int) -> str:
-    return (
-        f"the input {topic.name} has {topic.partitions} partitions now, and the state was made with {known}: partitions"
-        f" from {known} on are not read, and a record in one of the others whose key has moved is a dead letter"
-        " (key-moved). docs/operations.md says how to go on"
-    )
-
-
-def _repartitioned(topic: Topic, before: Topic) -> Refused:
-    return Refused(
-        "topic-partitions",
-        f"the topic {topic.name} has {topic.partitions} partitions now, and had {before.partitions} when this container"
-        " began",
-        "It is the service's own, and a key's state is found by the number of its partitions. They cannot be taken away"
-        " again: give the service another name, under which it makes its state from the input.",
-    )
 
 
 def _replaced(plans: Sequence[Plan], topic: Topic, before: Topic) -> Refused:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from samovar.state.stack import Stack
 from samovar.state.store import Store
 from samovar.state.ttl import UnknownRowVersionError
 from samovar.tasks.input.user_source import UserEvent
-from samovar.tasks.model.user_spec import TaskSpec
-from samovar.tasks.model.user_task import ClosableTask, Event, InitableTask, Task, TimerTask, WindowableTask
+from samovar.tasks.model.plan import TaskSpec
+from samovar.tasks.model.user_task import ClosableTask, Event, InitableTask, TimerTask, WindowableTask
 from samovar.tasks.user.context import Phase, TaskContext
 from samovar.tasks.user.stores import json_bytes
 from samovar.tasks.user.timers import OWN, Timers
@@ -65,7 +66,16 @@ class Calls:
         self.timers = Timers(self.stack.rows(OWN), self.stack.index(OWN))
         self.done = UserOutput()
         self.has_emitted: Callable[[Phase, int], bool] = lambda _phase, _now: False  # before a rewind
-        self._object = _made(spec)
+        try:
+            self._object = spec.make()
+        except Exception as error:
+            raise _refused(spec, "__init__", error) from error
+        if spec.window_ms is not None and not isinstance(self._object, WindowableTask):
+            raise Refused(
+                "task-class",
+                f"the task {spec.name} has a `window`, and its class {spec.source} has no method of that name",
+                "Write `def window(self, ctx)`, or take `window` out of the service file.",
+            )
         # Asked once: whether an object has a protocol's methods is slow to find out.
         self._timer = self._object.on_timer if isinstance(self._object, TimerTask) else None
         self._end_window = self._object.window if isinstance(self._object, WindowableTask) else None
@@ -90,13 +100,14 @@ class Calls:
         finally:
             self._context.leave()
 
-    # ------------------------------------------------------------ in order of event time
-
     def run(self, given: Iterable[UserEvent], watermark: int) -> None:
         """Take events in order; then let event time pass."""
-        for each in given:
-            self._pass_to(each.event.time)
-            self._process(each)
+        for given_event in given:
+            event = given_event.event
+            self._pass_to(event.time)
+            fault = self._call(Phase.PROCESS, event.time, partial(self._object.process, event, self._context))
+            if fault is not None:
+                self.done.failures.append(Failure(fault, given_event.record, event, given_event.headers))
         if watermark > NO_TIME:
             self._pass_to(watermark)
 
@@ -109,7 +120,7 @@ class Calls:
 
     @property
     def _window_end(self) -> int | None:
-        """Also where a window is open still, the task may have none any more."""
+        """None also where a window is still open and the task has none any more."""
         return None if self.spec.window_ms is None else self.timers.window_end
 
     def _pass_to(self, now: int) -> None:
@@ -118,42 +129,23 @@ class Calls:
             if end is not None and end > now:
                 end = None
             timer = None if self._timer is None else self.timers.first_before(now if end is None else end)
-            if timer is not None:
-                self._on_timer(*timer)
-            elif end is not None:
-                self._window(end)
+            if timer is not None and self._timer is not None:
+                at, name = timer
+                self.timers.delete(name)
+                self._call_alone(Phase.TIMER, at, partial(self._timer, name, self._context), {"timer": name, "at": at})
+            elif end is not None and self._end_window is not None:
+                self.timers.window_end = None
+                self._call_alone(Phase.WINDOW, end, partial(self._end_window, self._context), {"window": end})
             else:
                 return
 
-    # ------------------------------------------------------------ calls
-
-    def _process(self, given: UserEvent) -> None:
-        event = given.event
-        fault = self._call(Phase.PROCESS, event.time, lambda: self._object.process(event, self._context))
-        if fault is not None:
-            self.done.failures.append(Failure(fault, given.record, event, given.headers))
-
-    def _on_timer(self, at: int, name: str) -> None:
-        call = self._timer
-        assert call is not None
-        self.timers.delete(name)
-        self.stack.keep()  # it is called once, whatever comes of it
-        fault = self._call(Phase.TIMER, at, lambda: call(name, self._context))
-        if fault is not None:
-            self._failed_alone(fault, {"timer": name, "at": at})
-
-    def _window(self, end: int) -> None:
-        call = self._end_window
-        assert call is not None
-        self.timers.close_window()
+    def _call_alone(self, phase: Phase, now: int, call: Callable[[], None], what: dict[str, Any]) -> None:
+        """A timer or a window, which is called once, whatever comes of it."""
         self.stack.keep()
-        fault = self._call(Phase.WINDOW, end, lambda: call(self._context))
+        fault = self._call(phase, now, call)
         if fault is not None:
-            self._failed_alone(fault, {"window": end})
-
-    def _failed_alone(self, fault: UserFault, what: dict[str, Any]) -> None:
-        told = json_bytes({"task": self.spec.name, "partition": self.partition, **what})
-        self.done.failures.append(Failure(fault, (self.spec.name.encode(), told)))
+            told = json_bytes({"task": self.spec.name, "partition": self.partition, **what})
+            self.done.failures.append(Failure(fault, (self.spec.name.encode(), told)))
 
     def _call(self, phase: Phase, now: int, call: Callable[[], None]) -> UserFault | None:
         """All that the call does is kept, or nothing."""
@@ -173,23 +165,9 @@ class Calls:
         for topic, pair in emitted:
             self.done.emitted.setdefault(topic, []).append(pair)
         if phase is not Phase.WINDOW and self.spec.window_ms is not None and self._window_end is None:
-            self.timers.open_window(now - now % self.spec.window_ms + self.spec.window_ms)
+            self.timers.window_end = now - now % self.spec.window_ms + self.spec.window_ms
         self.stack.keep()
         return None
-
-
-def _made(spec: TaskSpec) -> Task:
-    try:
-        made = spec.make()
-    except Exception as error:
-        raise _refused(spec, "__init__", error) from error
-    if spec.window_ms is not None and not isinstance(made, WindowableTask):
-        raise Refused(
-            "task-class",
-            f"the task {spec.name} has a `window`, and its class {spec.source} has no method of that name",
-            "Write `def window(self, ctx)`, or take `window` out of the service file.",
-        )
-    return made
 
 
 def _refused(spec: TaskSpec, method: str, error: Exception) -> Refused:
@@ -215,10 +193,8 @@ def fault_of(error: BaseException) -> UserFault:
     first = next((place for place, frame in enumerate(frames) if not _is_ours(frame)), len(frames))
     theirs = [frame for frame in frames[first:] if not _is_ours(frame)]
     said = "".join(traceback.format_exception_only(error)).strip()
-    where = ""
-    if theirs:
-        last = theirs[-1]
-        where = f" ({Path(last.filename).name}:{last.lineno} in {last.name})"
+    last = theirs[-1] if theirs else None
+    where = "" if last is None else f" ({Path(last.filename).name}:{last.lineno} in {last.name})"
     trace = "".join(traceback.format_list(frames[first:])) + said
     return UserFault(said[:MOST_CHARACTERS] + where, trace[-MOST_CHARACTERS:])
 

@@ -10,7 +10,7 @@ from samovar.changelog.log import Pair
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.decode import lookup
 from samovar.state.stack import Stack
-from samovar.tasks.model.user_spec import Emit, TaskSpec
+from samovar.tasks.model.plan import Emit, TaskSpec
 from samovar.tasks.model.user_task import Key, Value
 from samovar.tasks.user.stores import MOST_VALUE_BYTES, BadValueError, Values, json_bytes, key_bytes, record_key
 from samovar.tasks.user.timers import Timers
@@ -27,10 +27,6 @@ class Phase(Enum):
     PROCESS = "in `process`"
     TIMER = "in `on_timer`"
     WINDOW = "in `window`"
-
-    @property
-    def may_write(self) -> bool:
-        return self in (Phase.PROCESS, Phase.TIMER, Phase.WINDOW)
 
 
 class NotAllowedError(RuntimeError):
@@ -52,8 +48,6 @@ class TaskContext:
             name: Values(stack.store(name, ttl_ms=store.ttl_ms, now=lambda: self._now), self._refuse)
             for name, store in spec.stores.items()
         }
-
-    # ------------------------------------------------------------ what a task sees
 
     @property
     def now(self) -> int:
@@ -101,7 +95,7 @@ class TaskContext:
         self._timers.delete(name)
 
     def _refuse(self) -> None:
-        if not self._phase.may_write:
+        if self._phase not in (Phase.PROCESS, Phase.TIMER, Phase.WINDOW):
             raise NotAllowedError(
                 f"a task writes, emits and sets timers only while it is called, not {self._phase.value}"
             )
@@ -109,8 +103,6 @@ class TaskContext:
     def _unknown(self, what: str, name: str, setting: str, known: Mapping[str, Any]) -> str:
         tip = did_you_mean(str(name), known) or f"name it under `{setting}` of the task in the service file"
         return f"the task {self._spec.name} has no {what} `{name}`: {tip}"
-
-    # ------------------------------------------------------------ how the task's processor uses it
 
     def enter(self, phase: Phase, now: int) -> None:
         self._phase, self._now = phase, now

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from samovar.changelog.formats.record import USER
 from samovar.state.digest import digest
-from samovar.state.prefixed import after
-from samovar.state.stack import ROWS, namespace
-from samovar.state.store import Readable
-from samovar.state.ttl import unwrapped
-from samovar.tasks.user.stores import key_bytes, unpack
+from samovar.state.prefixed import PrefixedStore, after
+from samovar.state.stack import INDEX, ROWS, namespace
+from samovar.state.store import Readable, Store
+from samovar.state.ttl import TtlStore, unwrapped
+from samovar.tasks.user.context import NotAllowedError
+from samovar.tasks.user.stores import Values, unpack
 from samovar.tasks.user.timers import OWN, TIMER, time_of
 
 assert ROWS == USER, "a row of the stack is a record of the changelog"
@@ -39,12 +40,6 @@ def rows_of_stores(store: Readable) -> Iterator[UserRow]:
         yield user_row(row, packed)
 
 
-def rows_of_store(store: Readable, name: str, start: str = "") -> Iterator[UserRow]:
-    prefix = namespace(ROWS, name)
-    for row, packed in store.range(prefix + key_bytes(start), after(prefix)):
-        yield user_row(row, packed)
-
-
 def user_row(row: bytes, packed: bytes) -> UserRow:
     """A row of the base, readably."""
     size = row[1]
@@ -63,30 +58,17 @@ def digest_of_task(store: Readable) -> str:
     return digest(store.range(ROWS, after(ROWS)))
 
 
-class StoreView:
+class StoreView(Values):
     """A named store at an event time, to read: as a task would see it."""
 
     def __init__(self, store: Readable, name: str, now: int) -> None:
-        self._store, self._name, self._now = store, name, now
+        base = cast(Store, store)  # nothing is written: `Values` refuses it
+        rows, index = PrefixedStore(base, namespace(ROWS, name)), PrefixedStore(base, namespace(INDEX, name))
+        super().__init__(TtlStore(rows, index, ttl_ms=None, now=lambda: now), self._refuse_writes)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        row = namespace(ROWS, self._name) + key_bytes(key)
-        packed = self._store.get(row)
-        found = None if packed is None else user_row(row, packed)
-        return found.value if found is not None and self._is_alive(found) else default
-
-    def range(self, start: str = "", end: str | None = None) -> Iterator[tuple[str, Any]]:
-        rows = rows_of_store(self._store, self._name, start)
-        last = None if end is None else key_bytes(end)
-        return (
-            (row.key, row.value) for row in rows if (last is None or row.key.encode() < last) and self._is_alive(row)
-        )
-
-    def starting(self, prefix: str) -> Iterator[tuple[str, Any]]:
-        return ((key, value) for key, value in self.range(prefix) if key.startswith(prefix))
+    @staticmethod
+    def _refuse_writes() -> None:
+        raise NotAllowedError("a test reads a task's store, and writes nothing to it")
 
     def items(self) -> dict[str, Any]:
         return dict(self.range())
-
-    def _is_alive(self, row: UserRow) -> bool:
-        return row.expires is None or row.expires > self._now

@@ -37,7 +37,8 @@ def load_class(source: str, folder: Path) -> type[Any]:
     if not inspect.isclass(found):
         known = [each for each, value in vars(module).items() if inspect.isclass(value) and hasattr(value, "process")]
         tip = did_you_mean(name, known) or (f"it has {', '.join(known)}" if known else "it has no task at all")
-        raise _refused(source, f"{_shown(module)} has no class `{name}`", tip)
+        shown = getattr(module, "__file__", None) or module.__name__
+        raise _refused(source, f"{shown} has no class `{name}`", tip)
     if not callable(getattr(found, "process", None)):
         raise _refused(source, f"the class `{name}` has no method `process`", "write `def process(self, event, ctx)`")
     for method in METHODS:
@@ -54,13 +55,11 @@ def load_class(source: str, folder: Path) -> type[Any]:
 def version_of(source: str, folder: Path, *settings: object) -> str:
     """Another one when the file of the class is another, or a setting that changes what it does."""
     path = file_of(source.partition(":")[0], folder)
-    code = path.read_bytes() if path.is_file() else _installed_code(source)
+    if not path.is_file():
+        origin = getattr(importlib.util.find_spec(source.partition(":")[0]), "origin", None)
+        path = Path(origin or path)
+    code = path.read_bytes() if path.is_file() else b""
     return hashlib.sha256(code + repr((source, settings)).encode()).hexdigest()[:VERSION_DIGITS]
-
-
-def _installed_code(source: str) -> bytes:
-    origin = getattr(importlib.util.find_spec(source.partition(":")[0]), "origin", None)
-    return Path(origin).read_bytes() if origin and Path(origin).is_file() else b""
 
 
 def _module(source: str, name: str, folder: Path) -> ModuleType:
@@ -91,10 +90,6 @@ def _loaded(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
     return module
-
-
-def _shown(module: ModuleType) -> str:
-    return str(getattr(module, "__file__", None) or module.__name__)
 
 
 def _broken(source: str, error: Exception) -> Refused:

@@ -9,12 +9,11 @@ An index row: b"t" + time + name, no value. It is local, and made again from the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from samovar.patterns.engine.matcher import NEVER
 from samovar.state.prefixed import PrefixedStore, after
 from samovar.state.stack import INDEX, ROWS, namespace
-from samovar.state.store import Change, Readable, Store
+from samovar.state.store import Readable, Store, write_some
 from samovar.tasks.rules.timer_index import SIGN, time_bytes
 
 OWN = ""  # the name under which a task's own rows are
@@ -63,18 +62,17 @@ class Timers:
             return time_of(row[1:])
         return NEVER
 
-    # ------------------------------------------------------------ the window
-
     @property
     def window_end(self) -> int | None:
         packed = self._rows.get(WINDOW)
         return None if packed is None else time_of(packed)
 
-    def open_window(self, end: int) -> None:
-        self._rows.put(WINDOW, time_bytes(end))
-
-    def close_window(self) -> None:
-        self._rows.delete(WINDOW)
+    @window_end.setter
+    def window_end(self, end: int | None) -> None:
+        if end is None:
+            self._rows.delete(WINDOW)
+        else:
+            self._rows.put(WINDOW, time_bytes(end))
 
 
 def overdue_timers(base: Readable, watermark: int) -> Iterator[tuple[str, int]]:
@@ -88,10 +86,5 @@ def overdue_timers(base: Readable, watermark: int) -> Iterator[tuple[str, int]]:
 def reindexed_timers(base: Store, rows_at_once: int) -> None:
     """Make the index of timers fit their rows, at once and in the base: it is local, and no commit waits for it."""
     rows, index = PrefixedStore(base, namespace(ROWS, OWN)), PrefixedStore(base, namespace(INDEX, OWN))
-    _write(index, rows_at_once, ((row, None) for row, _ in index.range()))
-    _write(index, rows_at_once, ((TIMER + time + row[1:], b"") for row, time in rows.range(TIMER, after(TIMER))))
-
-
-def _write(store: Store, rows_at_once: int, changes: Iterator[Change]) -> None:
-    while part := list(islice(changes, rows_at_once)):
-        store.write(part)
+    write_some(index, rows_at_once, ((row, None) for row, _ in index.range()))
+    write_some(index, rows_at_once, ((TIMER + time + row[1:], b"") for row, time in rows.range(TIMER, after(TIMER))))

@@ -58,7 +58,8 @@ TARGETS = (
         "the store follows its commit; what a task begins from",
         more=(*CONTAINERS, *RESTORES),
     ),
-    Target("tasks/rules/processor", "what one commit writes", more=(*TIMES, *CONTAINERS)),
+    Target("tasks/input/processor", "what one commit writes", more=(*TIMES, *CONTAINERS)),
+    Target("tasks/rules/processor", "the same for rules", more=(*TIMES, *CONTAINERS)),
     Target("tasks/user/processor", "the same for user-defined tasks", tests_in("tasks/user", "user_tasks")),
     Target("tasks/user/calls", "what a failed call takes back", tests_in("tasks/user", "user_tasks")),
     # order
@@ -147,9 +148,11 @@ TARGETS = (
     # the stores' write path
     Target("state/task_storage", "a store and its snapshots", tests_in("state", "task_storage"), CONTAINERS),
     Target("state/snapshots", "a snapshot is whole or not there", tests_in("state", "snapshots"), CONTAINERS),
-    Target("state/stack", "all stores of a task change as one", STORES),
-    Target("state/overlay", "changes that are not committed", STORES),
-    Target("state/cached", "what is read through memory", STORES),
+    Target(
+        "state/stack",
+        "all stores of a task change as one, and what is not committed",
+        STORES,
+    ),
     Target("state/ttl", "rows that expire by event time", STORES),
     Target("state/prefixed", "stores within a store", STORES),
 )

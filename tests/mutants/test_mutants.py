@@ -93,7 +93,7 @@ def run(root: Path, *wanted: tuple[Mutant, str, int]) -> list[str]:
 
 
 def test_a_fault_is_noticed_by_a_test_or_by_a_seed_and_what_is_none_survives(root: Path) -> None:
-    same = the_one("state/overlay", "if new > _ONE_BY_ONE:", "if (new >= _ONE_BY_ONE):")  # two ways to one order
-    fault = the_one("state/overlay", "self._placed = len(self._changes)", "pass")
+    same = the_one("state/stack", "if new > _ONE_BY_ONE:", "if (new >= _ONE_BY_ONE):")  # two ways to one order
+    fault = the_one("state/stack", "self._placed = len(self._changes)", "pass")
     lost = the_one("tasks/rules/state_cache", "self.index.committed()", "pass")
     assert run(root, (same, WRAPPERS, 0), (fault, WRAPPERS, 0), (lost, "", 5)) == ["survived", "tests", "simulator"]

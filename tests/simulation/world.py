@@ -312,8 +312,8 @@ class World:
             node.log.kill()
         if node.container is not None and self.scenario.on_rocksdb:
             for task in node.container.tasks.values():
-                if task._store is not None:
-                    task._store.close()  # all that was written is there; the lock goes with the process
+                if hasattr(task, "store"):
+                    task.store.close()  # all that was written is there; the lock goes with the process
         node.container = node.log = None
         loss = Loss.NOTHING if node.kill is None else node.kill.loss
         node.kill = None

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from samovar.state.cached import CachedStore
 from samovar.state.memory import MemoryStore
-from samovar.state.overlay import Overlay
 from samovar.state.prefixed import PrefixedStore
 from samovar.state.rocks import RocksStore
-from samovar.state.stack import Stack
+from samovar.state.stack import CachedStore, Overlay, Stack
 from samovar.state.store import Store
 from samovar.state.ttl import TtlStore
 from tests.contracts.store import StoreContract
@@ -75,10 +73,10 @@ class TestOverlayOverRows(StoreContract):
         return store
 
 
-class TestCached(StoreContract):
+class TestOverlayOverCached(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
-        return CachedStore(MemoryStore(), cache_bytes=1000)
+        return Overlay(CachedStore(MemoryStore(), cache_bytes=1000))
 
 
 class TestExpiring(StoreContract):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from samovar.state.digest import digest
 from samovar.state.errors import StoreClosed, StoreDamaged, StoreError, StoreFull, StoreLocked
 from samovar.state.memory import MemoryStore
+from samovar.state.reading import MB
 from samovar.state.rocks import RocksMemory, RocksStore
-from samovar.state.rocks_settings import MB
 from tests.contracts.store import empty, keys
 
 SMALL = RocksMemory(cache_bytes=8 * MB, write_buffer_bytes=2 * MB)

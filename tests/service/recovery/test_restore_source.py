@@ -103,7 +103,7 @@ def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.
         with service.log() as log:
             log.append([Append("s-changelog", gone, partition)])
     monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "3")
-    whole = ChangelogRepair._transact
+    whole = ChangelogRepair.write
     appended: list[int] = []
 
     def fails(self: ChangelogRepair, appends: Any, offsets: Any) -> Any:
@@ -113,7 +113,7 @@ def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.
         return whole(self, appends, offsets)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ChangelogRepair, "_transact", fails)
+        patch.setattr(ChangelogRepair, "write", fails)
         assert refused(service, "--from", "source") == "repair-failed"
     wipe(service)
     with pytest.raises(Refused, match="state-lost"):

@@ -99,12 +99,12 @@ def tombstones_are_not_logged() -> Patching:
 def following_ahead_of_the_rows() -> Patching:
     """The store says that it follows the changelog up to a commit before it has that commit's rows."""
 
-    def committed(self: StreamTask, outcome: Outcome, last_offset: int) -> None:
-        original(self, replace(outcome, changes=[]), last_offset)
+    def committed(self: StreamTask, outcome: Outcome, last_offset: int, wall_ms: int) -> None:
+        original(self, replace(outcome, changes=[]), last_offset, wall_ms)
         hit("write.before")
         self.store.write(outcome.changes)
 
-    original: Callable[[StreamTask, Outcome, int], None] = StreamTask.committed
+    original: Callable[[StreamTask, Outcome, int, int], None] = StreamTask.committed
     return patch.object(StreamTask, "committed", committed)
 
 

@@ -9,9 +9,9 @@ from unittest.mock import patch
 from samovar.tasks.input.repartition_sink import RepartitionSink
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.rules import migration
+from samovar.tasks.rules.alert_filter import ShadowFilter
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.rate_limiter import AlertRateLimiter
-from samovar.tasks.rules.shadow_filter import ShadowFilter
 from samovar.tasks.runtime.stream_task import StreamTask
 from samovar.tasks.runtime.topic_watch import TopicWatch
 
@@ -31,8 +31,8 @@ def late_events_are_not_written() -> Patching:
     """Late events are counted and not written."""
     put = RuleProcessor._put_aside
 
-    def counted(self: RuleProcessor, records: Any, fed: Any) -> None:
-        put(self, records, fed)
+    def counted(self: RuleProcessor, records: Any, dead: Any, late: Any) -> None:
+        put(self, records, dead, late)
         self._late.pairs.clear()
         self._late.headers.clear()
 
@@ -49,7 +49,7 @@ def a_switch_keeps_the_processor() -> Patching:
 
 
 def rules_in_shadow_alert() -> Patching:
-    return patch.object(ShadowFilter, "left", lambda _, matches: list(matches))
+    return patch.object(ShadowFilter, "left", lambda _, matches, __: list(matches))
 
 
 def a_version_drains_too_briefly() -> Patching:

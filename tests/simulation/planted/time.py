@@ -87,8 +87,8 @@ def outages_count_as_idleness() -> Patching:
     """An input is taken for idle although the log has not been heard of."""
     tick = StreamTask.tick
 
-    def ticked(self: StreamTask, ended: Mapping[TopicPartition, int | None]) -> None:
-        tick(self, dict.fromkeys(self.inputs, 0) | dict.fromkeys(ended, 0))
+    def ticked(self: StreamTask, ended: Mapping[TopicPartition, int | None], now_ms: int) -> None:
+        tick(self, dict.fromkeys(self.inputs, 0) | dict.fromkeys(ended, 0), now_ms)
 
     return patch.object(StreamTask, "tick", ticked)
 

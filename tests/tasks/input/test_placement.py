@@ -15,8 +15,7 @@ from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_of
 from samovar.native.kernel import joined
 from samovar.patterns.engine.decoder import Decoder
-from samovar.tasks.input.placement import is_on, is_on_at, needed_turns
-from samovar.tasks.input.source import StreamSource
+from samovar.tasks.input.source import StreamSource, is_on_at, needed_turns
 from samovar.tasks.model.plan import InputSpec
 
 T0 = 1_700_000_000_000
@@ -48,7 +47,7 @@ def test_the_kernel_places_keys_as_the_partitioner_does(keys: list[Any], partiti
 @given(turns=st.lists(st.integers(1, 50), unique=True).map(sorted), safe=st.integers(0, 60), more=st.integers(0, 60))
 def test_what_is_forgotten_of_turns_does_not_matter_from_there_on(turns: list[int], safe: int, more: int) -> None:
     left = needed_turns(turns, safe)
-    assert is_on(left) == is_on(turns)
+    assert len(left) % 2 == len(turns) % 2, "the check is on at the end, or off, as before"
     assert is_on_at(left, safe + more) == is_on_at(turns, safe + more)
 
 

@@ -18,8 +18,7 @@ from samovar.native.kernel import joined
 from samovar.patterns.engine.avro.codec import Avro, SchemaFiles, framed
 from samovar.patterns.engine.avro.schema import parse_schema
 from samovar.tasks.input.repartition_source import RepartitionSource
-from samovar.tasks.input.schema_history import edges_of, needed, turned, unknown_at, unknown_yet
-from samovar.tasks.input.source import StreamSource
+from samovar.tasks.input.source import StreamSource, edges_of, needed, turned, unknown_at, unknown_yet
 from samovar.tasks.model.plan import InputSpec
 from tests.support.avro_making import encoded
 

@@ -9,9 +9,8 @@ from samovar.patterns.engine.matcher import MatchHeader
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.model.results import Counts
-from samovar.tasks.rules.alert_filter import Alarm, Alert
+from samovar.tasks.rules.alert_filter import Alarm, Alert, ShadowFilter
 from samovar.tasks.rules.rate_limiter import AlertRateLimiter, limits_in, limits_row
-from samovar.tasks.rules.shadow_filter import ShadowFilter
 
 HOUR = 3_600_000
 

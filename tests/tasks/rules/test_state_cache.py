@@ -12,7 +12,7 @@ from samovar.service.offline.trial import plan_of_rules
 from samovar.tasks.replay.harness import TaskTestHarness
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.state_cache import StateCache
-from samovar.tasks.rules.timer_index import ROWS_END
+from samovar.tasks.rules.timer_index import ROWS_END, Index
 
 SEQUENCE = """
 rule: pair
@@ -93,10 +93,10 @@ def test_a_large_store_is_not_loaded_whole_and_waits_for_its_timer_index() -> No
     bench.commit()
     bench.plan = replace(bench.plan, tunables=replace(bench.plan.tunables, whole_states=2, index_rows=1))
     cache = StateCache(bench.plan, bench.store, ["purchase"])
-    assert (cache.whole, cache.waits_for_index, cache.states.live()) == (False, True, 0)
-    while cache.indexing:
+    assert (cache.whole, cache.index.status is not Index.READY, cache.states.live()) == (False, True, 0)
+    while cache.index.status is Index.BUILDING:
         cache.index_some()
-    assert not cache.waits_for_index
+    assert cache.index.status is Index.READY
     assert cache.next_deadline() == START + 10 * MINUTE
 
 

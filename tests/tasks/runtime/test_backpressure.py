@@ -15,7 +15,7 @@ from samovar.native.kernel import joined
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec
 from samovar.tasks.runtime.backpressure import Backpressure
-from samovar.tasks.runtime.stream_task import StreamTask, TaskState
+from samovar.tasks.runtime.stream_task import TaskState
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 
@@ -60,10 +60,6 @@ class StubTask:
     @property
     def processor(self) -> StubTask:
         return self
-
-    holds_more_than = StreamTask.holds_more_than
-    inputs_ahead = StreamTask.inputs_ahead
-    inputs_behind = StreamTask.inputs_behind
 
     @property
     def inputs(self) -> list[TopicPartition]:

@@ -110,12 +110,12 @@ def test_a_snapshot_is_taken_once_its_time_has_come_and_what_there_is_is_committ
     assert began_ms <= task._snapshot_at_ms
     before = snapshots()
     task._snapshot_at_ms -= every_ms - 1
-    task.snapshot_if_due()
+    task.snapshot_if_due(world.clock.steady_ms())
     assert snapshots() == before
     task._snapshot_at_ms -= 1
-    task.snapshot_if_due()
+    task.snapshot_if_due(world.clock.steady_ms())
     assert snapshots() == before + 1
-    task.snapshot_if_due()
+    task.snapshot_if_due(world.clock.steady_ms())
     assert snapshots() == before + 1, "its time begins again"
 
 

@@ -411,7 +411,7 @@ def test_an_event_of_avro_is_whole_too(tmp_path: Path) -> None:
 def test_what_was_emitted_before_a_rewind_is_not_emitted_again() -> None:
     """Up to the event time at which the task had been: events and windows of that very time were called, timers not."""
     driver = teller(window=f"{10 * S}ms")
-    driver._bench.store.write(skip_rows((), {"use": 100}, 20 * S, ["told"]))
+    driver._harness.store.write(skip_rows((), {"use": 100}, 20 * S, ["told"]))
     driver.crash()
     driver.run(use(5 * S, timers={"before": 19 * S, "at": 20 * S}), use(20 * S), use(20 * S + 1), use(31 * S))
     assert told(driver) == [

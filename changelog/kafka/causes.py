@@ -148,10 +148,7 @@ def _distrust(place: tuple[str, int], settings: Settings) -> str:
 
 def _handshake(host: str, port: int, context: ssl.SSLContext) -> OSError | None:
     try:
-        with (
-            socket.create_connection((host, port), PROBE_S) as wire,
-            context.wrap_socket(wire, server_hostname=host),
-        ):
+        with socket.create_connection((host, port), PROBE_S) as wire, context.wrap_socket(wire, server_hostname=host):
             return None
     except OSError as error:
         return error

@@ -85,13 +85,7 @@ class _Group(ctypes.Structure):
 
 
 class _Trouble(ctypes.Structure):
-    _fields_ = (
-        ("topic", c_char_p),
-        ("text", c_char_p),
-        ("partition", c_int64),
-        ("code", c_int64),
-        ("offset", c_int64),
-    )
+    _fields_ = (("topic", c_char_p), ("text", c_char_p), ("partition", c_int64), ("code", c_int64), ("offset", c_int64))
 
 
 @cache

@@ -13,14 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-)
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
@@ -187,10 +180,7 @@ class KafkaLog:
         return self._offsets(partitions, admin.OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
     def _offsets(
-        self,
-        partitions: Collection[TopicPartition],
-        spec: Any,
-        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        self, partitions: Collection[TopicPartition], spec: Any, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
         """Of all records, also of those in open transactions: the latest is the high watermark."""
         if not partitions:

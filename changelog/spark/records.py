@@ -107,8 +107,4 @@ def _places(ranges: Sequence[Range]) -> dict[str, str]:
     assigned = {topic: [each.at.partition for each in some] for topic, some in topics.items()}
     starts = {topic: {str(each.at.partition): each.start for each in some} for topic, some in topics.items()}
     ends = {topic: {str(each.at.partition): each.end for each in some} for topic, some in topics.items()}
-    return {
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-    }
+    return {"assign": json.dumps(assigned), "startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}

@@ -193,11 +193,7 @@ def update_catalog(settings: ServiceFile) -> None:
 
 
 def query(
-    settings: ServiceFile,
-    name: str,
-    sql: str | None,
-    limit: int,
-    session: Callable[[], OpenSession] | None = None,
+    settings: ServiceFile, name: str, sql: str | None, limit: int, session: Callable[[], OpenSession] | None = None
 ) -> QueryRows:
     """Rows of a view: the first ones, or those of a query in Spark's SQL, to which all published views are tables.
 

@@ -106,9 +106,7 @@ class ViewStore:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Refused(
-                    "view-busy",
-                    f"another process is making the view {self.name}",
-                    "Wait for it to end, and try again.",
+                    "view-busy", f"another process is making the view {self.name}", "Wait for it to end, and try again."
                 ) from None
             (self.folder / "versions").mkdir(exist_ok=True)
             folders.tidy(self.folder / "versions")

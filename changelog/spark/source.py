@@ -30,6 +30,7 @@ class Frame(Protocol):
         """Whether its rows are made of headers, too: who brings records may leave them out otherwise."""
         ...
 
+    @property
     def parts(self) -> Sequence[Any]:
         """What can be read at once by several tasks; any values that can be pickled."""
         ...
@@ -57,7 +58,7 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
             self.frame = frame
 
         def partitions(self) -> Sequence[InputPartition]:
-            return [InputPartition(part) for part in self.frame.parts()] or [InputPartition(None)]
+            return [InputPartition(part) for part in self.frame.parts] or [InputPartition(None)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return iter(()) if partition.value is None else self.frame.read(partition.value)

@@ -103,7 +103,7 @@ def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataF
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
 
-    schema, parts = from_arrow_schema(table.frame.schema), list(table.frame.parts())
+    schema, parts = from_arrow_schema(table.frame.schema), table.frame.parts
     brought = table.kafka
     if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
         return session.spark.createDataFrame([], schema)
@@ -154,11 +154,6 @@ class _Brought:
         finally:
             feed.close()
         tick(rows, last=True)
-
-
-def put_parquet(session: OpenSession, name: str, folder: Path) -> None:
-    """Make a published view known by a name."""
-    session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
 
 
 # ---------------------------------------------------------------- queries
@@ -242,11 +237,6 @@ def twice(
     repeated = written.groupBy(*key).count().where("count > 1").select(*key).limit(1)
     found = session.run("keys", repeated.collect)
     return list(found[0]) if found else None
-
-
-def types_of(frame: DataFrame) -> dict[str, str]:
-    """Columns and their types, as SQL writes them."""
-    return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
 
 def folder_of(session: OpenSession, column: str, value: str | None) -> str:

@@ -107,9 +107,6 @@ def standing(changes: Iterable[Change]) -> list[Change]:
     return found
 
 
-# ---------------------------------------------------------------- in the log
-
-
 def read_changes(log: Log, service: str) -> list[Change]:
     """All changes that count; none where nothing was ever published."""
     topic = topic_of(service)

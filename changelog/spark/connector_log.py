@@ -60,18 +60,18 @@ class SparkFeed:
         """The next records of a range; None where there are no more."""
         self._begun.add(at)
         waiting = self._waiting.get(at)
-        if waiting is not None and (batch := waiting.take()) is not None:
-            return self._given(at, batch)
-        while at not in self._over:
-            piece = self._next()
-            if piece is None:
-                break
+        batch = None if waiting is None else waiting.take()
+        while batch is None and at not in self._over and (piece := self._next()) is not None:
             if piece[0] == at:
-                return self._given(*piece)
+                batch = piece[1]
+                continue
             if piece[0] not in self._waiting:
                 self._waiting[piece[0]] = _Waiting(self._scratch, self.tunables.feed_bytes)
             self._waiting[piece[0]].add(piece[1])
-        return None
+        if batch is None:
+            return None
+        self.given += batch.num_rows
+        return records_in(batch, at)
 
     def coming(self) -> TopicPartition | None:
         """Whose records come next; None where nothing does."""
@@ -79,10 +79,6 @@ class SparkFeed:
         if piece is not None:
             self._pieces.appendleft(piece)
         return None if piece is None else piece[0]
-
-    def _given(self, at: TopicPartition, batch: pa.RecordBatch) -> RecordBlock:
-        self.given += batch.num_rows
-        return records_in(batch, at)
 
     def _next(self) -> tuple[TopicPartition, pa.RecordBatch] | None:
         while not self._pieces:
@@ -152,9 +148,6 @@ class _FedReader:
             self._after.close()
 
 
-# ---------------------------------------------------------------- waiting for their turn
-
-
 class _Waiting:
     """Records of one range that came before they were asked for, in order."""
 
@@ -197,9 +190,6 @@ class _Waiting:
             self._file.close()
 
 
-# ---------------------------------------------------------------- Arrow
-
-
 def _by_partition(
     batch: pa.RecordBatch, ranges: Collection[TopicPartition]
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
@@ -224,35 +214,23 @@ def records_in(batch: pa.RecordBatch, at: TopicPartition) -> RecordBlock:
     """Arrow's columns as a log's records; nothing is copied but bounds, and headers where there are any."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
+    def messages(column: Any) -> Messages:
+        _, bounds, data = column.buffers()
+        places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
+
     offsets = batch.column("offset").to_numpy()
     times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
-    keys, values = batch.column("key"), batch.column("value")
-    nexts = int(offsets[-1]) + 1
-    return RecordBlock(
-        *at, offsets, times, nexts, _messages(keys), _messages(values), _null(keys), _null(values), _headers(batch)
-    )  # fmt: skip
-
-
-def _null(column: Any) -> Any:
-    return column.is_null().to_numpy(zero_copy_only=False)
-
-
-def _messages(column: Any) -> Messages:
-    _, bounds, data = column.buffers()
-    places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
-
-
-def _headers(batch: pa.RecordBatch) -> Messages | None:
-    if "headers" not in batch.schema.names:
-        return None
-    column = batch.column("headers")
-    if column.null_count == len(column):
-        return None
-    packed = [
-        header_bytes_of(tuple((each["key"], each["value"] or b"") for each in found or ()))
-        for found in column.to_pylist()
-    ]
-    ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    return Messages(np.frombuffer(b"".join(packed), np.uint8), starts, ends)
+    keys, values, heads = batch.column("key"), batch.column("value"), None
+    column = batch.column("headers") if "headers" in batch.schema.names else None
+    if column is not None and column.null_count < len(column):
+        packed = [
+            header_bytes_of(tuple((each["key"], each["value"] or b"") for each in found or ()))
+            for found in column.to_pylist()
+        ]
+        ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        heads = Messages(np.frombuffer(b"".join(packed), np.uint8), starts, ends)
+    keyless, null = (each.is_null().to_numpy(zero_copy_only=False) for each in (keys, values))
+    following = int(offsets[-1]) + 1
+    return RecordBlock(*at, offsets, times, following, messages(keys), messages(values), keyless, null, heads)

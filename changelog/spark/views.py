@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,48 +111,39 @@ def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataF
     if brought is not None:
         most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
         records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
-        return records.mapInArrow(_Brought(table.frame, brought.ranges, table.name, told), schema)  # type: ignore[arg-type]
+        task = _FrameTask(table.frame, table.name, told, ranges=tuple(brought.ranges))
+        return records.mapInArrow(task, schema)  # type: ignore[arg-type]  # it is called as a function is
     numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
-    reading = _Reading(table.frame, parts, table.name, told)
-    return numbers.mapInArrow(reading, schema)  # type: ignore[arg-type]  # it is called as a function is
+    return numbers.mapInArrow(_FrameTask(table.frame, table.name, told, parts), schema)  # type: ignore[arg-type]
 
 
-class _Reading:
-    """What an executor runs. A class, and not a closure, so that it is pickled by its name."""
+@dataclass(frozen=True)
+class _FrameTask:
+    """What an executor runs: reads the parts whose numbers Spark hands out, or, where there are none, the records that
+    Spark's connector brings. A class, and not a closure, so that it is pickled by its name.
+    """
 
-    def __init__(self, frame: Frame, parts: Sequence[Any], name: str, ticks: str | None) -> None:
-        self.frame, self.parts, self.name, self.ticks = frame, parts, name, ticks
+    frame: Frame
+    name: str
+    ticks: str | None
+    parts: Sequence[Any] = ()
+    ranges: Sequence[Range] = ()
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        if not self.parts:  # each task is told apart from others by where it begins
+            with closing(SparkFeed(self.ranges, batches)) as feed:
+                yield from self._ticking(f"{os.getpid()}-{time.monotonic_ns()}", self.frame.read_fed(feed))
+            return
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._read(number)
+                yield from self._ticking(number, self.frame.read(self.parts[number]))
 
-    def _read(self, number: int) -> Iterator[Any]:
-        tick, rows = Ticker(self.ticks, f"{self.name}-{number}"), 0
-        for found in self.frame.read(self.parts[number]):
+    def _ticking(self, task: object, batches: Iterator[Any]) -> Iterator[Any]:
+        tick, rows = Ticker(self.ticks, f"{self.name}-{task}"), 0
+        for found in batches:
             yield found
             rows += found.num_rows
             tick(rows)
-        tick(rows, last=True)
-
-
-class _Brought:
-    """The same where the records come by Spark's connector. Each task tells apart from others by where it begins."""
-
-    def __init__(self, frame: Frame, ranges: Sequence[Range], name: str, ticks: str | None) -> None:
-        self.frame, self.ranges, self.name, self.ticks = frame, tuple(ranges), name, ticks
-
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        feed = SparkFeed(self.ranges, batches)
-        tick, rows = Ticker(self.ticks, f"{self.name}-{os.getpid()}-{time.monotonic_ns()}"), 0
-        try:
-            for found in self.frame.read_fed(feed):
-                yield found
-                rows += found.num_rows
-                tick(rows)
-        finally:
-            feed.close()
         tick(rows, last=True)
 
 
@@ -213,11 +204,10 @@ def write(
     writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
     # Spark's own default is a format that says nothing of time zones, and that others have given up.
     session.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # Elsewhere nobody here sees what tasks tell: their number is what is known.
+    known: dict[str, Any] = {"total": total, "ticks": ticks} if session.is_local else {}
     with faults(""):
-        if session.is_local:
-            session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total, ticks=ticks)
-        else:  # nobody here sees what tasks tell: their number is what is known
-            session.run(job, lambda: writer.parquet(str(folder)), on_progress)
+        session.run(job, lambda: writer.parquet(str(folder)), on_progress, **known)
 
 
 def twice(

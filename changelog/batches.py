@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
-from samovar.native.kernel import Messages
+from samovar.native.kernel import Messages, array_at
 
 _U32 = struct.Struct("<I")
 
@@ -137,6 +137,12 @@ def _together(many: Sequence[Messages]) -> Messages:
 def _empty(count: int) -> Messages:
     nothing = np.zeros(count, np.int64)
     return Messages(np.empty(0, np.uint8), nothing, nothing)
+
+
+def messages_at(bounds: int | None, data: int | None, count: int, owner: object) -> Messages:
+    """Messages that the kernel holds, for as long as their owner lives."""
+    places = array_at(bounds, count + 1, np.dtype(np.int64), owner)
+    return Messages(array_at(data, int(places[-1]), np.dtype(np.uint8), owner), places[:-1], places[1:])
 
 
 def nothing_up_to(topic: str, partition: int, next_offset: int) -> RecordBlock:

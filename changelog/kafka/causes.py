@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from contextlib import suppress
 
 from confluent_kafka import KafkaError
 
@@ -45,7 +46,14 @@ class Causes:
             return None
         if error.code() in LOGIN:
             return login_refused(error, settings)
-        return untrusted(error, settings) if UNTRUSTED in error.str() else None
+        if UNTRUSTED not in error.str():
+            return None
+        found = next((told for place in _places(settings) if (told := _distrust(*place, settings))), "")
+        return _tls(
+            f"the certificate of the broker is not trusted{f': {found}' if found else ''}",
+            "Let `ssl.ca.location` name the authority that signed it, and `bootstrap` a name that stands in it.",
+            settings.scrubbed(error.str()),
+        )
 
     def is_unexplained(self) -> bool:
         """Whether brokers close connections without a word that explains it."""
@@ -76,15 +84,6 @@ def login_refused(error: KafkaError, settings: Settings) -> Refused:
     )
 
 
-def untrusted(error: KafkaError, settings: Settings) -> Refused:
-    found = next((told for place in _places(settings) if (told := _distrust(place, settings))), "")
-    return _tls(
-        f"the certificate of the broker is not trusted{f': {found}' if found else ''}",
-        "Let `ssl.ca.location` name the authority that signed it, and `bootstrap` a name that stands in it.",
-        settings.scrubbed(error.str()),
-    )
-
-
 def other_protocol(settings: Settings) -> Refused | None:
     """Where a broker takes connections, and speaks another protocol than the one that it is spoken to in."""
     protocol = settings.protocol
@@ -94,19 +93,19 @@ def other_protocol(settings: Settings) -> Refused | None:
                 f"the broker at {host}:{port} speaks TLS, and `security.protocol` is {protocol}",
                 "Set `security.protocol` to SSL, or to SASL_SSL where it wants a password too.",
             )
-        if protocol.endswith("SSL") and _is_open(host, port) and not _speaks_tls(host, port):
-            return _tls(
-                f"the broker at {host}:{port} does not speak TLS, and `security.protocol` is {protocol}",
-                "Name the port of its TLS listener in `bootstrap`, or another `security.protocol`.",
-            )
+        with suppress(OSError):
+            if protocol.endswith("SSL"):
+                socket.create_connection((host, port), PROBE_S).close()  # it is open
+                if not _speaks_tls(host, port):
+                    return _tls(
+                        f"the broker at {host}:{port} does not speak TLS, and `security.protocol` is {protocol}",
+                        "Name the port of its TLS listener in `bootstrap`, or another `security.protocol`.",
+                    )
     return None
 
 
 def _tls(what: str, hint: str, detail: str = "") -> Refused:
     return Refused("log-tls-failed", what, hint, detail)
-
-
-# ---------------------------------------------------------------- trying a port
 
 
 def _places(settings: Settings) -> list[tuple[str, int]]:
@@ -118,14 +117,6 @@ def _places(settings: Settings) -> list[tuple[str, int]]:
     return found
 
 
-def _is_open(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), PROBE_S).close()
-    except OSError:
-        return False
-    return True
-
-
 def _speaks_tls(host: str, port: int) -> bool:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
@@ -133,7 +124,7 @@ def _speaks_tls(host: str, port: int) -> bool:
     return _handshake(host, port, trusting) is None
 
 
-def _distrust(place: tuple[str, int], settings: Settings) -> str:
+def _distrust(host: str, port: int, settings: Settings) -> str:
     """What is wrong with a broker's certificate, which the client does not say."""
     try:
         careful = ssl.create_default_context(cafile=settings.given.get("ssl.ca.location"))
@@ -142,7 +133,7 @@ def _distrust(place: tuple[str, int], settings: Settings) -> str:
             careful.load_verify_locations(cadata=pem)
     except OSError:
         return ""
-    failed = _handshake(*place, careful)
+    failed = _handshake(host, port, careful)
     return failed.verify_message if isinstance(failed, ssl.SSLCertVerificationError) else ""
 
 

@@ -20,15 +20,15 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
-from samovar.changelog.batches import RecordBlock
+from samovar.changelog.batches import RecordBlock, messages_at
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
-from samovar.native.kernel import Handle, Messages, array_at, kernel, typed
+from samovar.native.kernel import Handle, array_at, kernel, typed
 
 CONSUMER = 1
 NO_CLOSE = 0x8  # there is no group to leave
 TEXT_SIZE = 512
-INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)
+INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 OnError = Callable[[KafkaError], None]
 _ERROR_CB = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 
@@ -226,38 +226,29 @@ class _Gathered:
 
 
 def _columns(room: Any, count: int) -> tuple[list[RecordBlock], list[ConsumeError]]:
-    gathered = _Gathered(room, count)
-    library, handle = kernel(), gathered.handle
-    records, troubles = [], []
+    owner = _Gathered(room, count)
+    library, records, errors = kernel(), [], []
     group, trouble = _Group(), _Trouble()
-    for place in range(library.samovar_gathered_groups(handle)):
-        library.samovar_gathered_group(handle, place, ctypes.byref(group))
-        records.append(_packed(group, gathered))
-    for place in range(library.samovar_gathered_troubles(handle)):
-        library.samovar_gathered_trouble(handle, place, ctypes.byref(trouble))
+    for place in range(library.samovar_gathered_groups(owner.handle)):
+        library.samovar_gathered_group(owner.handle, place, ctypes.byref(group))
+        rows = group.count
+        offsets = array_at(group.offsets, rows, INT64, owner)
+        block = RecordBlock(
+            group.topic.decode(),
+            group.partition,
+            offsets,
+            array_at(group.times, rows, INT64, owner),
+            int(offsets[-1]) + 1,
+            messages_at(group.keys, group.key_data, rows, owner),
+            messages_at(group.values, group.value_data, rows, owner),
+            array_at(group.keyless, rows, BOOL, owner),
+            array_at(group.null, rows, BOOL, owner),
+            messages_at(group.heads, group.head_data, rows, owner) if group.heads else None,
+        )
+        records.append(block)
+    for place in range(library.samovar_gathered_troubles(owner.handle)):
+        library.samovar_gathered_trouble(owner.handle, place, ctypes.byref(trouble))
         text = trouble.text.decode(errors="replace")
         error = KafkaError(trouble.code, text) if text else KafkaError(trouble.code)
-        troubles.append(ConsumeError(TopicPartition(trouble.topic.decode(), trouble.partition), trouble.offset, error))
-    return records, troubles
-
-
-def _packed(group: _Group, owner: object) -> RecordBlock:
-    count = group.count
-    offsets = array_at(group.offsets, count, INT64, owner)
-    return RecordBlock(
-        group.topic.decode(),
-        group.partition,
-        offsets,
-        array_at(group.times, count, INT64, owner),
-        int(offsets[-1]) + 1,
-        _messages(group.keys, group.key_data, count, owner),
-        _messages(group.values, group.value_data, count, owner),
-        array_at(group.keyless, count, BOOL, owner),
-        array_at(group.null, count, BOOL, owner),
-        _messages(group.heads, group.head_data, count, owner) if group.heads else None,
-    )
-
-
-def _messages(bounds: int, data: int, count: int, owner: object) -> Messages:
-    places = array_at(bounds, count + 1, INT64, owner)
-    return Messages(array_at(data, int(places[-1]), BYTE, owner), places[:-1], places[1:])
+        errors.append(ConsumeError(TopicPartition(trouble.topic.decode(), trouble.partition), trouble.offset, error))
+    return records, errors

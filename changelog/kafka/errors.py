@@ -81,7 +81,15 @@ def failure_of(
     if code in FENCING:
         return Fenced(text)
     if code in DENIED:
-        return denied(DENIED[code], text, settings, needed)
+        kind = DENIED[code]
+        right, names = needed.get(kind, ("", ()))
+        if kind == "topic" and len(names) > 1:
+            names = without(right, names, settings) or names
+        what = f"{right} on {kind} {', '.join(sorted(names))}" if names else f"a right on a {kind}"
+        hint = (
+            "Grant it: `samovar topics plan` lists the rights of each role, with `--commands` as Kafka's own commands."
+        )
+        return Refused("log-access-denied", f"Kafka denies {settings.user} {what}", hint, text)
     if code in LOGIN:
         return login_refused(error, settings)
     if code in MISSING:
@@ -99,18 +107,6 @@ def unreached(text: str, settings: Settings, causes: Causes) -> Refused | LogUna
     """A password or a certificate that is not accepted is no broker that is away."""
     refusal = causes.refusal(settings) or (other_protocol(settings) if causes.is_unexplained() else None)
     return refusal or LogUnavailable(text + causes.words(settings))
-
-
-# ---------------------------------------------------------------- rights
-
-
-def denied(kind: str, text: str, settings: Settings, needed: Needed) -> Refused:
-    right, names = needed.get(kind, ("", ()))
-    if kind == "topic" and len(names) > 1:
-        names = without(right, names, settings) or names
-    what = f"{right} on {kind} {', '.join(sorted(names))}" if names else f"a right on a {kind}"
-    hint = "Grant it: `samovar topics plan` lists the rights of each role, with `--commands` as Kafka's own commands."
-    return Refused("log-access-denied", f"Kafka denies {settings.user} {what}", hint, text)
 
 
 def without(right: str, topics: Collection[str], settings: Settings) -> list[str]:

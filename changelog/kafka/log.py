@@ -31,8 +31,8 @@ from samovar.changelog.kafka.errors import (
 )
 from samovar.changelog.kafka.member import KafkaMember, places_at
 from samovar.changelog.kafka.point_reads import PointReaderPool
-from samovar.changelog.kafka.read import NOBODY, KafkaReader, places_of
-from samovar.changelog.kafka.settings import Settings
+from samovar.changelog.kafka.read import PositionReader, places_of
+from samovar.changelog.kafka.settings import TAILING, Conf, Settings
 from samovar.changelog.kafka.write import Writer
 from samovar.changelog.log import (
     Append,
@@ -108,7 +108,13 @@ class KafkaLog:
             settings |= self._configs(behind)
         self._settings.recent.lost(set(names) - settings.keys())
         self._settings.recent.saw(settings.keys())
-        return {name: topic_of(found[name], settings[name]) for name in found if name in settings}
+        topics = {}
+        for name, described in found.items():
+            if name in settings:
+                replication = min((len(part.replicas) for part in described.partitions), default=1)
+                count, topic_id = len(described.partitions), str(described.topic_id)
+                topics[name] = Topic(described.name, count, settings[name], topic_id, replication)
+        return topics
 
     def _configs(self, names: Collection[str]) -> dict[str, dict[str, str]]:
         """Of those that the broker knows that is asked: another one than that which described them."""
@@ -119,12 +125,17 @@ class KafkaLog:
             ("topic", "DESCRIBE_CONFIGS"),
             without=MISSING,
         )
-        return {resource.name: checked(entries) for resource, entries in told.items()}
+        return {
+            resource.name: {
+                name: str(entry.value) for name, entry in entries.items() if name in CHECKED and entry.value is not None
+            }
+            for resource, entries in told.items()
+        }
 
-    def _described(self, names: Collection[str]) -> dict[str, Any]:
+    def _described(self, names: Collection[str], doing: str = "describing topics") -> dict[str, Any]:
         asked = TopicCollection(list(dict.fromkeys(names)))  # the client takes each once
         return self._ask(
-            "describing topics",
+            doing,
             lambda within: self._admin.describe_topics(asked, **within),
             ("topic", "DESCRIBE"),
             without=MISSING,
@@ -144,7 +155,12 @@ class KafkaLog:
         names = {spec.name for spec in specs}
         self._settings.recent.lost(names)  # whatever had these names before
         self._settings.recent.saw(names)
-        self._wait(lambda: self._led(names), f"topics {', '.join(sorted(names))} have no leaders")
+
+        def have_leaders() -> bool:
+            found = self._described(names)
+            return all(name in found and all(part.leader for part in found[name].partitions) for name in names)
+
+        self._wait(have_leaders, f"topics {', '.join(sorted(names))} have no leaders")
 
     def delete(self, names: Collection[str]) -> None:
         if not names:
@@ -157,10 +173,6 @@ class KafkaLog:
         )
         self._settings.recent.lost(names)
         self._wait(lambda: not self._described(names), f"topics {', '.join(sorted(names))} are still there")
-
-    def _led(self, names: Collection[str]) -> bool:
-        found = self._described(names)
-        return all(name in found and all(part.leader for part in found[name].partitions) for name in names)
 
     # ---------------------------------------------------------------- offsets
 
@@ -194,7 +206,11 @@ class KafkaLog:
                 recent=names,
             )
         except LogUnavailable:
-            self._refuse_missing(names)
+            # A topic that is not there looks, to one who asks for its offsets, as one without leaders.
+            missing = ", ".join(sorted(names - self.topics(names).keys()))
+            if missing:
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, missing)
+                raise failure_of(error, "asking", self._settings) from None
             raise
         return {TopicPartition(place.topic, place.partition): info.offset for place, info in told.items()}
 
@@ -212,12 +228,6 @@ class KafkaLog:
         if len(found) < len(asked):
             self._look_again()
         return found
-
-    def _refuse_missing(self, names: Collection[str]) -> None:
-        """A topic that is not there looks, to one who asks for its offsets, as one without leaders."""
-        missing = sorted(set(names) - self.topics(names).keys())
-        if missing:
-            raise failure_of(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, ", ".join(missing)), "asking", self._settings)
 
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         if not partitions:
@@ -270,8 +280,14 @@ class KafkaLog:
 
     def members(self, group: str) -> Sequence[str]:
         doing = f"describing group {group}"
-        if not self._had_groups(doing):
-            return []
+        try:
+            # Where there never was a group, the question after one would make the coordinator's topic, and the client
+            # would then forget it until its time is over.
+            if not self._described([COORDINATORS], doing):
+                return []
+        except Refused as refused:
+            if refused.code != "log-access-denied":  # else we may not look
+                raise
         told = self._ask(
             doing,
             lambda within: self._admin.describe_consumer_groups([group], **within),
@@ -281,35 +297,22 @@ class KafkaLog:
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
 
-    def _had_groups(self, doing: str) -> bool:
-        """Whether there was ever a group. Where none was, the question after one would make the coordinator's topic,
-        and the client would then forget it until its time is over.
-        """
-        asked = TopicCollection([COORDINATORS])
-        try:
-            return bool(
-                self._ask(
-                    doing,
-                    lambda within: self._admin.describe_topics(asked, **within),
-                    ("topic", "DESCRIBE"),
-                    without=MISSING,
-                )
-            )
-        except Refused as refused:
-            if refused.code != "log-access-denied":
-                raise
-            return True  # we may not look
-
     # ---------------------------------------------------------------- records
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        return KafkaReader(self._settings, positions)
+        return self._reader(positions)
+
+    def _reader(self, positions: Mapping[TopicPartition, int], conf: Conf | None = None) -> Reader:
+        stream = PositionReader(self._settings, "reading", {at.topic for at in positions}, conf=conf)
+        for at, offset in positions.items():
+            stream.seek(at, offset)
+        return stream
 
     def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         return self._glances.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        return KafkaReader(self._settings, positions, self._settings.tailer(NOBODY))
+        return self._reader(positions, self._settings.fetcher() | TAILING)
 
     def append(self, appends: Sequence[Append]) -> int:
         if self._appending is None:
@@ -378,7 +381,8 @@ class KafkaLog:
             except KafkaException as error:
                 told = error_of(error)
                 if told.code() not in without:
-                    raise OfOneError(told, name_of(key)) from None
+                    name = key if isinstance(key, str) else getattr(key, "topic", None) or getattr(key, "name", "")
+                    raise OfOneError(told, str(name)) from None
         return found
 
     def _answer(self, future: Future[Any], deadline: float) -> Any:
@@ -415,10 +419,15 @@ class KafkaLog:
                 return ask()
             except KafkaException as error:
                 told = error_of(error)
-                if not self._passes(told, recent) or time.monotonic() > deadline:
+                is_behind = told.code() in MISSING and bool(self._settings.recent.among(recent))
+                if not (told.code() in PASSING or is_behind) or time.monotonic() > deadline:
                     self._admin.poll(0)
-                    lacking = of_one(error, needed)
-                    raise failure_of(told, doing, self._settings, lacking, causes or self._causes) from None
+                    kind = DENIED.get(told.code())
+                    if (
+                        isinstance(error, OfOneError) and kind is not None and kind in needed
+                    ):  # only that of the one that failed
+                        needed = {kind: (needed[kind][0], [error.name])}
+                    raise failure_of(told, doing, self._settings, needed, causes or self._causes) from None
                 if told.code() in STALE:
                     self._look_again()
             except SomewhereElse:
@@ -428,9 +437,6 @@ class KafkaLog:
                     text = f"{doing}: no answer within {ASK_S:.0f} s"
                     raise unreached(text, self._settings, causes or self._causes) from None
             time.sleep(AGAIN_S)
-
-    def _passes(self, error: KafkaError, recent: Collection[str]) -> bool:
-        return error.code() in PASSING or (error.code() in MISSING and bool(self._settings.recent.among(recent)))
 
     def _look_again(self) -> bool:
         """After a broker's end the client asks with what it knew before, until it is told to look. Whether any broker
@@ -461,19 +467,6 @@ class OfOneError(KafkaException):
         self.name = name
 
 
-def of_one(error: KafkaException, needed: Needed) -> Needed:
-    """What was needed for the one that failed, where that is known."""
-    kind = DENIED.get(error_of(error).code())
-    if not isinstance(error, OfOneError) or kind is None or kind not in needed:
-        return needed
-    return {kind: (needed[kind][0], [error.name])}
-
-
-def name_of(asked: Any) -> str:
-    """Of what was asked for: itself, or the topic that it is of."""
-    return asked if isinstance(asked, str) else str(getattr(asked, "topic", None) or asked.name)
-
-
 def known(answer: Any) -> Any:
     """An answer that is one. Where the leader of a partition is gone, and others answer, the client (librdkafka 2.16.0)
     gives the offset that stands for none, without an error; and it asks the same one again until it is told to look.
@@ -496,13 +489,3 @@ def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:
 def active(group: str, members: Sequence[str]) -> Refused:
     hint = "Stop its containers first; one that was killed counts until its session is over, a few seconds later."
     return Refused("group-active", f"group {group} has members: {', '.join(members) or 'just joining'}", hint)
-
-
-def checked(entries: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(entry.value) for name, entry in entries.items() if name in CHECKED and entry.value is not None}
-
-
-def topic_of(described: Any, settings: Mapping[str, str]) -> Topic:
-    partitions = described.partitions
-    replication = min((len(part.replicas) for part in partitions), default=1)
-    return Topic(described.name, len(partitions), settings, str(described.topic_id), replication)

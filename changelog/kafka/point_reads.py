@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from samovar.changelog.kafka.read import NOBODY, PositionReader
+from samovar.changelog.kafka.read import PositionReader
 from samovar.changelog.kafka.settings import GLANCING, Settings
 from samovar.changelog.log import PointReader, Records, TopicPartition
 
@@ -37,10 +37,18 @@ class PointReaderPool:
     def reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         topics = frozenset(at.topic for at in positions)
         size = next((each for each in GLANCING if records <= each), max(GLANCING))
-        client = self._rested(topics, size) or self._made(topics, size)
+        with self._lock:
+            # One that knows these topics: another one would first have to ask where they are.
+            fits = (each for each in reversed(self._resting) if each.size == size and topics <= each.topics)
+            client = next(fits, None)
+            if client is not None:
+                self._resting.remove(client)
+        if client is None:
+            conf = self._settings.fetcher(GLANCING[size])
+            client = _Client(PositionReader(self._settings, "reading", topics, conf=conf), topics, size)
         for at, offset in positions.items():
             client.stream.seek(at, offset)
-        return _Glance(self, client)
+        return _PooledReader(self, client)
 
     def close(self) -> None:
         with self._lock:
@@ -48,19 +56,6 @@ class PointReaderPool:
             ended, self._resting = self._resting, []
         for client in ended:
             client.stream.close()
-
-    def _made(self, topics: frozenset[str], size: int) -> _Client:
-        conf = self._settings.glancer(NOBODY, size)
-        return _Client(PositionReader(self._settings, "reading", topics, conf=conf), topics, size)
-
-    def _rested(self, topics: frozenset[str], size: int) -> _Client | None:
-        """One that knows these topics: another one would first have to ask where they are."""
-        with self._lock:
-            fits = (each for each in reversed(self._resting) if each.size == size and topics <= each.topics)
-            found = next(fits, None)
-            if found is not None:
-                self._resting.remove(found)
-            return found
 
     def give_back(self, client: _Client) -> None:
         client.rested_s = time.monotonic()
@@ -77,11 +72,11 @@ class PointReaderPool:
             each.stream.close()
 
 
-class _Glance:
+class _PooledReader:
     """One reading with a client that others had before, and will have again."""
 
-    def __init__(self, glances: PointReaderPool, client: _Client) -> None:
-        self._glances = glances
+    def __init__(self, pool: PointReaderPool, client: _Client) -> None:
+        self._pool = pool
         self._client: _Client | None = client
 
     @property
@@ -102,4 +97,4 @@ class _Glance:
     def close(self) -> None:
         if self._client is not None:
             client, self._client = self._client, None
-            self._glances.give_back(client)
+            self._pool.give_back(client)

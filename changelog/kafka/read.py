@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from confluent_kafka import KafkaError, KafkaException
@@ -18,7 +18,6 @@ from samovar.changelog.log import Records, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 
 LOOK_S = 0.05  # so often a waiting poll looks whether what it owns has changed
-NOBODY = "samovar-reader"  # the client wants a group's name even from one that joins none
 
 
 class PositionReader:
@@ -43,7 +42,7 @@ class PositionReader:
         self._settings = settings
         self._doing = doing
         self._topics, self._needed = frozenset(topics), needed
-        self._attend = poll_group
+        self._poll_group = poll_group
         self._positions: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
@@ -53,7 +52,7 @@ class PositionReader:
         self._down: KafkaError | None = None
         self.causes = Causes()
         try:
-            self._fetcher = Fetcher(conf or settings.fetcher(NOBODY), self.note_down, topics)
+            self._fetcher = Fetcher(conf or settings.fetcher(), self.note_down, topics)
         except KafkaException as error:
             raise settings.refusal(error) from None
 
@@ -105,32 +104,31 @@ class PositionReader:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        deadline = time.monotonic() + timeout_s
+        self._interrupted = False
         try:
-            return self._poll(max_records, timeout_s)
+            while True:
+                left = deadline - time.monotonic()
+                wait_s = max(min(left, LOOK_S), 0.0)
+                if self._poll_group is not None:
+                    self._poll_group(0.0 if self._positions else wait_s)
+                if self._moved:
+                    self._tell_positions()
+                records: list[Records] = []
+                if self._positions or self._poll_group is None:
+                    records = self._taken(*self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s))
+                if records:
+                    return records
+                if self._down is not None:
+                    down, self._down = self._down, None
+                    raise failure_of(down, self._doing, self._settings, causes=self.causes)
+                if left <= 0 or self._interrupted:
+                    return []
         except KafkaException as error:
             raise failure_of(error_of(error), self._doing, self._settings) from None
 
     def close(self) -> None:
         self._fetcher.close()
-
-    def _poll(self, max_records: int, timeout_s: float) -> list[Records]:
-        deadline = time.monotonic() + timeout_s
-        self._interrupted = False
-        while True:
-            left = deadline - time.monotonic()
-            wait_s = max(min(left, LOOK_S), 0.0)
-            if self._attend is not None:
-                self._attend(0.0 if self._positions else wait_s)
-            if self._moved:
-                self._tell_positions()
-            records: list[Records] = []
-            if self._positions or self._attend is None:
-                records = self._taken(*self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s))
-            if records:
-                return records
-            self._raise_if_down()
-            if left <= 0 or self._interrupted:
-                return []
 
     def _tell_positions(self) -> None:
         self._moved = False
@@ -139,8 +137,18 @@ class PositionReader:
         if paused:
             self._fetcher.pause(paused)
 
-    def _taken(self, fetched: list[RecordBlock], troubles: list[ConsumeError]) -> list[Records]:
-        ends = self._ends_of(troubles, nothing_else=not fetched)
+    def _taken(self, fetched: list[RecordBlock], errors: list[ConsumeError]) -> list[Records]:
+        """Moves positions past what was fetched. An error is raised now, or after what came with it."""
+        ends: dict[TopicPartition, int] = {}  # of partitions that are read to their ends
+        for each in errors:
+            if each.error.code() == KafkaError._PARTITION_EOF:
+                ends[each.at] = each.offset
+            elif each.error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # The client asks for the coordinator of a group that it never joins: that needs no right.
+                self._failure = self._failure or self.to_exception(each)
+        if self._failure is not None and not fetched:
+            failure, self._failure = self._failure, None
+            raise failure
         rows = {TopicPartition(each.topic, each.partition): each for each in fetched}
         records: list[Records] = []
         for at in [*rows, *(at for at in ends if at not in rows)]:
@@ -155,20 +163,6 @@ class PositionReader:
                 records.append(taken if taken.next == next else replace(taken, next=next))
             self._positions[at] = next
         return records
-
-    def _ends_of(self, troubles: list[ConsumeError], *, nothing_else: bool) -> dict[TopicPartition, int]:
-        """Partitions that are read to their ends. Another error is raised now, or after what came with it."""
-        ends: dict[TopicPartition, int] = {}
-        for trouble in troubles:
-            if trouble.error.code() == KafkaError._PARTITION_EOF:
-                ends[trouble.at] = trouble.offset
-            elif trouble.error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # The client asks for the coordinator of a group that it never joins: that needs no right.
-                self._failure = self._failure or self.to_exception(trouble)
-        if self._failure is not None and nothing_else:
-            failure, self._failure = self._failure, None
-            raise failure
-        return ends
 
     def to_exception(self, trouble: ConsumeError) -> Fenced | LogUnavailable | Refused:
         error, at = trouble.error, trouble.at
@@ -187,29 +181,6 @@ class PositionReader:
         self.causes.note(error)
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = error
-
-    def _raise_if_down(self) -> None:
-        if self._down is not None:
-            down, self._down = self._down, None
-            raise failure_of(down, self._doing, self._settings, causes=self.causes)
-
-
-class KafkaReader:
-    """Reads committed records from given positions."""
-
-    def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int], conf: Conf | None = None) -> None:
-        self._stream = PositionReader(settings, "reading", {at.topic for at in positions}, conf=conf)
-        for at, offset in positions.items():
-            self._stream.seek(at, offset)
-
-    def poll(self, max_records: int, timeout_s: float) -> list[Records]:
-        return self._stream.poll(max_records, timeout_s)
-
-    def position(self, at: TopicPartition) -> int:
-        return self._stream.position(at)
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 def places_of(partitions: Collection[TopicPartition]) -> list[KafkaPlace]:

@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient
 from samovar.changelog.broker import node
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.kafka import log as kafka_log
-from samovar.changelog.kafka import member, recent
+from samovar.changelog.kafka import member
+from samovar.changelog.kafka import settings as kafka_settings
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.kafka.settings import Settings
 from samovar.changelog.log import Append, Bounds, Log, Reader, TopicPartition, TopicSpec
@@ -233,7 +234,7 @@ def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, m
     log, other = new_log(), new_log()
     name = made(log).topic
     other.delete([name])
-    monkeypatch.setattr(recent, "LAG_S", 0.0)
+    monkeypatch.setattr(kafka_settings, "LAG_S", 0.0)
     assert log.topics([name]) == {}
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPlace
@@ -73,7 +74,6 @@ admin: Any = admin_module  # most of its names are not exported as far as types 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 Futures = Mapping[Key, "Future[Any]"]
-Within: TypeAlias = dict[str, float]  # as keyword of a question to the client
 
 
 class KafkaLog:
@@ -119,39 +119,25 @@ class KafkaLog:
     def _configs(self, names: Collection[str]) -> dict[str, dict[str, str]]:
         """Of those that the broker knows that is asked: another one than that which described them."""
         resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in names]
-        told = self._ask(
-            "describing topics",
-            lambda within: self._admin.describe_configs(resources, **within) if resources else {},
-            ("topic", "DESCRIBE_CONFIGS"),
-            without=MISSING,
-        )
-        return {
-            resource.name: {
-                name: str(entry.value) for name, entry in entries.items() if name in CHECKED and entry.value is not None
-            }
-            for resource, entries in told.items()
-        }
+        if not resources:
+            return {}
+        ask = partial(self._admin.describe_configs, resources)
+        found: dict[str, dict[str, str]] = {}
+        for resource, entries in self._ask("describing topics", ask, ("topic", "DESCRIBE_CONFIGS"), MISSING).items():
+            known_entries = {name: entry.value for name, entry in entries.items() if name in CHECKED}
+            found[resource.name] = {name: str(value) for name, value in known_entries.items() if value is not None}
+        return found
 
     def _described(self, names: Collection[str], doing: str = "describing topics") -> dict[str, Any]:
         asked = TopicCollection(list(dict.fromkeys(names)))  # the client takes each once
-        return self._ask(
-            doing,
-            lambda within: self._admin.describe_topics(asked, **within),
-            ("topic", "DESCRIBE"),
-            without=MISSING,
-        )
+        return self._ask(doing, partial(self._admin.describe_topics, asked), ("topic", "DESCRIBE"), MISSING)
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         if not specs:
             return
         wanted = [admin.NewTopic(s.name, s.partitions, s.replication, config=dict(s.settings)) for s in specs]
         exists = frozenset({KafkaError.TOPIC_ALREADY_EXISTS})
-        self._ask(
-            "creating topics",
-            lambda within: self._admin.create_topics(wanted, **within),
-            ("topic", "CREATE"),
-            without=exists,
-        )
+        self._ask("creating topics", partial(self._admin.create_topics, wanted), ("topic", "CREATE"), exists)
         names = {spec.name for spec in specs}
         self._settings.recent.lost(names)  # whatever had these names before
         self._settings.recent.saw(names)
@@ -165,12 +151,7 @@ class KafkaLog:
     def delete(self, names: Collection[str]) -> None:
         if not names:
             return
-        self._ask(
-            "deleting topics",
-            lambda within: self._admin.delete_topics(list(names), **within),
-            ("topic", "DELETE"),
-            without=MISSING,
-        )
+        self._ask("deleting topics", partial(self._admin.delete_topics, list(names)), ("topic", "DELETE"), MISSING)
         self._settings.recent.lost(names)
         self._wait(lambda: not self._described(names), f"topics {', '.join(sorted(names))} are still there")
 
@@ -199,12 +180,8 @@ class KafkaLog:
             return {}
         asked, names = dict.fromkeys(places_of(partitions), spec), {at.topic for at in partitions}
         try:
-            told = self._ask(
-                "asking for offsets",
-                lambda within: self._admin.list_offsets(asked, isolation_level=level, **within),
-                ("topic", "DESCRIBE"),
-                recent=names,
-            )
+            ask = partial(self._admin.list_offsets, asked, isolation_level=level)
+            told = self._ask("asking for offsets", ask, ("topic", "DESCRIBE"), recent=names)
         except LogUnavailable:
             # A topic that is not there looks, to one who asks for its offsets, as one without leaders.
             missing = ", ".join(sorted(names - self.topics(names).keys()))
@@ -288,12 +265,8 @@ class KafkaLog:
         except Refused as refused:
             if refused.code != "log-access-denied":  # else we may not look
                 raise
-        told = self._ask(
-            doing,
-            lambda within: self._admin.describe_consumer_groups([group], **within),
-            ("group", "DESCRIBE"),
-            without=NO_GROUP,
-        )
+        ask = partial(self._admin.describe_consumer_groups, [group])
+        told = self._ask(doing, ask, ("group", "DESCRIBE"), NO_GROUP)
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
 
@@ -347,7 +320,7 @@ class KafkaLog:
     def _ask(
         self,
         doing: str,
-        ask: Callable[[Within], Futures[Key]],
+        ask: Callable[..., Futures[Key]],
         right: tuple[str, str],
         without: Collection[int] = frozenset(),
         recent: Collection[str] = (),
@@ -361,7 +334,7 @@ class KafkaLog:
         def asked() -> dict[Key, Any]:
             within_s = tries_s[0]
             try:
-                return self._answers(ask({"request_timeout": within_s}), without, within_s + GRACE_S)
+                return self._answers(ask(request_timeout=within_s), without, within_s + GRACE_S)
             except KafkaException as error:
                 if error_of(error).code() not in UNREACHED:
                     raise

@@ -28,21 +28,17 @@ class Frame(Protocol):
     @property
     def reads_headers(self) -> bool:
         """Whether its rows are made of headers, too: who brings records may leave them out otherwise."""
-        ...
 
     @property
     def parts(self) -> Sequence[Any]:
         """What can be read at once by several tasks; any values that can be pickled."""
-        ...
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
     def ranges(self, log: Log) -> Sequence[Range]:
         """The records that it is made of, for one who brings them."""
-        ...
 
     def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
         """Rows of the records that are brought, which are some of the ranges."""
-        ...
 
 
 Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader

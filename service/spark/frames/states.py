@@ -31,7 +31,6 @@ from samovar.changelog.spark.source import BATCH_ROWS
 from samovar.common.errors import Refused
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.unparse import unparse
-from samovar.service.config.models import ServiceFile
 from samovar.service.query.read import offset_of
 from samovar.service.query.state.view import described, key_text, resolve_key
 from samovar.service.query.task_state import named
@@ -77,10 +76,6 @@ class StateFrame:
     parts: tuple[FrameRange, ...]
     schema: pa.Schema = SCHEMA
     reads_headers: bool = False
-
-    @property
-    def settings(self) -> ServiceFile:
-        return self.service.settings
 
     def ranges(self, log: Log) -> Sequence[Range]:
         """Changes are folded from the beginning, wherever they are shown from."""

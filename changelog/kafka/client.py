@@ -142,14 +142,6 @@ class Fetcher:
             on_error(KafkaError(code, reason.decode(errors="replace")))
 
         self._on_error = _ERROR_CB(told)  # the client calls it for as long as it lives
-        self._handle = self._opened(settings)
-        self._library.rd_kafka_poll_set_consumer(self._handle)
-        self._queue = self._library.rd_kafka_queue_get_consumer(self._handle)
-        self._room: Any = (c_void_p * 0)()
-        known = [self._library.rd_kafka_topic_new(self._handle, topic.encode(), None) for topic in topics]
-        self._end = finalize(self, _closed, self._library, self._handle, self._queue, known, self._on_error)
-
-    def _opened(self, settings: Mapping[str, Any]) -> int:
         library, text = self._library, ctypes.create_string_buffer(TEXT_SIZE)
         conf = library.rd_kafka_conf_new()
         for name, value in settings.items():
@@ -159,11 +151,15 @@ class Fetcher:
                 raise KafkaException(text.value.decode(errors="replace"))
         library.rd_kafka_conf_set_error_cb(conf, self._on_error)
         library.rd_kafka_conf_set_log_cb(conf, None)  # what goes wrong is told by what then fails
-        handle = library.rd_kafka_new(CONSUMER, conf, text, TEXT_SIZE)
-        if not handle:
+        self._handle = library.rd_kafka_new(CONSUMER, conf, text, TEXT_SIZE)
+        if not self._handle:
             library.rd_kafka_conf_destroy(conf)
             raise KafkaException(text.value.decode(errors="replace"))
-        return int(handle)
+        library.rd_kafka_poll_set_consumer(self._handle)
+        self._queue = library.rd_kafka_queue_get_consumer(self._handle)
+        self._room: Any = (c_void_p * 0)()
+        known = [library.rd_kafka_topic_new(self._handle, topic.encode(), None) for topic in topics]
+        self._end = finalize(self, _closed, library, self._handle, self._queue, known, self._on_error)
 
     def close(self) -> None:
         self._end()

@@ -13,8 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection, libversion
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.kafka.causes import Causes
-from samovar.changelog.kafka.errors import DENIED, error_of, failure_of, unreached
+from samovar.changelog.kafka.errors import DENIED, Causes, error_of, failure_of, unreached
 from samovar.changelog.kafka.settings import Settings
 
 ANSWER_S = 10.0

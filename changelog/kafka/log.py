@@ -18,16 +18,17 @@ from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.kafka.causes import Causes, other_protocol
 from samovar.changelog.kafka.errors import (
     DENIED,
     MISSING,
     PASSING,
     STALE,
     UNREACHED,
+    Causes,
     Needed,
     error_of,
     failure_of,
+    other_protocol,
     unreached,
 )
 from samovar.changelog.kafka.member import KafkaMember, places_at

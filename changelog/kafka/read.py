@@ -10,9 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.batches import RecordBlock, nothing_up_to
-from samovar.changelog.kafka.causes import Causes
 from samovar.changelog.kafka.client import ConsumeError, Fetcher
-from samovar.changelog.kafka.errors import MISSING, NOTHING, Needed, error_of, failure_of
+from samovar.changelog.kafka.errors import MISSING, NOTHING, Causes, Needed, error_of, failure_of
 from samovar.changelog.kafka.settings import Conf, Settings
 from samovar.changelog.log import Records, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from samovar.changelog.kafka.causes import Causes
-from samovar.changelog.kafka.errors import failure_of, unreached
+from samovar.changelog.kafka.errors import Causes, failure_of, unreached
 from samovar.changelog.kafka.settings import Conf, Settings
 from samovar.changelog.log import Append, Headers, TopicPartition
 from samovar.changelog.partitioner import partitions_of

@@ -178,7 +178,7 @@ def starting(
 
     def start() -> OpenSession:
         jars = connector_jars(java, say) if kafka else []
-        session = launched.start(_conf(name, master, jars, folder, settings or {}))
+        session = launched.start(name, master, jars, settings or {})
         say(f"Spark {SPARK} on {session.spark.sparkContext.master}; its pages: {session.ui}")
         return session
 
@@ -221,28 +221,6 @@ def _opened() -> OpenSession | None:
     return None if found is None else OpenSession(found)
 
 
-def _conf(name: str, master: str | None, jars: list[Path], folder: Path, settings: Mapping[str, str]) -> Any:
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
-
-    submitted = is_submitted()
-    if submitted:
-        SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told
-    conf = SparkConf()
-    where = master or (conf.get("spark.master") if submitted else None) or LOCAL
-    log4j = folder / "log4j2.properties"
-    log4j.write_text(LOG4J.format(file=folder / "spark.log"), "utf-8")
-    wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
-    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {wanted.get(JAVA, '')}"
-    wanted |= {JAVA: java.strip()}
-    if jars:
-        wanted["spark.jars"] = ",".join(map(str, jars))
-    conf.setMaster(where).setAppName(name)
-    for key, value in wanted.items():
-        if not submitted or conf.get(key) is None:
-            conf.set(key, value)
-    return conf
-
-
 class _Launched:
     """The Java process of a session, and its end."""
 
@@ -250,37 +228,49 @@ class _Launched:
         self._folder = folder
         self._gateway: Any = None
 
-    def start(self, conf: Any) -> OpenSession:
-        from pyspark import SparkContext  # noqa: PLC0415 - as above
+    def start(self, name: str, master: str | None, jars: list[Path], settings: Mapping[str, str]) -> OpenSession:
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - as above
         from pyspark.logger import PySparkLogger  # noqa: PLC0415 - as above
         from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
         global _ours  # noqa: PLW0603 - a process has one Spark, anyone who asks for it
-        log = self._folder / "spark.log"
+        log, log4j, submitted = self._folder / "spark.log", self._folder / "log4j2.properties", is_submitted()
+        log4j.write_text(LOG4J.format(file=log), "utf-8")
+        if submitted:
+            SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told
+        conf = SparkConf()
+        where = master or (conf.get("spark.master") if submitted else None) or LOCAL
+        wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
+        java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {wanted.get(JAVA, '')}"
+        wanted |= {JAVA: java.strip(), **({"spark.jars": ",".join(map(str, jars))} if jars else {})}
+        conf.setMaster(where).setAppName(name)
+        for key, value in wanted.items():
+            if not submitted or conf.get(key) is None:
+                conf.set(key, value)
         launch: Any = launch_gateway  # it has no types
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints what is raised as well
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if is_local(conf.get("spark.master")):
+        if is_local(where):
             os.environ.setdefault("SPARK_LOCAL_IP", HOST)
         try:
-            if is_submitted():
+            if submitted:
                 context = SparkContext(conf=conf)
                 context.setLogLevel("ERROR")
             else:
                 with (self._folder / "java.log").open("w") as said:
                     self._gateway = launch(conf, {"stderr": said, "stdout": said})
                 context = SparkContext(gateway=self._gateway, conf=conf)
-            session = OpenSession(SparkSession(context), None if is_submitted() else log)
+            session = OpenSession(SparkSession(context), None if submitted else log)
         except Exception as error:
             file = self._folder / "java.log"
-            said = file.read_text("utf-8", "replace") if file.exists() else ""
+            told = file.read_text("utf-8", "replace") if file.exists() else ""
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise Refused(
                 "spark-start-failed",
-                f"Spark did not start on {conf.get('spark.master')}",
+                f"Spark did not start on {where}",
                 f"See that `--master` is right and that Java can start; its log is in {self._folder}.",
-                tail("\n".join([*said.splitlines()[-8:], *lines[:3]])),
+                tail("\n".join([*told.splitlines()[-8:], *lines[:3]])),
             ) from error
         _ours = session
         return session

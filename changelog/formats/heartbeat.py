@@ -57,9 +57,7 @@ class RestoreReport:
 @stored("stage partition life watermark held_by inputs restore state_bytes waiting")
 @dataclass(frozen=True)
 class TaskReport:
-    """One task. `held_by` is the stream and partition whose events event time waits for; `waiting` is how many events
-    were taken and wait for event time.
-    """
+    """One task. `held_by` is the input partition that event time waits for; `waiting` events wait for event time."""
 
     stage: str
     partition: int
@@ -95,9 +93,7 @@ class RuleReport:
 @stored("rule version number status kept_back")
 @dataclass(frozen=True)
 class RuleAtWork:
-    """A rule at work. `status` is live, shadow, cold (in shadow while it has too little history) or draining; in a
-    storm, `kept_back` are the alerts that were not raised.
-    """
+    """A rule at work: live, shadow, cold (too little history yet) or draining. `kept_back`: alerts lost to a storm."""
 
     rule: str
     version: str
@@ -194,9 +190,7 @@ def all_seen(log: Log, service: str) -> dict[int, HeartbeatRecord]:
 
 
 def heartbeats(log: Log, service: str, slot: int, start: int = 0) -> tuple[list[Heartbeat | None], int]:
-    """What was told in a slot from an offset on, as far as the topic still has it, None where a container left; and the
-    offset to go on from. Of any format: who told it is in all of them.
-    """
+    """What a slot told from an offset on, of any format; None where a container left. And the offset to go on from."""
     at = TopicPartition(topic_of(service), 0)
     if at.topic not in log.topics([at.topic]):
         return [], start

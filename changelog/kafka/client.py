@@ -132,9 +132,7 @@ class Fetcher:
     """A consumer of given partitions. One thread uses it."""
 
     def __init__(self, settings: Mapping[str, Any], on_error: OnError, topics: Collection[str] = ()) -> None:
-        """Of the topics it asks at once where they are: one that is first heard of when it is to be read may cost a
-        second. Raises KafkaException where a setting is not accepted.
-        """
+        """Asks at once where the topics are: to learn it with the first read may cost a second. Bad settings raise."""
         self._library = client()
         _gathering()  # what it consumes must be let go of, or it could never be closed
 

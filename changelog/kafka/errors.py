@@ -82,9 +82,7 @@ def error_of(raised: KafkaException) -> KafkaError:
 def failure_of(
     error: KafkaError, doing: str, settings: Settings, needed: Needed = NOTHING, causes: Causes | None = None
 ) -> Failure:
-    """What to raise. `doing` says what was tried: "reading in group g"; `needed` what Kafka asks for it; `causes` what
-    the client said of its connections.
-    """
+    """What to raise, by what was tried (`doing`), the rights it needs, and what the client said of its connections."""
     code, text = error.code(), f"{doing}: {settings.scrubbed(error.str())} ({error.name()})"
     if code in FENCING:
         return Fenced(text)

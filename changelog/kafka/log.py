@@ -168,9 +168,7 @@ class KafkaLog:
         return found if found >= 0 else self._offsets([at], admin.OffsetSpec.latest())[at]
 
     def stable_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Up to where nothing is undecided: the ends, or where the first open transaction begins. No capability of a
-        Log: only what lets others read, as Spark's connector does, has to ask for it.
-        """
+        """The last stable offsets: ends, or where the first open transaction begins. For Spark's connector."""
         return self._offsets(partitions, admin.OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
     def _offsets(
@@ -193,9 +191,7 @@ class KafkaLog:
         return {TopicPartition(place.topic, place.partition): info.offset for place, info in told.items()}
 
     def _ends_now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Up to where there is something to read, asked once: no answer is an answer too. Of those that were told. Who
-        leads the others now is looked for before the next time.
-        """
+        """The ends of what can be read, asked once. Where there is no answer, leaders are looked for again."""
         asked = dict.fromkeys(places_of(partitions), admin.OffsetSpec.latest())
         level = IsolationLevel.READ_COMMITTED
         told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=LOOK_ANSWER_S)
@@ -326,9 +322,7 @@ class KafkaLog:
         without: Collection[int] = frozenset(),
         recent: Collection[str] = (),
     ) -> dict[Key, Any]:
-        """The answers, without those that failed with one of these codes. `right` is what Kafka asks for each of them,
-        and on what: a topic or a group.
-        """
+        """The answers, without those that failed with one of these codes. `right` is what Kafka asks for each."""
         kind, operation = right
         tries_s, deadline = list(TRIES_S), time.monotonic() + ASK_S
 
@@ -384,9 +378,7 @@ class KafkaLog:
         causes: Causes | None = None,
         recent: Collection[str] = (),
     ) -> Answer:
-        """An answer, or what Kafka says. What passes by itself is asked again: a pending transaction, a broker that
-        does not know one of the `recent` topics yet.
-        """
+        """An answer. What passes by itself is asked again: a pending transaction, a broker behind on recent topics."""
         deadline = time.monotonic() + ASK_S
         while True:
             try:
@@ -413,9 +405,7 @@ class KafkaLog:
             time.sleep(AGAIN_S)
 
     def _look_again(self) -> bool:
-        """After a broker's end the client asks with what it knew before, until it is told to look. Whether any broker
-        answered.
-        """
+        """Makes the client look for leaders again, which it does not do by itself; whether any broker answered."""
         with suppress(KafkaException):
             self._admin.list_topics(timeout=LOOK_AGAIN_S)
             return True

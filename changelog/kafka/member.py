@@ -266,9 +266,7 @@ class KafkaMember:
         failpoints.hit("commit.after")
 
     def _reason(self, error: KafkaError) -> KafkaError:
-        """Of a transaction that failed before its offsets were sent these only say so. Asked to commit, which it cannot
-        do any more, it says why.
-        """
+        """Why a transaction failed before its offsets were sent. Asked to commit, which it cannot any more, it says."""
         if error.code() != KafkaError._STATE:
             return error
         self._writer.producer.poll(0)  # what became of single records

@@ -107,9 +107,7 @@ class Writer:
             raise unreached(text, self._settings, self.causes)
 
     def close(self) -> None:
-        """Drop what was never sent. The client ends with its last reference: its own `close` would wait for a broker
-        that is away, without an end.
-        """
+        """Drops what was never sent. The client's own `close` would wait without end for a broker that is away."""
         with suppress(KafkaException):  # one that was fenced says so again
             self.producer.purge()
             self.producer.poll(0)

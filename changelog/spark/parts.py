@@ -99,10 +99,7 @@ def spread_over(
 
 
 def _records_of(session: OpenSession, kafka: Mapping[str, str], parts: Sequence[PartRanges[Any]]) -> DataFrame:
-    """A task of Spark's for each part: of one range each, all at once; otherwise part by part, its ranges together.
-
-    Without headers, which change no state and no match.
-    """
+    """A Spark task per part: all ranges at once where each part has one, else part by part. State needs no headers."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
     ranges = [[each for each in part.ranges if each.start < each.end] for part in parts]
@@ -120,9 +117,7 @@ def _records_of(session: OpenSession, kafka: Mapping[str, str], parts: Sequence[
 
 @dataclass(frozen=True)
 class _Work:
-    """What an executor runs: parts whose numbers Spark hands out. A class, and not a closure, so that it is pickled by
-    its name.
-    """
+    """Runs parts by number on an executor. A class, and not a closure, so that it is pickled by its name."""
 
     parts: Sequence[bytes]
     ticks: str | None

@@ -98,9 +98,7 @@ def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) 
 
 
 def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataFrame:
-    """What a frame holds, some parts a task. Not as a data source: Spark would start two Python processes for each,
-    only to ask for its columns and its parts, which are known here.
-    """
+    """A frame's rows. No data source: Spark would start two Python processes for it, only to ask what is known here."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
 
     schema, parts = from_arrow_schema(table.frame.schema), table.frame.parts
@@ -119,9 +117,7 @@ def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataF
 
 @dataclass(frozen=True)
 class _FrameTask:
-    """What an executor runs: reads the parts whose numbers Spark hands out, or, where there are none, the records that
-    Spark's connector brings. A class, and not a closure, so that it is pickled by its name.
-    """
+    """Reads parts by number, or the records that Spark's connector brings. A class: it is pickled by its name."""
 
     frame: Frame
     name: str
@@ -193,10 +189,7 @@ def write(
     session: OpenSession, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
     on_progress: OnProgress, total: int, ticks: Path,
 ) -> None:  # fmt: skip
-    """Write a query's rows as Parquet, a folder per partition, each in the order of the key.
-
-    Of few rows the exchange between tasks is what takes long: then all of it is one task.
-    """
+    """Writes rows as Parquet, a folder per partition, in the order of the key; few of them in one task."""
     # With the key next to it a large partition is several files, and a small one is one.
     spread = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
     placed = frame.coalesce(1) if total <= FEW else spread

@@ -130,9 +130,7 @@ def rebuild(
     *,
     only_new: bool = False,
 ) -> Iterator[ViewBuild | Refused]:
-    """Makes views again, all of them or some; of one that cannot be made, the refusal. With `only_new`, as each view's
-    file says.
-    """
+    """Makes views again, all or some, whole or only what is new; of one that cannot be made, yields the refusal."""
     from samovar.service.views.build import ViewBuilder  # noqa: PLC0415 - with Spark only
 
     views = chosen(settings, names)

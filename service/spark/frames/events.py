@@ -233,9 +233,7 @@ def text_of(data: bytes | None) -> str | None:
 def alerts(
     site: StateLocation, options: FrameOptions, known: Mapping[str, KnownVersion] | None, *, only_sessions: bool
 ) -> RecordFrame:
-    """All alerts, or those of one rule: only then `emit` can have columns of its own. Sessions are the alerts of rules
-    that find sessions.
-    """
+    """All alerts, or those of rules that find sessions. Only of one rule has `emit` columns of its own."""
     known = known_rules(site) if known is None else known
     sessions = {version: rule for version, rule in known.items() if rule.is_session}
     emits = emits_of(sessions if only_sessions else known)

@@ -121,9 +121,7 @@ def register_spark(spark: SparkSession) -> None:
 
 
 def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
-    """Opens a frame: the log is looked at, nothing is read. Paths begin in `folder`: Spark's own processes may have
-    been started elsewhere.
-    """
+    """Opens a frame; nothing is read yet. Paths begin in `folder`: Spark's own processes may have started elsewhere."""
     asked = parse_options(options)
     asked = replace(asked, config=(Path(folder) / asked.config).absolute())
     settings = load_service(asked.config)
@@ -156,9 +154,7 @@ def frame_in(site: StateLocation, options: FrameOptions, known: Mapping[str, Kno
 def topic_ranges(
     site: StateLocation, topic: str, options: FrameOptions, *, needed: bool = True
 ) -> tuple[FrameRange, ...]:
-    """Returns the offsets of a topic that the options ask for, cut for several tasks. A missing topic is refused, or
-    empty where it is not `needed`.
-    """
+    """The offsets that the options ask for, cut for several tasks. A missing topic is refused where it is `needed`."""
     found = site.log.topics([topic]).get(topic)
     if found is None:
         if not needed:

@@ -13,22 +13,8 @@ from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.functions import BOOLEAN, FUNCTIONS, LIST, NUMBER
-from samovar.patterns.syntax.tree import (
-    Aggregate,
-    Binary,
-    Call,
-    Expr,
-    Field,
-    History,
-    In,
-    Literal,
-    OfStep,
-    Rule,
-    SessionForm,
-    TextMatch,
-    Unary,
-)
 from samovar.service.topology.ruleset import schema_of
 from samovar.service.topology.stores import StateLocation
 from samovar.tasks.model.plan import PublishedRule
@@ -75,9 +61,9 @@ def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
     schema = schema_of(site.settings.streams)
     known: dict[str, KnownVersion] = {}
     for version, text in texts.items():
-        rule: Rule | None = load_text(text.text, f"<{text.id}>", params=text.params, lists=text.lists).rule
+        rule: tree.Rule | None = load_text(text.text, f"<{text.id}>", params=text.params, lists=text.lists).rule
         if rule is not None:
-            is_session = isinstance(rule.form, SessionForm)
+            is_session = isinstance(rule.form, tree.SessionForm)
             emit = {name: type_of(value, schema) for name, value in rule.emit}
             emit |= {"count": "bigint"} if is_session else {}
             known[version] = KnownVersion(rule.id, rule.severity, tuple(rule.tags), is_session, emit)
@@ -94,27 +80,27 @@ def emits_of(known: Mapping[str, KnownVersion]) -> dict[str, dict[str, str]]:
     return emits
 
 
-def type_of(value: Expr, schema: Schema | None) -> str:
+def type_of(value: tree.Expr, schema: Schema | None) -> str:
     """The SQL type of an expression; text where it is not known before an event is at hand."""
     match value:
-        case Field(path="@time"):
+        case tree.Field(path="@time"):
             return "bigint"
-        case Field():  # by the schemas of all event types that have it, where they agree
+        case tree.Field():  # by the schemas of all event types that have it, where they agree
             kinds: Mapping[str, str] = {} if schema is None else schema.fields(["any"])
             return OF_SCHEMA.get(kinds.get(value.path, ""), "string")
-        case OfStep():
+        case tree.OfStep():
             return type_of(value.value, schema)
-        case Aggregate() | History():
+        case tree.Aggregate() | tree.History():
             known = OF_AGGREGATE.get(value.function)
             return known or ("string" if value.value is None else type_of(value.value, schema))
-        case Call():
+        case tree.Call():
             function = FUNCTIONS.get(value.function)
             return SQL.get(function.result or "", "string") if function else "string"
-        case In() | TextMatch() | Literal(value=bool()):
+        case tree.In() | tree.TextMatch() | tree.Literal(value=bool()):
             return "boolean"
-        case Unary() | Binary():
+        case tree.Unary() | tree.Binary():
             return "boolean" if value.op in COMPARING else "double"
-        case Literal(value=int() | float()):
+        case tree.Literal(value=int() | float()):
             return "double"
         case _:
             return "string"

@@ -153,10 +153,7 @@ def _latest(site: StateLocation, part: FrameRange, options: FrameOptions) -> Ite
 
 
 def _changes(site: StateLocation, part: FrameRange, options: FrameOptions) -> Iterator[Row]:
-    """States are folded from the beginning that the changelog still has; shown is what changed from `from` on.
-
-    They are held in a RocksDB of the executor: in memory is what one commit changed, however many keys there are.
-    """
+    """Folds the whole changelog in a RocksDB, in memory only what one commit changed; shows changes from `from` on."""
     changelog = site.changelog(part.partition)
     plan, versions = site.plan, dict(site.plan.versions)
     only = None if options.key is None else set(resolve_key(plan, options.key, None))

@@ -22,13 +22,14 @@ from samovar.changelog.spark.source import Frame
 from samovar.changelog.spark.views import ConnectorRanges, SqlTable
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.frames.frame import SPLIT, FrameRange, frame_in, parse_options, ranges_of
-from samovar.service.spark.frames.rules import emits_of, known_rules
+from samovar.service.spark.frames.rules import known_rules
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import site_of
 from samovar.service.views.files import table_name
 
+# Tables, and the columns that their days come from.
 TOPICS = {"alerts": "at", "sessions": "at", "labels": "at", "dead_letters": "_time", "late": "_time"}
-STATES = {"states": "latest", "changes": "changes"}
+STATES = {"states": ("latest", None), "changes": ("changes", "_time")}  # mode of the reader, and as above
 _NOT_CODE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Offsets = Mapping[str, tuple[int, int]]  # by topic/partition
@@ -38,23 +39,8 @@ Offsets = Mapping[str, tuple[int, int]]  # by topic/partition
 class ViewSource:
     """A table that views may name: the options of its reader, and the column that its `day` comes from."""
 
-    name: str
     options: Mapping[str, str]
     time: str | None
-
-
-def sources_of(settings: ServiceFile, rules: Iterable[str]) -> dict[str, ViewSource]:
-    """All tables. `rules` are the names of all that ran."""
-    found = {name: ViewSource(name, {"source": name}, time) for name, time in TOPICS.items()}
-    found |= {name: ViewSource(name, {"source": "changelog", "mode": mode}, None) for name, mode in STATES.items()}
-    found["changes"] = replace(found["changes"], time="_time")
-    for name, stream in stream_tables(settings).items():
-        found[name] = ViewSource(name, {"source": f"inputs/{stream}"}, "_event_time")
-    for rule in rules:
-        name = f"alerts_{table_name(rule)}"
-        if name not in found:
-            found[name] = ViewSource(name, {"source": f"alerts/{rule}"}, "at")
-    return found
 
 
 def stream_tables(settings: ServiceFile) -> dict[str, str]:
@@ -83,7 +69,14 @@ class Sources(dict[str, ViewSource]):
         self._log, self._site = log, site_of(settings, log)
         self._known = known_rules(self._site)
         self._frames: dict[str, Any] = {}
-        super().__init__(sources_of(self._site.settings, emits_of(self._known)))
+        super().__init__({name: ViewSource({"source": name}, time) for name, time in TOPICS.items()})
+        for name, (mode, time) in STATES.items():
+            self[name] = ViewSource({"source": "changelog", "mode": mode}, time)
+        for name, stream in stream_tables(self._site.settings).items():
+            self[name] = ViewSource({"source": f"inputs/{stream}"}, "_event_time")
+        for version in self._known.values():
+            source = ViewSource({"source": f"alerts/{version.rule}"}, "at")
+            self.setdefault(f"alerts_{table_name(version.rule)}", source)
 
     def frame(self, name: str) -> Any:
         """What `spark.read.format("samovar")` would read now."""

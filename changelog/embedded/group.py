@@ -62,7 +62,7 @@ class EmbeddedMember:
         self._maintenance = LogMaintenance(self._connection, self._path, clock, tunables)
         self._held: dict[int, tuple[HeldLock, int]] = {}  # by partition: its lock and our epoch
         self._next_look_s = 0.0
-        self._has_share = False
+        self._is_assigned = False
         self._is_usable = True
         self._is_closed = False
         try:
@@ -113,7 +113,7 @@ class EmbeddedMember:
         return {at: 0 for at in self._cursor.places if self.at_end(at)}  # every poll is a look, and the file is here
 
     def has_assignment(self) -> bool:
-        return self._has_share
+        return self._is_assigned
 
     # ---------------------------------------------------------------- partitions
 
@@ -130,7 +130,7 @@ class EmbeddedMember:
         self._give_up(sorted(self._held.keys() - wanted))
         self._take(sorted(wanted - self._held.keys()))
         is_waiting = bool(wanted - self._held.keys())
-        self._has_share = not is_waiting
+        self._is_assigned = not is_waiting
         self._next_look_s = time.monotonic() + (LOOK_WHILE_WAITING_S if is_waiting else LOOK_S)
 
     def _give_up(self, partitions: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ its value JSON: `v` first, then the fields of `Change`:
     lists             name to the whole list as it is from here on, and what was added and removed
     fields            stream to the types of its fields as they were then, where the service file says them
 
-Of two writers who both write the change N, the one whose record stands first wins: `read_changes` passes the other over,
+Of two writers who both write the change N, the one whose record comes first wins: `read_changes` passes the other over,
 and its writer is told. A reader therefore needs no lock, and all readers agree.
 """
 

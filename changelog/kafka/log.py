@@ -89,7 +89,7 @@ class KafkaLog:
         except KafkaException as error:
             raise self._settings.refusal(error) from None
         self._appending: Writer | None = None
-        self._glances = PointReaderPool(self._settings)
+        self._point_readers = PointReaderPool(self._settings)
 
     def __repr__(self) -> str:
         return f"KafkaLog({self._settings!r})"
@@ -279,7 +279,7 @@ class KafkaLog:
         return stream
 
     def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
-        return self._glances.reader(positions, records)
+        return self._point_readers.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return self._reader(positions, self._settings.fetcher() | TAILING)
@@ -304,7 +304,7 @@ class KafkaLog:
         return KafkaMember(self._settings, joining, self._ends_now)
 
     def close(self) -> None:
-        self._glances.close()
+        self._point_readers.close()
         self._end_appending()
 
     def _end_appending(self) -> None:

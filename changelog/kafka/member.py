@@ -52,7 +52,7 @@ class KafkaMember:
         self._exactly_once = joining.delivery is Delivery.EXACTLY_ONCE
         self._owned: set[TopicPartition] = set()
         self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
-        self._has_share = False
+        self._is_assigned = False
         self._open = False
         self._usable = True
         self._closed = self._closing = False
@@ -159,7 +159,7 @@ class KafkaMember:
         return self._ends.standing(self._stream.ended())
 
     def has_assignment(self) -> bool:
-        return self._has_share
+        return self._is_assigned
 
     # ---------------------------------------------------------------- partitions
 
@@ -183,7 +183,7 @@ class KafkaMember:
         topics, lead = self._joining.topics, self._joining.lead
         pairs = [(topic, place) for place in places for topic in ([place.topic] if lead is None else topics)]
         given = sorted(TopicPartition(topic, place.partition) for topic, place in pairs)
-        self._owned, self._has_share = set(given), True
+        self._owned, self._is_assigned = set(given), True
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
@@ -207,7 +207,7 @@ class KafkaMember:
             self._joining.on_lost(lost)
 
     def _let_go(self, consumer: Consumer) -> None:
-        self._owned, self._has_share = set(), False
+        self._owned, self._is_assigned = set(), False
         self._stream.forget()
         consumer.unassign()
 

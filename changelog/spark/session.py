@@ -206,11 +206,6 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def is_submitted() -> bool:
-    """Whether spark-submit started this process, and with it a Java: where it runs was said there."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
 def _opened() -> OpenSession | None:
     """The session that this process has already: of a notebook, of tests, of a command around this one."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes long, and is not always installed
@@ -235,7 +230,10 @@ class _Launched:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
         global _ours  # noqa: PLW0603 - a process has one Spark, anyone who asks for it
-        log, log4j, submitted = self._folder / "spark.log", self._folder / "log4j2.properties", is_submitted()
+        log, log4j = self._folder / "spark.log", self._folder / "log4j2.properties"
+        submitted = (
+            "PYSPARK_GATEWAY_PORT" in os.environ
+        )  # by spark-submit, with a Java that knows where it runs
         log4j.write_text(LOG4J.format(file=log), "utf-8")
         if submitted:
             SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,7 +78,9 @@ def load_views(settings: ServiceFile) -> list[View]:
     """All views of a service, by name; refused with all errors where there are any."""
     views: list[View] = []
     shown: list[str] = []
-    for path in _view_files(settings.views.files):
+    paths = settings.views.files
+    found = [[*path.glob("*.yml"), *path.glob("*.yaml")] if path.is_dir() else [path] for path in paths]
+    for path in (path for some in found for path in sorted(some) if path.exists()):
         report = Report(str(path))
         text = _text_of(path)
         file = whole(text)
@@ -108,14 +110,6 @@ def view_named(views: Sequence[View], name: str, settings: ServiceFile) -> View:
         f"there is no view `{name}` in {folders}",
         did_you_mean(name, known) or (f"Views are {', '.join(known)}." if known else "Put a file *.yml there."),
     )
-
-
-def _view_files(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted([*path.glob("*.yml"), *path.glob("*.yaml")])
-        elif path.exists():
-            yield path
 
 
 def _text_of(path: Path) -> str:

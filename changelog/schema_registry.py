@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -92,7 +93,7 @@ class Registry:
                 if len(seen) > MAX_REFERENCES:
                     raise AvroSchemaError(f"it refers to more than {MAX_REFERENCES} others")
                 what = f"version {reference.version} of {reference.subject}"
-                found = self._call(lambda client, at=place: client.get_version(*at), f"for {what}", *NO_SUBJECT)
+                found: Any = self._call(methodcaller("get_version", *place), f"for {what}", *NO_SUBJECT)
                 if found is None:
                     raise AvroSchemaError(f"it refers to {what}, which is not there")
                 texts += self._texts(found.schema, seen)

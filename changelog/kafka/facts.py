@@ -73,12 +73,13 @@ def facts_of(given: Mapping[str, str], topics: Collection[str], group: str) -> F
             if error_of(error).code() in DENIED:
                 operations[name] = frozenset()
     asked = client.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=GROUP_S)
+    on_group: frozenset[str] | None = None
     try:
         on_group = names_of(asked[group].result(GROUP_S).authorized_operations)
     except KafkaException as error:
         on_group = frozenset() if error_of(error).code() in DENIED else None
     except TimeoutError:
-        on_group = None
+        pass  # no coordinator answered
     version = version_of(brokers[0], settings) if brokers else None
     on_cluster = names_of(cluster.authorized_operations)
     return Facts(str(cluster.cluster_id), brokers, version, authorizer, operations, on_group, on_cluster)

@@ -75,23 +75,24 @@ def spread_over(
     ranges = [each for part in parts for each in part.ranges]
     made: dict[int, Any] = {}
     with tempfile.TemporaryDirectory(prefix="samovar-ticks-", ignore_cleanup_errors=True) as folder:
-        ticks = folder if session.is_local else None
+        told = folder if session.is_local else None
+        ticks = None if told is None else Path(told)
 
         def run(frame: DataFrame, work: _Work) -> None:
             done = frame.mapInArrow(work, "part long, made binary")  # type: ignore[arg-type] # it is called as a function
-            for row in session.run(job, done.collect, on_progress, total=total, ticks=ticks and Path(ticks)):
+            for row in session.run(job, done.collect, on_progress, total=total, ticks=ticks):
                 made[row.part] = pickle.loads(bytes(row.made))  # noqa: S301 - our own executors wrote it
 
         if kafka is not None:
             settle(log, ranges, stuck, on_wait)  # type: ignore[arg-type] # it is Kafka's
             if any(each.start < each.end for each in ranges):
                 owners = {each.at.partition: number for number, part in enumerate(parts) for each in part.ranges}
-                run(_records_of(session, kafka, parts), _FedWork(packed, ticks, (), True, owners))
+                run(_records_of(session, kafka, parts), _FedWork(packed, told, (), True, owners))
         # Of a range without any record that can be seen, or of none at all, no task of the connector heard.
         rest = [number for number in range(len(parts)) if number not in made]
         if rest:
             numbers = session.spark.range(0, len(rest), 1, len(rest))
-            run(numbers, _Work(packed, ticks, rest, kafka is not None))
+            run(numbers, _Work(packed, told, rest, kafka is not None))
     for number in range(len(parts)):
         if isinstance(made[number], (Refused, StoreError)):
             raise made[number]

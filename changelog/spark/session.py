@@ -231,9 +231,7 @@ class _Launched:
 
         global _ours  # noqa: PLW0603 - a process has one Spark, anyone who asks for it
         log, log4j = self._folder / "spark.log", self._folder / "log4j2.properties"
-        submitted = (
-            "PYSPARK_GATEWAY_PORT" in os.environ
-        )  # by spark-submit, with a Java that knows where it runs
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, with a Java that knows where it runs
         log4j.write_text(LOG4J.format(file=log), "utf-8")
         if submitted:
             SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from samovar.changelog.formats.record import FORMATS, POSITION
 from samovar.changelog.formats.staged import StagedManifest, StagedTables, attempt, finish, place_of
@@ -113,21 +112,16 @@ def stage(part: JobPart, tick: Ticker, feed: SparkFeed | None = None) -> StagedT
             with closing(RocksStore(Path(scratch) / "store")) as store:
                 records = _fill(site, planned, store, tables, tick)
                 following, position, row = following_of(store), position_of(store), store.get(POSITION)
-                changelog: tuple[Any, ...] = (None,) * 5
-                if following is not None:
-                    changelog = (
-                        following.topic,
-                        following.topic_id,
-                        following.partitions,
-                        following.next,
-                        following.time_ms,
-                    )
                 manifest = StagedManifest(
                     site.settings.service,
                     planned.stage,
                     planned.partition,
                     planned.source,
-                    *changelog,
+                    None if following is None else following.topic,
+                    None if following is None else following.topic_id,
+                    None if following is None else following.partitions,
+                    None if following is None else following.next,
+                    None if following is None else following.time_ms,
                     planned.moment_ms,
                     None if row is None else row.decode(),
                     records,

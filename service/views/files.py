@@ -130,10 +130,10 @@ class _ViewReader:
     entries: Mapping[str, tuple[Text, Node]]
 
     def view(self) -> View | None:
-        for name, (key, _) in self.entries.items():
-            if name not in KEYS:
-                hint = did_you_mean(name, KEYS)
-                self._error(f"a view has no `{name}`", key, expected=", ".join(KEYS), hint=hint)
+        for key, _ in self.entries.values():
+            if key.text not in KEYS:
+                hint = did_you_mean(key.text, KEYS)
+                self._error(f"a view has no `{key.text}`", key, expected=", ".join(KEYS), hint=hint)
         name, sql, refresh = self._text("view"), self._text("sql"), self._text("refresh", "full")
         partitioning, keys, partition_of = self._names("partitioning"), self._names("key"), self._map("partition_of")
         if name is not None and not NAME.match(name):
@@ -197,4 +197,5 @@ def bad_sql(view: View, code: str, message: str, start: int, stop: int, hint: st
     """An error at a place of the view's SQL, shown in its file. The code is `view-sql` or `view-source`."""
     finding = Finding(code, "error", message, str(view.path), view.fragment.locate(start, max(start + 1, stop)))
     shown = render(finding, _text_of(view.path))
-    return BadView(finding.code, f"the view {view.name} cannot be made", hint, shown)
+    what = f"the view {view.name} cannot be made"
+    return BadView("view-source" if code == "view-source" else "view-sql", what, hint, shown)

@@ -170,12 +170,13 @@ def _avro_kind(kind: avro.Type) -> str:
     if isinstance(kind, avro.Union):
         others = [each for each in kind.branches if not (isinstance(each, avro.Primitive) and each.kind == "null")]
         return _avro_kind(others[0]) if len(others) == 1 else "any"
-    is_plain = isinstance(kind, avro.Primitive) and kind.logical is None
-    return OF_AVRO.get(kind.kind, "any") if is_plain else "any"
+    if not isinstance(kind, avro.Primitive) or kind.logical is not None:
+        return "any"
+    return OF_AVRO.get(kind.kind, "any")
 
 
 def _input_columns(name: str, stream: Stream, kinds: Mapping[str, str], raw: bool) -> Columns:
-    decoder = decoding_of(stream)(list(kinds), stream.time, stream.type, name)
+    decoder: Any = decoding_of(stream)(list(kinds), stream.time, stream.type, name)
 
     def message(value: bytes | None) -> str | None:
         json_text = None if value is None or type(decoder) is Decoder else decoder.json(value)  # of Avro

@@ -1,15 +1,13 @@
-"""Upkeep of the embedded log, by anyone who writes: small segments are joined, old records go, a piece after a
-write.
-"""
+"""Maintenance of the embedded log, by all who write: small segments are joined, old records go, a piece per write."""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sqlite3 import Connection
 
 import numpy as np
 
@@ -58,7 +56,7 @@ class Pass:
     swept: int = 0  # all below is clean
     newest: dict[bytes | None, int] = field(default_factory=dict)
 
-    def step(self, connection: sqlite3.Connection, now_ms: int) -> bool:
+    def step(self, connection: Connection, now_ms: int) -> bool:
         """Do a bounded piece of work; whether the pass is at its end."""
         if self.mapped < self.limit:
             self._map(connection)
@@ -77,7 +75,7 @@ class Pass:
         self.swept = rows[-1].standing.next if rows else self.limit
         return not rows
 
-    def _map(self, connection: sqlite3.Connection) -> None:
+    def _map(self, connection: Connection) -> None:
         with reading(connection, self.path):
             rows = list(self._rows(connection, self.mapped, within=False))
         for row in rows:
@@ -90,7 +88,7 @@ class Pass:
         if len(self.newest) > self.tunables.compact_keys:
             self.limit = min(self.limit, self.mapped)
 
-    def _rows(self, connection: sqlite3.Connection, start: int, within: bool) -> Iterator[SegmentRow]:
+    def _rows(self, connection: Connection, start: int, within: bool) -> Iterator[SegmentRow]:
         """Segments that reach beyond an offset, begun or whole below the limit: as many as a step may take."""
         size = 0
         asked = {"topic": self.stored.number, "partition": self.partition, "at": start, "limit": self.limit}
@@ -115,9 +113,7 @@ class Pass:
             stays &= ~packed.null
         return packed if stays.all() else kept(packed, stays)
 
-    def _replace(
-        self, connection: sqlite3.Connection, group: Sequence[tuple[SegmentRow, RecordBlock]], now_ms: int
-    ) -> None:
+    def _replace(self, connection: Connection, group: Sequence[tuple[SegmentRow, RecordBlock]], now_ms: int) -> None:
         rows = [row for row, _ in group]
         still = joined([packed for _, packed in group])
         horizon = None
@@ -132,11 +128,7 @@ class Pass:
 
 
 def replace(
-    connection: sqlite3.Connection,
-    here: tuple[int, int],
-    rows: Sequence[SegmentRow],
-    still: RecordBlock,
-    horizon: int | None,
+    connection: Connection, here: tuple[int, int], rows: Sequence[SegmentRow], still: RecordBlock, horizon: int | None
 ) -> None:
     """Put one segment in the place of some that stand side by side."""
     connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
@@ -190,12 +182,7 @@ def policies(stored: StoredTopic) -> list[str]:
 
 
 def whole_pass(
-    connection: sqlite3.Connection,
-    path: Path,
-    stored: StoredTopic,
-    partition: int,
-    now_ms: int,
-    tunables: Tunables = DEFAULTS,
+    connection: Connection, path: Path, stored: StoredTopic, partition: int, now_ms: int, tunables: Tunables = DEFAULTS
 ) -> Pass:
     """A pass over all that min.compaction.lag.ms lets it touch."""
     where = stored.number, partition
@@ -212,7 +199,7 @@ def whole_pass(
 class LogMaintenance:
     """What one writer does besides writing. Keeps unfinished passes in memory: one that is lost is begun again."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
+    def __init__(self, connection: Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
         self._connection = connection
         self._path = path
         self._clock = clock
@@ -314,7 +301,7 @@ class LogMaintenance:
 
 
 def join_newest(
-    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables = DEFAULTS
+    connection: Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables = DEFAULTS
 ) -> None:
     """Joins the newest segments of a partition where many of them are small."""
     most = max(tunables.joined_segments, tunables.join_segments)  # with fewer, none would ever be joined

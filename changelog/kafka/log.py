@@ -32,8 +32,7 @@ from samovar.changelog.kafka.errors import (
     unreached,
 )
 from samovar.changelog.kafka.member import KafkaMember, places_at
-from samovar.changelog.kafka.point_reads import PointReaderPool
-from samovar.changelog.kafka.read import PositionReader, places_of
+from samovar.changelog.kafka.read import PointReaderPool, PositionReader, places_of
 from samovar.changelog.kafka.settings import TAILING, Conf, Settings
 from samovar.changelog.kafka.write import Writer
 from samovar.changelog.log import (

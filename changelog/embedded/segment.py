@@ -57,9 +57,6 @@ class SegmentInfo(NamedTuple):
     time: int
 
 
-# ---------------------------------------------------------------- packing
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentColumns:
     """Records to be packed: their parts, and the sizes of the parts."""
@@ -167,9 +164,6 @@ def _sizes_of(messages: Messages, missing: Bools) -> Int32s:
 
 def _bytes_of(messages: Messages) -> bytes:
     return messages.data[messages.starts[0] : messages.ends[-1]].tobytes() if len(messages) else b""
-
-
-# ---------------------------------------------------------------- unpacking
 
 
 def unpack(standing: SegmentInfo, data: bytes) -> RecordBlock:

@@ -16,18 +16,15 @@ from confluent_kafka import admin as admin_module
 from samovar.changelog.kafka.settings import Settings
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 
+
+def _codes(names: str) -> frozenset[int]:
+    return frozenset(getattr(KafkaError, name) for name in names.split())
+
+
 # Another member or producer took over, or the group went on without this one.
-FENCING = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError._MAX_POLL_EXCEEDED,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.UNKNOWN_MEMBER_ID,
-    }
+FENCING = _codes(
+    """_FENCED _MAX_POLL_EXCEEDED FENCED_INSTANCE_ID ILLEGAL_GENERATION INVALID_PRODUCER_EPOCH PRODUCER_FENCED
+    REBALANCE_IN_PROGRESS UNKNOWN_MEMBER_ID"""
 )
 # What a right is missing on.
 DENIED: Mapping[int, str] = {
@@ -36,33 +33,20 @@ DENIED: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
 }
-MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+MISSING = _codes("UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
+TOO_LARGE = _codes("MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE")
 # The client knows a leader that is none any more.
-STALE = frozenset(
-    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
-)
+STALE = _codes("FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH NOT_LEADER_FOR_PARTITION")
 # Gone in a moment: a coordinator that moves or loads, a leader that is elected, a transaction that is being ended.
-PASSING = STALE | frozenset(
-    {
-        KafkaError._WAIT_COORD,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-    }
+PASSING = STALE | _codes(
+    """_WAIT_COORD CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE LEADER_NOT_AVAILABLE
+    NOT_COORDINATOR OFFSET_NOT_AVAILABLE REQUEST_TIMED_OUT UNSTABLE_OFFSET_COMMIT"""
 )
-
-# No broker could be asked.
-UNREACHED = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+UNREACHED = _codes("_ALL_BROKERS_DOWN _TIMED_OUT _TRANSPORT _RESOLVE")  # no broker could be asked
 ASK_S = 5.0
 FRESH_S = 30.0  # what was said longer ago explains nothing any more
 PROBE_S = 1.0
-LOGIN = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+LOGIN = _codes("_AUTHENTICATION SASL_AUTHENTICATION_FAILED")
 UNTRUSTED, HANDSHAKE = "certificate verify failed", "SSL handshake failed"
 PEM = "-----BEGIN"
 

@@ -89,9 +89,6 @@ def names_of(operations: Any) -> frozenset[str]:
     return frozenset(each.name for each in operations or ())
 
 
-# ---------------------------------------------------------------- version
-
-
 def version_of(broker: str, settings: Settings) -> str | None:
     """Brokers tell no version, but the level of their metadata. The client does not ask for it; it is one request."""
     if settings.given.get("security.protocol", "plaintext").lower() != "plaintext":

@@ -134,8 +134,6 @@ class _Reading:
                     found.columns[_id(attribute)] = _either(self.origin(value, known) for value in values)
         return found
 
-    # ------------------------------------------------------------ expressions
-
     def origin(self, expression: Any, scope: _Scope) -> ColumnOrigin | None:
         kind = _class(expression)
         if kind == "AttributeReference":

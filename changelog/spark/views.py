@@ -143,9 +143,6 @@ class _FrameTask:
         tick(rows, last=True)
 
 
-# ---------------------------------------------------------------- queries
-
-
 def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
     """A query, and nothing but a query, checked and not yet run. Without `files` it cannot name any by path."""
     found = _CODE.search(sql)
@@ -226,9 +223,6 @@ def folder_of(session: OpenSession, column: str, value: str | None) -> str:
     """The name of a partition's folder."""
     utils = session.spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
     return str(utils.getPartitionPathString(column, value))
-
-
-# ---------------------------------------------------------------- faults
 
 
 @contextmanager

@@ -118,9 +118,6 @@ def _store(settings: ServiceFile, name: str) -> ViewStore:
     raise never_made(name)
 
 
-# ---------------------------------------------------------------- making them
-
-
 def rebuild(
     settings: ServiceFile,
     log: Log,
@@ -187,9 +184,6 @@ def update_catalog(settings: ServiceFile) -> None:
     folders.sync(part)
     part.replace(settings.views.store / CATALOG)
     folders.sync(settings.views.store)
-
-
-# ---------------------------------------------------------------- reading them
 
 
 def query(

@@ -72,8 +72,6 @@ class ViewStore:
         self.pointer = self.folder / "current"
         self._attempt = uuid4().hex[:8]
 
-    # ------------------------------------------------------------ reading
-
     def versions(self) -> list[int]:
         there = (self.folder / "versions").glob("[0-9]*")
         return sorted(int(path.name) for path in there if path.name.isdecimal())
@@ -93,8 +91,6 @@ class ViewStore:
     def current_manifest(self) -> ViewManifest | None:
         version = self.current()
         return None if version is None else self.manifest(version)
-
-    # ------------------------------------------------------------ writing
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -130,7 +130,14 @@ def writing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
         begin(connection)
         try:
             yield
-            commit(connection)
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.DatabaseError as error:
+                rollback(connection)
+                # A full disk is certain to have stopped it; after any other error here nobody can say.
+                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+                    raise
+                raise CommitUnknown(f"the commit failed: {error}") from error
         finally:
             if connection.in_transaction:
                 rollback(connection)
@@ -164,17 +171,6 @@ def begin(connection: sqlite3.Connection) -> None:
             wait_s = min(wait_s * 1.5, 0.002)
     finally:
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
-
-
-def commit(connection: sqlite3.Connection) -> None:
-    """Commit. A full disk is certain to have stopped it; after any other error here nobody can say."""
-    try:
-        connection.execute("COMMIT")
-    except sqlite3.DatabaseError as error:
-        rollback(connection)
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
-            raise
-        raise CommitUnknown(f"the commit failed: {error}") from error
 
 
 def rollback(connection: sqlite3.Connection) -> None:

@@ -83,36 +83,30 @@ def put_tables(session: OpenSession, tables: Sequence[SqlTable], ticks: Path | N
 
 
 def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) -> DataFrame:
+    """A frame's rows. No data source: Spark would start two Python processes for it, only to ask what is known here."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
 
-    frame = _rows_in(session, table, ticks)
+    schema, parts, brought = from_arrow_schema(table.frame.schema), table.frame.parts, table.kafka
+    told = None if ticks is None else str(ticks)
+    if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
+        frame = session.spark.createDataFrame([], schema)
+    elif brought is not None:
+        most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
+        records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
+        task = _FrameTask(table.frame, table.name, told, ranges=tuple(brought.ranges))
+        frame = records.mapInArrow(task, schema)  # type: ignore[arg-type]  # it is called as a function is
+    else:
+        numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
+        frame = numbers.mapInArrow(_FrameTask(table.frame, table.name, told, parts), schema)  # type: ignore[arg-type]
     own = set(frame.columns)
     frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
     if table.only is not None:
         expression, values = table.only
         place = F.expr(expression).cast("string")
         is_wanted = place.isin([value for value in values if value is not None])
-        is_nowhere = place.isNull() if None in values else F.lit(False)
-        frame = frame.where(is_wanted | is_nowhere)
+        frame = frame.where(is_wanted | (place.isNull() if None in values else F.lit(False)))
     return frame
-
-
-def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataFrame:
-    """A frame's rows. No data source: Spark would start two Python processes for it, only to ask what is known here."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
-
-    schema, parts = from_arrow_schema(table.frame.schema), table.frame.parts
-    brought = table.kafka
-    if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
-        return session.spark.createDataFrame([], schema)
-    told = None if ticks is None else str(ticks)
-    if brought is not None:
-        most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
-        records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
-        task = _FrameTask(table.frame, table.name, told, ranges=tuple(brought.ranges))
-        return records.mapInArrow(task, schema)  # type: ignore[arg-type]  # it is called as a function is
-    numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
-    return numbers.mapInArrow(_FrameTask(table.frame, table.name, told, parts), schema)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -229,9 +229,6 @@ class Log(Protocol):
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """The group's offsets, waiting for a pending transaction's outcome; None where nothing was ever committed."""
 
-    def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets of a group that has no members. Refused (group-active) where it has."""
-
     def members(self, group: str) -> Sequence[str]:
         """The containers that are in the group now."""
 

@@ -7,14 +7,12 @@ has closed its store. Taking a partition raises its epoch; a commit checks the e
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from samovar.changelog.embedded.file import (
     Clock,
-    StoredTopic,
     existing_partition,
     existing_topics,
     failing,
@@ -215,7 +213,14 @@ class EmbeddedMember:
             ends = write(self._connection, segments, self._clock())
             failpoints.hit("produce.after")
             failpoints.hit("offsets.before")
-            set_places(self._connection, self._joining.group, topics, offsets)
+            for at, offset in offsets.items():
+                number = existing_partition(topics, at.topic, at.partition)
+                if self._connection.execute("SELECT 1 FROM topic WHERE number = ?", (number,)).fetchone() is None:
+                    raise missing(at.topic)
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO place (grp, topic, partition, offset) VALUES (?, ?, ?, ?)",
+                    (self._joining.group, number, at.partition, offset),
+                )
             failpoints.hit("offsets.after")
             failpoints.hit("flush.after")
             failpoints.hit("commit.before")
@@ -249,17 +254,3 @@ class EmbeddedMember:
             self._release(sorted(self._held))
             self._slot.release()
             self._cursor.close()
-
-
-def set_places(
-    connection: sqlite3.Connection, group: str, topics: Mapping[str, StoredTopic], offsets: Mapping[TopicPartition, int]
-) -> None:
-    """Set a group's offsets, inside a transaction."""
-    for at, offset in offsets.items():
-        number = existing_partition(topics, at.topic, at.partition)
-        if connection.execute("SELECT 1 FROM topic WHERE number = ?", (number,)).fetchone() is None:
-            raise missing(at.topic)
-        connection.execute(
-            "INSERT OR REPLACE INTO place (grp, topic, partition, offset) VALUES (?, ?, ?, ?)",
-            (group, number, at.partition, offset),
-        )

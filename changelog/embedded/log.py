@@ -26,7 +26,7 @@ from samovar.changelog.embedded.file import (
     stored_topics,
     writing,
 )
-from samovar.changelog.embedded.group import EmbeddedMember, set_places
+from samovar.changelog.embedded.group import EmbeddedMember
 from samovar.changelog.embedded.locks import folder_of, live_slots
 from samovar.changelog.embedded.maintenance import LogMaintenance, policies
 from samovar.changelog.embedded.read import ReadCursor, ReadPlace, unpacked
@@ -158,18 +158,6 @@ class EmbeddedLog:
                 ).fetchone()
                 found[at] = None if row is None else int(row[0])
             return found
-
-    def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        with self._writing() as connection:
-            # Inside the transaction: a member that joins now takes its partitions after it.
-            members = self.members(group)
-            if members:
-                raise Refused(
-                    "group-active",
-                    f"group {group} has members: {', '.join(members)}",
-                    "Stop its containers first: they would go on from where they are.",
-                )
-            set_places(connection, group, existing_topics(connection, [at.topic for at in offsets]), offsets)
 
     def members(self, group: str) -> Sequence[str]:
         return [f"slot-{slot}" for slot in live_slots(folder_of(self.folder, group))]

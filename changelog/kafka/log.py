@@ -7,15 +7,14 @@ question has a deadline: what Kafka does not answer by then is LogUnavailable.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
-from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka import admin as admin_module
 
 from samovar.changelog.kafka.errors import (
@@ -31,7 +30,7 @@ from samovar.changelog.kafka.errors import (
     other_protocol,
     unreached,
 )
-from samovar.changelog.kafka.member import KafkaMember, places_at
+from samovar.changelog.kafka.member import KafkaMember
 from samovar.changelog.kafka.read import PointReaderPool, PositionReader, places_of
 from samovar.changelog.kafka.settings import TAILING, Conf, Settings
 from samovar.changelog.kafka.write import Writer
@@ -46,7 +45,7 @@ from samovar.changelog.log import (
     TopicPartition,
     TopicSpec,
 )
-from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
@@ -206,50 +205,28 @@ class KafkaLog:
         if not partitions:
             return {}
         asked, causes = places_of(partitions), Causes()
-        needed = {"group": ("DESCRIBE", [group]), "topic": ("DESCRIBE", {at.topic for at in partitions})}
-        with self._standing_by(group, causes) as consumer:
-            places = self._patiently(
-                f"asking for offsets of group {group}",
-                lambda: refuse_errors(consumer.committed(asked, ASK_S)),
-                needed,
-                causes,
-            )
-        found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
-        return {at: found[at] if found[at] >= 0 else None for at in partitions}
-
-    def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        members = self.members(group)
-        if members:
-            raise active(group, members)
-        if not offsets:
-            return
-        asked, causes, names = places_at(offsets), Causes(), {at.topic for at in offsets}
-        with self._standing_by(group, causes) as consumer:
-            try:
-                self._patiently(
-                    f"setting offsets of group {group}",
-                    lambda: refuse_errors(consumer.commit(offsets=asked, asynchronous=False) or ()),
-                    {"group": ("READ", [group]), "topic": ("READ", names)},
-                    causes,
-                    names,
-                )
-            except Fenced:  # somebody joined just now
-                raise active(group, self.members(group)) from None
-
-    @contextmanager
-    def _standing_by(self, group: str, causes: Causes) -> Iterator[Consumer]:
-        """A consumer that knows the group and is not a member of it.
-
-        The admin client could ask the same, but librdkafka 2.16 crashes there when a coordinator has moved.
-        """
         try:
+            # It knows the group and is not a member of it. The admin client could ask the same, but librdkafka 2.16
+            # crashes there when a coordinator has moved.
             consumer = Consumer(self._settings.consumer(group, {"error_cb": causes.note}))
         except KafkaException as error:
             raise self._settings.refusal(error) from None
+
+        def ask() -> dict[TopicPartition, int]:
+            found = {}
+            for place in consumer.committed(asked, ASK_S):
+                if place.error is not None:  # that is not an offset, and never "none was committed"
+                    is_denied = DENIED.get(place.error.code()) == "topic"
+                    raise OfOneError(place.error, place.topic) if is_denied else KafkaException(place.error)
+                found[TopicPartition(place.topic, place.partition)] = place.offset
+            return found
+
+        needed = {"group": ("DESCRIBE", [group]), "topic": ("DESCRIBE", {at.topic for at in partitions})}
         try:
-            yield consumer
+            found = self._patiently(f"asking for offsets of group {group}", ask, needed, causes)
         finally:
             consumer.close()
+        return {at: found[at] if found[at] >= 0 else None for at in partitions}
 
     def members(self, group: str) -> Sequence[str]:
         doing = f"describing group {group}"
@@ -437,18 +414,3 @@ def known(answer: Any) -> Any:
     if getattr(answer, "offset", None) == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the leader of a partition does not answer"))
     return answer
-
-
-def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:
-    """An answer may hold an error for one partition: that is not an offset, and never "none was committed"."""
-    for place in places:
-        if place.error is not None:
-            if DENIED.get(place.error.code()) == "topic":
-                raise OfOneError(place.error, place.topic)
-            raise KafkaException(place.error)
-    return places
-
-
-def active(group: str, members: Sequence[str]) -> Refused:
-    hint = "Stop its containers first; one that was killed counts until its session is over, a few seconds later."
-    return Refused("group-active", f"group {group} has members: {', '.join(members) or 'just joining'}", hint)

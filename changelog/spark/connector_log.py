@@ -15,7 +15,6 @@ import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ class Range(NamedTuple):
 class SparkFeed:
     """What comes from Spark. The source of truth for how far each range was given out."""
 
-    def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch], scratch: Path | None = None) -> None:
+    def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch]) -> None:
         self.ranges = {each.at: each for each in ranges}
         self.given = 0  # records
         self.tunables = DEFAULTS
@@ -50,7 +49,6 @@ class SparkFeed:
         self._begun: set[TopicPartition] = set()
         self._over: set[TopicPartition] = set()
         self._last: TopicPartition | None = None
-        self._scratch = scratch
 
     def begins_at(self, at: TopicPartition, offset: int) -> bool:
         """Whether a range begins here, and nobody reads it yet."""
@@ -66,7 +64,7 @@ class SparkFeed:
                 batch = piece[1]
                 continue
             if piece[0] not in self._waiting:
-                self._waiting[piece[0]] = _Waiting(self._scratch, self.tunables.feed_bytes)
+                self._waiting[piece[0]] = _Waiting(self.tunables.feed_bytes)
             self._waiting[piece[0]].add(piece[1])
         if batch is None:
             return None
@@ -151,8 +149,7 @@ class _FedReader:
 class _Waiting:
     """Records of one range that came before they were asked for, in order."""
 
-    def __init__(self, scratch: Path | None, most_bytes: int) -> None:
-        self._scratch = scratch
+    def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes  # in memory
         self._held: deque[pa.RecordBatch] = deque()
         self._bytes = 0
@@ -168,7 +165,7 @@ class _Waiting:
             self._bytes += batch.nbytes
             return
         if self._writer is None:
-            self._file = tempfile.TemporaryFile(prefix="samovar-feed-", dir=self._scratch)  # noqa: SIM115 - see close
+            self._file = tempfile.TemporaryFile(prefix="samovar-feed-")  # noqa: SIM115 - see close
             self._writer = pa.ipc.new_stream(self._file, batch.schema)
         self._writer.write_batch(batch)
 

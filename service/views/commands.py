@@ -11,7 +11,7 @@ Only what makes views, and a query in SQL, needs Spark; the rest reads files.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -186,48 +186,41 @@ def update_catalog(settings: ServiceFile) -> None:
     folders.sync(settings.views.store)
 
 
-def query(
-    settings: ServiceFile, name: str, sql: str | None, limit: int, session: Callable[[], OpenSession] | None = None
-) -> QueryRows:
-    """Rows of a view: the first ones, or those of a query in Spark's SQL, to which all published views are tables.
-
-    Without SQL the files are read here. With it a Spark session is needed; where none is given one is started.
-    """
+def query(settings: ServiceFile, name: str, sql: str | None, limit: int) -> QueryRows:
+    """The first rows of a view; or, on Spark, those of a query in its SQL, to which all published views are tables."""
     limit = max(1, min(limit, MOST_ROWS))
     store = _store(settings, name)
-    if sql is None:
-        import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
+    if sql is not None:
+        return _query_sql(settings, sql, limit)
+    import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
-        manifest = store.current_manifest()
-        assert manifest is not None
-        folder = store.path(manifest.version)
-        files = sorted(map(str, folder.rglob("*.parquet")))
-        found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(folder)).head(limit)
-        columns = [name for name in manifest.columns if name in found.column_names]
-        rows = found.select(columns).to_pylist()
-        return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))
-    if session is not None:
-        return _query_sql(settings, sql, limit, session())
-    from samovar.changelog.spark.session import starting  # noqa: PLC0415 - with Spark only
-
-    with starting("samovar views query") as start:
-        return _query_sql(settings, sql, limit, start.ready())
+    manifest = store.current_manifest()
+    assert manifest is not None
+    folder = store.path(manifest.version)
+    files = sorted(map(str, folder.rglob("*.parquet")))
+    found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(folder)).head(limit)
+    columns = [name for name in manifest.columns if name in found.column_names]
+    rows = found.select(columns).to_pylist()
+    return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))
 
 
-def _query_sql(settings: ServiceFile, text: str, limit: int, session: OpenSession) -> QueryRows:
+def _query_sql(settings: ServiceFile, text: str, limit: int) -> QueryRows:
     from samovar.changelog.spark import views as sql  # noqa: PLC0415 - with Spark only
+    from samovar.changelog.spark.session import starting  # noqa: PLC0415 - as above
 
     tables = {table_name(store.name): store.path(store.current() or 0) for store in published(settings.views.store)}
-    for name, folder in tables.items():
-        session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
-    try:
-        columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
-    except sql.SqlFault as fault:
-        if fault.missing is not None:
-            hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
-            raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault
-        hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Mend the query."
-        raise Refused("view-sql", fault.message, hint) from fault
+    with starting("samovar views query") as start:
+        session = start.ready()
+        for name, folder in tables.items():
+            session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
+        try:
+            columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
+        except sql.SqlFault as fault:
+            if fault.missing is not None:
+                hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
+                raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault
+            hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Mend the query."
+            raise Refused("view-sql", fault.message, hint) from fault
     return QueryRows(tuple(columns), tuple(map(tuple, rows)))
 
 

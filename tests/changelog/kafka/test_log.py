@@ -28,7 +28,17 @@ from samovar.changelog.log import Append, Bounds, Log, Reader, TopicPartition, T
 from samovar.common import failpoints
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from tests.contracts.log import LogContract
-from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
+from tests.contracts.log_driving import (
+    NewLog,
+    Seat,
+    commit_offsets,
+    read_to_end,
+    read_until,
+    seated,
+    unique,
+    until,
+    values,
+)
 from tests.support.kafka import SOON
 
 # A member that closes is counted until its session is over.
@@ -102,7 +112,7 @@ def test_the_end_is_the_high_watermark_and_a_reader_gets_there(log: Log, kafka: 
 def test_committed_waits_for_the_outcome(log: Log, kafka: str) -> None:
     """P3: an offset that may yet be committed, or not, is no answer."""
     at, group = made(log), unique("g")
-    log.set_committed(group, {at: 1})
+    commit_offsets(log, group, {at: 1})
     with ThreadPoolExecutor() as pool:
         for offset, ended, expected in ((5, "commit_transaction", 5), (9, "abort_transaction", 5)):
             writer = DeadWriter(kafka, 20_000)

@@ -6,13 +6,13 @@ Headers of a record are packed as (size u32, name, size u32, value) for each, li
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from samovar.changelog.log import Bools, Headers, Int64s, Pair
-from samovar.native.kernel import Messages
+from samovar.native.kernel import Messages, array_at
 
 _U32 = struct.Struct("<I")
 
@@ -42,7 +42,14 @@ class RecordBlock:
         return None if self.null[row] else self.values[row]
 
     def headers(self, row: int) -> Headers:
-        return () if self.header_bytes is None else _headers_of(self.header_bytes[row])
+        if self.header_bytes is None:
+            return ()
+        data, texts, at = self.header_bytes[row], list[bytes](), 0
+        while at < len(data):
+            (size,) = _U32.unpack_from(data, at)
+            texts.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        return tuple((name.decode(), value) for name, value in zip(texts[::2], texts[1::2], strict=True))
 
     def pairs(self) -> list[Pair]:
         return list(zip(objects(self.keys, self.keyless), objects(self.values, self.null), strict=True))
@@ -66,52 +73,26 @@ def header_bytes_of(headers: Headers) -> bytes:
     return b"".join(piece for text in texts for piece in (_U32.pack(len(text)), text))
 
 
-def _headers_of(data: bytes) -> Headers:
-    texts: list[bytes] = []
-    at = 0
-    while at < len(data):
-        (size,) = _U32.unpack_from(data, at)
-        texts.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    return tuple((name.decode(), value) for name, value in zip(texts[::2], texts[1::2], strict=True))
-
-
-# ---------------------------------------------------------------- parts and wholes
-
-
 def rows_between(records: RecordBlock, start: int, end: int, next_offset: int) -> RecordBlock:
     """Some rows, as views."""
     rows = slice(start, end)
-    heads = records.header_bytes
-    return RecordBlock(
-        records.topic,
-        records.partition,
-        records.offsets[rows],
-        records.times[rows],
-        next_offset,
-        Messages(records.keys.data, records.keys.starts[rows], records.keys.ends[rows]),
-        Messages(records.values.data, records.values.starts[rows], records.values.ends[rows]),
-        records.keyless[rows],
-        records.null[rows],
-        heads and Messages(heads.data, heads.starts[rows], heads.ends[rows]),
-    )
+    return _selected(records, rows, next_offset, lambda each: Messages(each.data, each.starts[rows], each.ends[rows]))
 
 
 def kept(records: RecordBlock, rows: Bools) -> RecordBlock:
     """The rows that are marked, their bytes copied together."""
+    return _selected(records, rows, records.next, lambda each: _picked(each, rows))
+
+
+def _selected(
+    records: RecordBlock, rows: slice | Bools, next_offset: int, select: Callable[[Messages], Messages]
+) -> RecordBlock:
     heads = records.header_bytes
     return RecordBlock(
-        records.topic,
-        records.partition,
-        records.offsets[rows],
-        records.times[rows],
-        records.next,
-        _picked(records.keys, rows),
-        _picked(records.values, rows),
-        records.keyless[rows],
-        records.null[rows],
-        heads and _picked(heads, rows),
-    )
+        records.topic, records.partition, records.offsets[rows], records.times[rows], next_offset,
+        select(records.keys), select(records.values), records.keyless[rows], records.null[rows],
+        heads and select(heads),
+    )  # fmt: skip
 
 
 def _picked(messages: Messages, rows: Bools) -> Messages:
@@ -130,17 +111,15 @@ def joined(parts: Sequence[RecordBlock]) -> RecordBlock:
     heads = None
     if any(part.header_bytes is not None for part in parts):
         heads = _together([part.header_bytes or _empty(len(part)) for part in parts])
-    return RecordBlock(
-        last.topic,
-        last.partition,
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.times for part in parts]),
-        last.next,
-        _together([part.keys for part in parts]),
-        _together([part.values for part in parts]),
-        np.concatenate([part.keyless for part in parts]),
-        np.concatenate([part.null for part in parts]),
-        heads,
+    return replace(
+        last,
+        offsets=np.concatenate([part.offsets for part in parts]),
+        times=np.concatenate([part.times for part in parts]),
+        keys=_together([part.keys for part in parts]),
+        values=_together([part.values for part in parts]),
+        keyless=np.concatenate([part.keyless for part in parts]),
+        null=np.concatenate([part.null for part in parts]),
+        header_bytes=heads,
     )
 
 
@@ -158,6 +137,12 @@ def _together(many: Sequence[Messages]) -> Messages:
 def _empty(count: int) -> Messages:
     nothing = np.zeros(count, np.int64)
     return Messages(np.empty(0, np.uint8), nothing, nothing)
+
+
+def messages_at(bounds: int | None, data: int | None, count: int, owner: object) -> Messages:
+    """Messages that the kernel holds, for as long as their owner lives."""
+    places = array_at(bounds, count + 1, np.dtype(np.int64), owner)
+    return Messages(array_at(data, int(places[-1]), np.dtype(np.uint8), owner), places[:-1], places[1:])
 
 
 def nothing_up_to(topic: str, partition: int, next_offset: int) -> RecordBlock:

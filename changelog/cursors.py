@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,6 +127,12 @@ class PartitionCursor:
         self.next = min(records.next, until)
         return RecordSlice(records, 0, rows, self.next)
 
+    def read_to(self, until: int) -> Iterator[Records]:
+        """All that is before an offset; the cursor is closed then."""
+        with closing(self):
+            while (records := self.take(until)) is not None:
+                yield records
+
     def close(self) -> None:
         self._reader.close()
 
@@ -133,11 +140,4 @@ class PartitionCursor:
 def read_all(log: Log, at: TopicPartition) -> list[Records]:
     """Everything that a partition holds now."""
     begin, end = log.bounds([at])[at]
-    cursor = PartitionCursor(log, at, begin, end)
-    found = []
-    try:
-        while (records := cursor.take(end)) is not None:
-            found.append(records)
-    finally:
-        cursor.close()
-    return found
+    return list(PartitionCursor(log, at, begin, end).read_to(end))

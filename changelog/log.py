@@ -81,22 +81,18 @@ class Records(Protocol):
     @property
     def times(self) -> Int64s:
         """The log's time of each record, in ms: set by the producer or the broker, by the embedded log on append."""
-        ...
 
     @property
     def next(self) -> int:
         """Where to read on: past the last record and past any gap behind it that is known."""
-        ...
 
     @property
     def keys(self) -> Messages:
         """All keys in one buffer. A record without one has an empty one here: see `key`."""
-        ...
 
     @property
     def values(self) -> Messages:
         """All values in one buffer, for the decoder. A null value is an empty message here: see `null`."""
-        ...
 
     @property
     def null(self) -> Bools: ...
@@ -107,7 +103,6 @@ class Records(Protocol):
     def headers(self, row: int) -> Headers: ...
     def pairs(self) -> list[Pair]:
         """Keys and values of all rows."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +123,9 @@ class Reader(Protocol):
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:
         """What is there, as soon as something is there; an empty list when the time is over."""
-        ...
 
     def position(self, at: TopicPartition) -> int:
         """Where this partition is read next. Passes gaps and transaction markers, so that it reaches the end."""
-        ...
 
     def close(self) -> None: ...
 
@@ -142,7 +135,6 @@ class PointReader(Reader, Protocol):
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         """Read this partition on from here. It is one of those that were asked for in the beginning."""
-        ...
 
 
 class Member(Protocol):
@@ -153,31 +145,25 @@ class Member(Protocol):
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:
         """Records of owned partitions that are not paused. Raises Fenced when the membership is lost."""
-        ...
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         """Read on from here. A partition just assigned is paused and has no position until it is sought."""
-        ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None: ...
     def resume(self, partitions: Collection[TopicPartition]) -> None: ...
     def position(self, at: TopicPartition) -> int:
         """As of a Reader."""
-        ...
 
     def at_end(self, at: TopicPartition) -> bool:
         """Whether all that was committed at the last look has been given out."""
-        ...
 
     def standing(self) -> Mapping[TopicPartition, int]:
         """Partitions of which a look at the log, since this was last asked, said that all has been given out. Looks
         that follow each other without a break are one stretch, and have its number: after an outage it is another one.
         """
-        ...
 
     def has_assignment(self) -> bool:
         """Whether the group has said what is this member's, be it nothing. Not before it joined, nor while it waits."""
-        ...
 
     def transact(
         self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]
@@ -189,17 +175,14 @@ class Member(Protocol):
         where nothing happened. After any of them only `close` may be called. With at_least_once records are durable
         before the offsets are. Passes the points produce, offsets, flush and commit of samovar.common.failpoints.
         """
-        ...
 
     def close(self) -> None:
         """End: partitions are revoked, no transaction stays open, no lock is left. A log may keep the partitions for
         this slot for a while, so that a restart moves nothing.
         """
-        ...
 
     def leave(self) -> None:
         """Close for good: others need not wait for this slot, and get its partitions at once."""
-        ...
 
 
 OnPartitions: TypeAlias = Callable[[Collection[TopicPartition]], None]
@@ -234,42 +217,30 @@ class Log(Protocol):
 
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         """Those of the topics that exist."""
-        ...
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         """Make topics. One that exists already is left as it is."""
-        ...
 
     def delete(self, names: Collection[str]) -> None: ...
     def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]: ...
     def offset_at(self, at: TopicPartition, time_ms: int) -> int:
         """The first offset whose log time is at or after this time; the end where there is none."""
-        ...
 
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """The group's offsets, waiting for a pending transaction's outcome; None where nothing was ever committed."""
-        ...
-
-    def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets of a group that has no members. Refused (group-active) where it has."""
-        ...
 
     def members(self, group: str) -> Sequence[str]:
         """The containers that are in the group now."""
-        ...
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader: ...
     def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
         """A reader for about so many records from each place on: had quickly, and not quick where there are more."""
-        ...
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
         """A reader for one who reads on and on and is in no hurry: what comes may wait a moment for more."""
-        ...
 
     def append(self, appends: Sequence[Append]) -> int:
         """Append durably, outside any group. Returns how many records were written."""
-        ...
 
     def join(self, joining: GroupConfig) -> Member: ...
     def close(self) -> None: ...

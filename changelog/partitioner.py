@@ -62,11 +62,6 @@ def partitions_of(keys: Sequence[bytes | None], partitions: int) -> Int64s:
 
 def partitions_of_sized(keys: Sequence[bytes], sizes: Int64s, partitions: int) -> Int64s:
     """The partition of each key, for who has their sizes at hand."""
-    return (_codes(keys, sizes) & np.uint32(_POSITIVE)).astype(np.int64) % partitions
-
-
-def _codes(keys: Sequence[bytes], sizes: Int64s) -> _Words:
-    """murmur2 of each key, as its 32 bits."""
     ends = np.cumsum(sizes)
     buffer = b"".join((*keys, b"\0\0\0\0"))  # so that a word can be read at the very end
     words: _Words = np.ndarray((len(buffer) - 3,), "<u4", buffer, strides=(1,))
@@ -76,7 +71,7 @@ def _codes(keys: Sequence[bytes], sizes: Int64s) -> _Words:
         codes[rows] = _column_codes(words, ends[rows] - sizes[rows], sizes[rows])
     for row in np.flatnonzero(sizes > _COLUMN_BYTES).tolist():
         codes[row] = murmur2(keys[row]) & _BITS
-    return codes
+    return (codes & np.uint32(_POSITIVE)).astype(np.int64) % partitions
 
 
 def _column_codes(words: _Words, starts: Int64s, sizes: Int64s) -> _Words:
@@ -86,7 +81,8 @@ def _column_codes(words: _Words, starts: Int64s, sizes: Int64s) -> _Words:
     least, most = int(whole.min(initial=_COLUMN_BYTES)), int(whole.max(initial=0))
     for word in range(most):
         rows = slice(None) if word < least else np.flatnonzero(whole > word)
-        codes[rows] = codes[rows] * np.uint32(_MIX) ^ _mixed(words[starts[rows] + 4 * word])
+        mixed = words[starts[rows] + 4 * word] * np.uint32(_MIX)
+        codes[rows] = codes[rows] * np.uint32(_MIX) ^ (mixed ^ mixed >> np.uint32(24)) * np.uint32(_MIX)
     left = sizes & 3
     rows = np.flatnonzero(left)
     bits = (np.int64(1) << 8 * left[rows]) - 1
@@ -94,11 +90,6 @@ def _column_codes(words: _Words, starts: Int64s, sizes: Int64s) -> _Words:
     codes[rows] = (codes[rows] ^ tails) * np.uint32(_MIX)
     codes = (codes ^ codes >> np.uint32(13)) * np.uint32(_MIX)
     return codes ^ codes >> np.uint32(15)
-
-
-def _mixed(words: _Words) -> _Words:
-    words = words * np.uint32(_MIX)
-    return (words ^ words >> np.uint32(24)) * np.uint32(_MIX)
 
 
 def key_texts(batch: Batch, column: int, messages: Messages) -> list[bytes | None]:

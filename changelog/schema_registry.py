@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -54,20 +55,16 @@ class Registry:
         parts = [urlsplit(url.strip()) for url in str(self._settings["url"]).split(",")]
         return ", ".join(f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path}" for part in parts)
 
-    # ------------------------------------------------------------ schemas by number
-
     def find(self, number: int) -> AvroSchema | None:
-        if number not in self._found and not self._is_unknown(number):
+        unknown = self._unknown.get(number)
+        is_unknown = unknown is not None and (unknown.until_s is None or self._now_s() < unknown.until_s)
+        if number not in self._found and not is_unknown:
             self._ask(number)
         return self._found.get(number)
 
     def missing(self, number: int) -> str:
         unknown = self._unknown.get(number)
         return unknown.reason if unknown else f"schema {number}"
-
-    def _is_unknown(self, number: int) -> bool:
-        unknown = self._unknown.get(number)
-        return unknown is not None and (unknown.until_s is None or self._now_s() < unknown.until_s)
 
     def _ask(self, number: int) -> None:
         answer = self._call(lambda client: client.get_schema(number), f"for schema {number}", NO_SCHEMA[1])
@@ -95,96 +92,70 @@ class Registry:
                 seen.append(place)
                 if len(seen) > MAX_REFERENCES:
                     raise AvroSchemaError(f"it refers to more than {MAX_REFERENCES} others")
-                texts += self._texts(self._version(*place).schema, seen)
+                what = f"version {reference.version} of {reference.subject}"
+                found: Any = self._call(methodcaller("get_version", *place), f"for {what}", *NO_SUBJECT)
+                if found is None:
+                    raise AvroSchemaError(f"it refers to {what}, which is not there")
+                texts += self._texts(found.schema, seen)
         return [*texts, answer.schema_str]
-
-    def _version(self, subject: str, version: int) -> Any:
-        what = f"for version {version} of {subject}"
-        found = self._call(lambda client: client.get_version(subject, version), what, *NO_SUBJECT)
-        if found is None:
-            raise AvroSchemaError(f"it refers to version {version} of {subject}, which is not there")
-        return found
-
-    # ------------------------------------------------------------ for one who only looks
 
     def latest_number(self, subject: str) -> int | None:
         """The number under which a subject's newest schema is registered; None: it has none."""
         latest = self._call(lambda client: client.get_latest_version(subject), f"for {subject}", *NO_SUBJECT)
         return None if latest is None else int(latest.schema_id)
 
-    # ------------------------------------------------------------ for writers
-
     def number_for(self, subject: str, schema: AvroSchema | None) -> tuple[int, AvroSchema]:
         """The number to write with: this schema, registered if it is new; or else the subject's latest."""
-        if schema is None:
-            return self._latest(subject)
-        text = schema.texts[-1]
-        number: Any = self._call(lambda client: client.register_schema(subject, _avro(text)), f"to register {subject}")
-        return int(number), schema
+        from confluent_kafka.schema_registry import Schema as Registered  # noqa: PLC0415 - see _call
 
-    def _latest(self, subject: str) -> tuple[int, AvroSchema]:
-        latest = self._call(lambda client: client.get_latest_version(subject), f"for {subject}", *NO_SUBJECT)
+        if schema is not None:
+            text = Registered(schema.texts[-1], "AVRO")
+            number: Any = self._call(lambda client: client.register_schema(subject, text), f"to register {subject}")
+            return int(number), schema
+        latest = self.latest_number(subject)
         if latest is None:
             raise Refused(
                 "no-schema-to-write",
                 f"the registry at {self.place} has nothing under {subject}",
                 "give the stream a `schema`: it is then registered",
             )
-        number = int(latest.schema_id)
-        found = self.find(number)
+        found = self.find(latest)
         if found is None:
-            raise Refused("no-schema-to-write", self.missing(number), "give the stream a `schema` of its own")
-        return number, found
-
-    # ------------------------------------------------------------ the client
+            raise Refused("no-schema-to-write", self.missing(latest), "give the stream a `schema` of its own")
+        return latest, found
 
     def _call(self, ask: Callable[[Any], Made], what: str, *absent: int) -> Made | None:
         """An answer; None where it is that there is nothing. The client has tried several times when this raises."""
         # Imported when it is needed: it brings an HTTP client with it, which takes a moment.
+        from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
         from confluent_kafka.schema_registry.common._httpx_compat import httpx  # noqa: PLC0415
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
+        if self._client is None:
+            try:
+                self._client = SchemaRegistryClient(self._settings)
+            except (ValueError, TypeError, OSError) as error:
+                told = f"the registry's client takes no such settings: {error}"
+                raise Refused("registry-settings", told, "fix `registry` in the service file") from None
         try:
-            return ask(self._connected())
+            return ask(self._client)
         except SchemaRegistryError as error:
             status = error.http_status_code
             if status == 404 and error.error_code in absent:
                 return None
             if status >= 500 or status in BUSY:
                 raise self._unavailable(what, str(error)) from error
-            raise self._refused(what, status, error.error_message) from error
+            hints = {401: "see the user and password under `registry`", 403: "give this user the right to read schemas"}
+            raise Refused(
+                "registry-refused",
+                f"the schema registry at {self.place} answers {status}, asked {what}",
+                hints.get(status, "see that `url` under `registry` is that of a schema registry"),
+                str(error.error_message)[:200],
+            ) from error
         except httpx.TransportError as error:
             raise self._unavailable(what, f"{type(error).__name__}: {error}".removesuffix(": ")) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unavailable(what, f"it answers, but not as a registry does: {error}") from error
 
-    def _connected(self) -> Any:
-        from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
-
-        if self._client is None:
-            try:
-                self._client = SchemaRegistryClient(self._settings)
-            except (ValueError, TypeError, OSError) as error:
-                hint = "fix `registry` in the service file"
-                raise Refused(
-                    "registry-settings", f"the registry's client takes no such settings: {error}", hint
-                ) from None
-        return self._client
-
     def _unavailable(self, what: str, detail: str) -> RegistryUnavailable:
         return RegistryUnavailable(f"the schema registry at {self.place} does not answer, asked {what}: {detail}")
-
-    def _refused(self, what: str, status: int, message: str) -> Refused:
-        hints = {401: "see the user and password under `registry`", 403: "give this user the right to read schemas"}
-        return Refused(
-            "registry-refused",
-            f"the schema registry at {self.place} answers {status}, asked {what}",
-            hints.get(status, "see that `url` under `registry` is that of a schema registry"),
-            str(message)[:200],
-        )
-
-
-def _avro(text: str) -> Any:
-    from confluent_kafka.schema_registry import Schema as Registered  # noqa: PLC0415
-
-    return Registered(text, "AVRO")

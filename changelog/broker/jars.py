@@ -111,24 +111,21 @@ def fetch(folder: Path, java: Java, wanted: Sequence[Name]) -> None:
                 if not commands:
                     continue
                 said = run_all(commands)
-                if said is None:
-                    put_in_place(Path(scratch) / "jars", folder)
-                    return
-                failed.append(said)
+                if said is not None:
+                    failed.append(said)
+                    continue
+                try:
+                    (Path(scratch) / "jars").rename(folder)
+                except OSError:
+                    if not folder.is_dir():  # else another process was first, and its jars are as good
+                        raise
+                return
     except OSError as error:
         hint = "Set XDG_CACHE_HOME to a folder that can be written."
         raise NotFetched(f"the jars cannot be kept: {error}", hint) from None
     tried = "\n  ".join(failed) or "neither `mvn` nor pyspark (for its Ivy) is installed"
     hint = f"Install Maven or pyspark, see that it can reach its repository, or put the jars into {folder} by hand."
     raise NotFetched("the jars could not be fetched", hint, tried)
-
-
-def put_in_place(jars: Path, folder: Path) -> None:
-    try:
-        jars.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was first, and its jars are as good
-            raise
 
 
 def maven_commands(scratch: Path, _java: Java, wanted: Sequence[Name]) -> list[list[str]]:

@@ -104,16 +104,17 @@ class Broker:
     started: bool = False  # by this very call
 
 
-# ---------------------------------------------------------------- start, status, stop
-
-
 def start(folder: Path, port: int, say: Say, extra: Mapping[str, str] | None = None) -> Broker:
     """Start a broker and wait until it answers. One that runs already in this folder is left as it is."""
     folder = folder.absolute()
     with locked(folder):
         running = running_in(folder)
         if running is not None:
-            return already(folder, running, port)
+            if running.port != port:
+                what = f"a broker runs in {folder} already, on port {running.port}, not {port}"
+                raise Refused("kafka-other-port", what, "Stop it first, or name another folder with --dir.")
+            wait_until_answers(folder, running)
+            return seen(folder, running, answers=True)
         java = find_java()
         refuse_taken(port)
         jars = kafka_jars(java, say)
@@ -139,17 +140,16 @@ def stop(folder: Path) -> bool:
         process = running_in(folder)
         if process is not None:
             end(process.pid, process.begun, STOP_S)  # one that is killed reads its logs through at its next start
-            keep_archive(process)
+            written = Path(process.archive)
+            if process.archive and written.is_file():
+                # Java's classes go to the cache. Only a broker's quick start depends on it.
+                with suppress(Refused, OSError):
+                    kept = cache_folder() / f"java-{find_java().version}.jsa"
+                    beside = kept.with_suffix(f".{os.getpid()}")
+                    shutil.move(written, beside)
+                    beside.replace(kept)
         (folder / "broker.json").unlink(missing_ok=True)
         return process is not None
-
-
-def already(folder: Path, process: Process, port: int) -> Broker:
-    if process.port != port:
-        what = f"a broker runs in {folder} already, on port {process.port}, not {port}"
-        raise Refused("kafka-other-port", what, "Stop it first, or name another folder with --dir.")
-    wait_until_answers(folder, process)
-    return seen(folder, process, answers=True)
 
 
 def seen(folder: Path, process: Process, *, answers: bool, started: bool = False) -> Broker:
@@ -170,9 +170,6 @@ def locked(folder: Path) -> Iterator[None]:
         raise Refused("kafka-dir-unusable", f"the broker's folder {folder} cannot be used: {error}", hint) from None
 
 
-# ---------------------------------------------------------------- the process
-
-
 def launch(
     folder: Path,
     port: int,
@@ -184,14 +181,29 @@ def launch(
     java_options: Sequence[str] = (),
 ) -> Process:
     """`cluster` is that of the other nodes, where there are others; `java_options` come after ours."""
-    cluster = cluster or cluster_of(folder)
-    write_properties(folder, port, extra)
+    cluster, controller = cluster or cluster_of(folder), free_port(HOST)
+    settings = SETTINGS | {
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "log.dirs": str(folder / "data"),
+    }
+    lines = [f"{name}={value}\n" for name, value in (settings | dict(extra)).items()]
+    write_whole(folder / "server.properties", "".join(lines))
     archive = cache_folder() / f"java-{java.version}.jsa"
     classpath = ["-cp", os.pathsep.join(map(str, jars))]
     sharing = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
     command = [java.path, *JAVA_OPTIONS, *LOG_OPTIONS, *java_options]
     formatting = [*command, *sharing, *classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
-    format_data([*formatting, "-t", cluster, "-c", str(folder / "server.properties")])
+    formatting += ["-t", cluster, "-c", str(folder / "server.properties")]
+    try:
+        ran = subprocess.run(formatting, capture_output=True, text=True, timeout=START_S, check=False)
+        said, failed = ran.stdout + ran.stderr, ran.returncode != 0
+    except subprocess.TimeoutExpired:
+        said, failed = f"no end within {START_S} s", True
+    if failed:
+        hint = "Its data may be of another Kafka version: delete the folder, or name another with --dir."
+        raise Refused("kafka-broker-died", "the broker's data folder could not be prepared", hint, tail(said))
     # Without an archive of its classes the broker writes one when it ends; `stop` puts it where the next one finds it.
     learned = "" if sharing else str(folder / "classes.jsa")
     learning = [f"-XX:ArchiveClassesAtExit={learned}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if learned else []
@@ -204,17 +216,6 @@ def launch(
     return process
 
 
-def format_data(command: Sequence[str]) -> None:
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
-        said, failed = ran.stdout + ran.stderr, ran.returncode != 0
-    except subprocess.TimeoutExpired:
-        said, failed = f"no end within {START_S} s", True
-    if failed:
-        hint = "Its data may be of another Kafka version: delete the folder, or name another with --dir."
-        raise Refused("kafka-broker-died", "the broker's data folder could not be prepared", hint, tail(said))
-
-
 def cluster_of(folder: Path) -> str:
     """The cluster that the data belongs to; a new one where there is no data yet."""
     with suppress(OSError):
@@ -225,32 +226,6 @@ def cluster_of(folder: Path) -> str:
     first, *rest = uuid.uuid4().bytes
     made = bytes([first & 0x7F, *rest])  # so that it does not begin with a dash, which Kafka's tools take for an option
     return urlsafe_b64encode(made).decode().rstrip("=")
-
-
-def write_properties(folder: Path, port: int, extra: Mapping[str, str]) -> None:
-    controller = free_port(HOST)
-    settings = SETTINGS | {
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "log.dirs": str(folder / "data"),
-    }
-    lines = [f"{name}={value}\n" for name, value in (settings | dict(extra)).items()]
-    write_whole(folder / "server.properties", "".join(lines))
-
-
-def keep_archive(process: Process) -> None:
-    """Move the classes that Java wrote down to the cache. Only a broker's quick start depends on it."""
-    written = Path(process.archive)
-    if process.archive and written.is_file():
-        with suppress(Refused, OSError):
-            kept = cache_folder() / f"java-{find_java().version}.jsa"
-            beside = kept.with_suffix(f".{os.getpid()}")
-            shutil.move(written, beside)
-            beside.replace(kept)
-
-
-# ---------------------------------------------------------------- what is true now
 
 
 def running_in(folder: Path) -> Process | None:

@@ -18,7 +18,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from typing import TypeAlias
 from samovar.changelog.embedded.locks import holder, take
 from samovar.changelog.log import Topic
 from samovar.common.errors import CommitUnknown, LogUnavailable, Refused
-from samovar.common.folders import make_private, make_private_file
+from samovar.common.folders import make_private, make_private_file, sync
 
 Clock: TypeAlias = Callable[[], int]
 
@@ -67,27 +67,26 @@ class StoredTopic:
     topic: Topic
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 # ---------------------------------------------------------------- opening
 
 
 def prepare(folder: Path) -> None:
-    """Make the file where there is none, and refuse one that is not ours."""
-    path = folder / "log.db"
+    """Makes the file where there is none, and refuses one that is not ours."""
+    path, lock_path = folder / "log.db", folder / "locks" / "open.lock"
     with failing(path):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_private(folder / "locks")
         make_private_file(path)  # SQLite makes the files next to it with the same rights
-        with _alone(folder / "locks" / "open.lock"):
-            connection = connect(path)
-            try:
-                _make(connection, path)
-            finally:
-                connection.close()
-            _sync(folder)
+        # One process at a time makes the file: SQLite does not wait when two turn WAL mode on at once.
+        lock = take(lock_path, BUSY_S)
+        if lock is None:
+            raise LogUnavailable(f"{lock_path} is held by {holder(lock_path)}, which opens the log and does not get on")
+        try:
+            with closing(connect(path)) as connection:
+                _make_tables(connection, path)
+            sync(folder)  # the name of a new file survives a power cut, too
+        finally:
+            lock.release()
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -98,10 +97,9 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _make(connection: sqlite3.Connection, path: Path) -> None:
-    application, version = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-    )
+def _make_tables(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
         raise damaged(path, "it is a SQLite file of something else")
@@ -122,27 +120,6 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One process at a time makes the file: SQLite does not wait when two turn WAL mode on at once."""
-    lock = take(path, BUSY_S)
-    if lock is None:
-        raise LogUnavailable(f"{path} is held by {holder(path)}, which opens the log and does not get on")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _sync(folder: Path) -> None:
-    """The name of a new file survives a power cut, too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 # ---------------------------------------------------------------- transactions
 
 
@@ -153,7 +130,14 @@ def writing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
         begin(connection)
         try:
             yield
-            commit(connection)
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.DatabaseError as error:
+                rollback(connection)
+                # A full disk is certain to have stopped it; after any other error here nobody can say.
+                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+                    raise
+                raise CommitUnknown(f"the commit failed: {error}") from error
         finally:
             if connection.in_transaction:
                 rollback(connection)
@@ -189,17 +173,6 @@ def begin(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
 
 
-def commit(connection: sqlite3.Connection) -> None:
-    """Commit. A full disk is certain to have stopped it; after any other error here nobody can say."""
-    try:
-        connection.execute("COMMIT")
-    except sqlite3.DatabaseError as error:
-        rollback(connection)
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
-            raise
-        raise CommitUnknown(f"the commit failed: {error}") from error
-
-
 def rollback(connection: sqlite3.Connection) -> None:
     with suppress(sqlite3.OperationalError):  # SQLite has rolled back by itself
         connection.execute("ROLLBACK")
@@ -221,26 +194,20 @@ def failing(path: Path) -> Iterator[None]:
 
 def _in_words(path: Path, error: Exception, code: int) -> Exception:
     # A full disk has more than one face: a file that cannot grow, and a shared-memory file that cannot be made.
-    if code == sqlite3.SQLITE_FULL or (code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _no_space(path)):
-        what, hint = (
-            f"no space is left for the log {path}",
-            "Free some space and start again: nothing was half written.",
-        )
-        return Refused("log-disk-full", what, hint, str(error))
+    is_full = code == sqlite3.SQLITE_FULL
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        with suppress(OSError):
+            space = os.statvfs(path.parent)
+            is_full = space.f_bavail * space.f_frsize < _FULL_BELOW_BYTES
+    if is_full:
+        hint = "Free some space and start again: nothing was half written."
+        return Refused("log-disk-full", f"no space is left for the log {path}", hint, str(error))
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
     if code in _UNUSABLE:
         what, hint = f"the log {path} cannot be opened for writing", "Check the folder and who may write there."
         return Refused("log-not-writable", what, hint, str(error))
     return LogUnavailable(f"the log {path} does not answer: {error}")
-
-
-def _no_space(path: Path) -> bool:
-    try:
-        space = os.statvfs(path.parent)
-    except OSError:
-        return False
-    return space.f_bavail * space.f_frsize < _FULL_BELOW_BYTES
 
 
 def damaged(path: Path, detail: str) -> Refused:

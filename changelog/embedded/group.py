@@ -7,14 +7,12 @@ has closed its store. Taking a partition raises its epoch; a commit checks the e
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from samovar.changelog.embedded.file import (
     Clock,
-    StoredTopic,
     existing_partition,
     existing_topics,
     failing,
@@ -24,7 +22,7 @@ from samovar.changelog.embedded.file import (
 from samovar.changelog.embedded.locks import HeldLock, folder_of, holder, live_slots, take
 from samovar.changelog.embedded.maintenance import LogMaintenance
 from samovar.changelog.embedded.read import ReadCursor, ReadPlace
-from samovar.changelog.embedded.write import PendingSegment, packed_appends, write
+from samovar.changelog.embedded.write import packed_appends, write
 from samovar.changelog.log import Append, GroupConfig, Records, TopicPartition
 from samovar.common import failpoints
 from samovar.common.errors import Fenced, Refused
@@ -59,10 +57,10 @@ class EmbeddedMember:
         self._locks = folder_of(folder, joining.group)
         self._cursor = ReadCursor(self._path, tunables.fetch_bytes)
         self._connection = self._cursor.connection
-        self._upkeep = LogMaintenance(self._connection, self._path, clock, tunables)
+        self._maintenance = LogMaintenance(self._connection, self._path, clock, tunables)
         self._held: dict[int, tuple[HeldLock, int]] = {}  # by partition: its lock and our epoch
         self._next_look_s = 0.0
-        self._has_share = False
+        self._is_assigned = False
         self._is_usable = True
         self._is_closed = False
         try:
@@ -71,22 +69,19 @@ class EmbeddedMember:
                 lead = [] if joining.lead is None else [joining.lead]
                 led_by = existing_topics(self._connection, lead) or self._topics
                 self._partitions = max((each.topic.partitions for each in led_by.values()), default=0)
-            self._slot = self._take_slot()
+            path = self._locks / f"slot-{joining.slot}"
+            with failing(path):
+                slot = take(path, SLOT_WAIT_S)
+            if slot is None:
+                raise Refused(
+                    "slot-taken",
+                    f"slot {joining.slot} of group {joining.group} is taken by {holder(path)}",
+                    "Stop the other container, or start this one in another slot.",
+                )
+            self._slot = slot
         except BaseException:
             self._cursor.close()
             raise
-
-    def _take_slot(self) -> HeldLock:
-        path = self._locks / f"slot-{self._joining.slot}"
-        with failing(path):
-            held = take(path, SLOT_WAIT_S)
-        if held is None:
-            raise Refused(
-                "slot-taken",
-                f"slot {self._joining.slot} of group {self._joining.group} is taken by {holder(path)}",
-                "Stop the other container, or start this one in another slot.",
-            )
-        return held
 
     # ---------------------------------------------------------------- reading
 
@@ -116,7 +111,7 @@ class EmbeddedMember:
         return {at: 0 for at in self._cursor.places if self.at_end(at)}  # every poll is a look, and the file is here
 
     def has_assignment(self) -> bool:
-        return self._has_share
+        return self._is_assigned
 
     # ---------------------------------------------------------------- partitions
 
@@ -128,15 +123,13 @@ class EmbeddedMember:
             self._is_usable = False
             self._tell_lost()
             raise Fenced(f"slot {self._joining.slot} of group {self._joining.group} was taken by another container")
-        wanted = set(share(self._partitions, self._slots(), self._joining.slot))
+        slots = sorted({*live_slots(self._locks), self._joining.slot})
+        wanted = set(share(self._partitions, slots, self._joining.slot))
         self._give_up(sorted(self._held.keys() - wanted))
         self._take(sorted(wanted - self._held.keys()))
         is_waiting = bool(wanted - self._held.keys())
-        self._has_share = not is_waiting
+        self._is_assigned = not is_waiting
         self._next_look_s = time.monotonic() + (LOOK_WHILE_WAITING_S if is_waiting else LOOK_S)
-
-    def _slots(self) -> Sequence[int]:
-        return sorted({*live_slots(self._locks), self._joining.slot})
 
     def _give_up(self, partitions: Sequence[int]) -> None:
         if not partitions:
@@ -159,7 +152,13 @@ class EmbeddedMember:
         if not free:
             return
         try:
-            epochs = self._raise_epochs(list(free))
+            with writing(self._connection, self._path):
+                before = self._epochs()
+                epochs = {partition: before.get(partition, 0) + 1 for partition in free}
+                self._connection.executemany(
+                    "INSERT OR REPLACE INTO epoch (grp, partition, epoch) VALUES (?, ?, ?)",
+                    [(self._joining.group, partition, epoch) for partition, epoch in epochs.items()],
+                )
         except BaseException:
             for lock in free.values():
                 lock.release()
@@ -179,16 +178,6 @@ class EmbeddedMember:
             for partition in partitions
             if partition < stored.topic.partitions
         ]
-
-    def _raise_epochs(self, partitions: Sequence[int]) -> dict[int, int]:
-        with writing(self._connection, self._path):
-            before = self._epochs()
-            after = {partition: before.get(partition, 0) + 1 for partition in partitions}
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO epoch (grp, partition, epoch) VALUES (?, ?, ?)",
-                [(self._joining.group, partition, epoch) for partition, epoch in after.items()],
-            )
-        return after
 
     def _epochs(self) -> dict[int, int]:
         found = self._connection.execute("SELECT partition, epoch FROM epoch WHERE grp = ?", (self._joining.group,))
@@ -216,30 +205,31 @@ class EmbeddedMember:
             segments = packed_appends(self._connection, appends, self._tunables.segment_bytes)
             topics = existing_topics(self._connection, [at.topic for at in offsets])
         with writing(self._connection, self._path):
-            self._refuse_zombie(offsets)
+            lost = sorted(str(at) for at in offsets if at.partition not in self._held)
+            if lost or not self._epochs_are_ours():
+                where = ", ".join(lost) or f"a partition of slot {self._joining.slot}"
+                raise Fenced(f"{where} of group {self._joining.group} belongs to another container now")
             failpoints.hit("produce.before")
             ends = write(self._connection, segments, self._clock())
             failpoints.hit("produce.after")
             failpoints.hit("offsets.before")
-            set_places(self._connection, self._joining.group, topics, offsets)
+            for at, offset in offsets.items():
+                number = existing_partition(topics, at.topic, at.partition)
+                if self._connection.execute("SELECT 1 FROM topic WHERE number = ?", (number,)).fetchone() is None:
+                    raise missing(at.topic)
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO place (grp, topic, partition, offset) VALUES (?, ?, ?, ?)",
+                    (self._joining.group, number, at.partition, offset),
+                )
             failpoints.hit("offsets.after")
             failpoints.hit("flush.after")
             failpoints.hit("commit.before")
         failpoints.hit("commit.after")
         self._is_usable = True
-        self._after(segments)
-        return {segment.at: ends[segment.at] - 1 for segment in segments if segment.named}
-
-    def _refuse_zombie(self, offsets: Mapping[TopicPartition, int]) -> None:
-        lost = sorted(str(at) for at in offsets if at.partition not in self._held)
-        if lost or not self._epochs_are_ours():
-            where = ", ".join(lost) or f"a partition of slot {self._joining.slot}"
-            raise Fenced(f"{where} of group {self._joining.group} belongs to another container now")
-
-    def _after(self, segments: Sequence[PendingSegment]) -> None:
-        self._upkeep.after((segment.stored, segment.partition) for segment in segments)
+        self._maintenance.after((segment.stored, segment.partition) for segment in segments)
         if any(segment.at in self._cursor.places for segment in segments):
             self._cursor.look_again()
+        return {segment.at: ends[segment.at] - 1 for segment in segments if segment.named}
 
     def _refuse_unusable(self) -> None:
         if self._is_closed or not self._is_usable:
@@ -264,17 +254,3 @@ class EmbeddedMember:
             self._release(sorted(self._held))
             self._slot.release()
             self._cursor.close()
-
-
-def set_places(
-    connection: sqlite3.Connection, group: str, topics: Mapping[str, StoredTopic], offsets: Mapping[TopicPartition, int]
-) -> None:
-    """Set a group's offsets, inside a transaction."""
-    for at, offset in offsets.items():
-        number = existing_partition(topics, at.topic, at.partition)
-        if connection.execute("SELECT 1 FROM topic WHERE number = ?", (number,)).fetchone() is None:
-            raise missing(at.topic)
-        connection.execute(
-            "INSERT OR REPLACE INTO place (grp, topic, partition, offset) VALUES (?, ?, ?, ?)",
-            (group, number, at.partition, offset),
-        )

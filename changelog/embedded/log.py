@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +24,12 @@ from samovar.changelog.embedded.file import (
     prepare,
     reading,
     stored_topics,
-    wall_clock_ms,
     writing,
 )
-from samovar.changelog.embedded.group import EmbeddedMember, set_places
+from samovar.changelog.embedded.group import EmbeddedMember
 from samovar.changelog.embedded.locks import folder_of, live_slots
-from samovar.changelog.embedded.maintenance import LogMaintenance, is_compacted, is_retained
-from samovar.changelog.embedded.read import EmbeddedReader, unpacked
+from samovar.changelog.embedded.maintenance import LogMaintenance, policies
+from samovar.changelog.embedded.read import ReadCursor, ReadPlace, unpacked
 from samovar.changelog.embedded.segment import SegmentInfo
 from samovar.changelog.embedded.write import packed_appends, write
 from samovar.changelog.log import (
@@ -47,6 +47,10 @@ from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
 
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class EmbeddedLog:
     """A log in a folder, as samovar.changelog.log.Log says. Threads may share it; readers and members they may not."""
 
@@ -59,7 +63,7 @@ class EmbeddedLog:
         prepare(folder)
         with failing(self._path):
             self._connection = connect(self._path)
-        self._upkeep = LogMaintenance(self._connection, self._path, clock, tunables)
+        self._maintenance = LogMaintenance(self._connection, self._path, clock, tunables)
 
     def close(self) -> None:
         with self._one_at_a_time:
@@ -85,7 +89,18 @@ class EmbeddedLog:
         with self._writing() as connection:
             exist = stored_topics(connection, [spec.name for spec in specs])
             for spec in {spec.name: spec for spec in specs if spec.name not in exist}.values():
-                _make_topic(connection, spec)
+                if spec.partitions < 1:
+                    what = f"topic {spec.name} is to have no partitions"
+                    raise Refused("topic-without-partitions", what, "Give it at least one.")
+                settings = json.dumps(dict(spec.settings), sort_keys=True)
+                made = connection.execute(
+                    "INSERT INTO topic (name, id, partitions, replication, settings) VALUES (?, ?, ?, ?, ?)",
+                    (spec.name, uuid.uuid4().hex, spec.partitions, spec.replication, settings),
+                )
+                connection.executemany(
+                    "INSERT INTO partition (topic, partition, begin, end, cleaned) VALUES (?, ?, 0, 0, 0)",
+                    [(made.lastrowid, partition) for partition in range(spec.partitions)],
+                )
 
     def delete(self, names: Collection[str]) -> None:
         with self._writing() as connection:
@@ -125,10 +140,10 @@ class EmbeddedLog:
             with failing(self._path):
                 stored = existing_topics(self._connection, [topic])[topic]
             for partition in range(stored.topic.partitions):
-                if is_retained(stored):
-                    self._upkeep.retain(stored, partition)
-                if is_compacted(stored):
-                    self._upkeep.compact(stored, partition)
+                if "delete" in policies(stored):
+                    self._maintenance.retain(stored, partition)
+                if "compact" in policies(stored):
+                    self._maintenance.compact(stored, partition)
 
     # ---------------------------------------------------------------- groups
 
@@ -144,18 +159,6 @@ class EmbeddedLog:
                 found[at] = None if row is None else int(row[0])
             return found
 
-    def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        with self._writing() as connection:
-            # Inside the transaction: a member that joins now takes its partitions after it.
-            members = self.members(group)
-            if members:
-                raise Refused(
-                    "group-active",
-                    f"group {group} has members: {', '.join(members)}",
-                    "Stop its containers first: they would go on from where they are.",
-                )
-            set_places(connection, group, existing_topics(connection, [at.topic for at in offsets]), offsets)
-
     def members(self, group: str) -> Sequence[str]:
         return [f"slot-{slot}" for slot in live_slots(folder_of(self.folder, group))]
 
@@ -170,7 +173,9 @@ class EmbeddedLog:
     def point_reader(self, positions: Mapping[TopicPartition, int], records: int = 0) -> PointReader:  # noqa: ARG002 - all are quick
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
-        return EmbeddedReader(self._path, numbers, positions, self.tunables.fetch_bytes)
+        cursor = ReadCursor(self._path, self.tunables.fetch_bytes)
+        cursor.places = {at: ReadPlace(numbers[at], position) for at, position in positions.items()}
+        return cursor
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return self.point_reader(positions)
@@ -182,24 +187,8 @@ class EmbeddedLog:
             if segments:
                 with writing(self._connection, self._path):
                     write(self._connection, segments, self._clock())
-                self._upkeep.after((segment.stored, segment.partition) for segment in segments)
+                self._maintenance.after((segment.stored, segment.partition) for segment in segments)
         return sum(segment.count for segment in segments)
-
-
-def _make_topic(connection: sqlite3.Connection, spec: TopicSpec) -> None:
-    if spec.partitions < 1:
-        raise Refused(
-            "topic-without-partitions", f"topic {spec.name} is to have no partitions", "Give it at least one."
-        )
-    settings = json.dumps(dict(spec.settings), sort_keys=True)
-    made = connection.execute(
-        "INSERT INTO topic (name, id, partitions, replication, settings) VALUES (?, ?, ?, ?, ?)",
-        (spec.name, uuid.uuid4().hex, spec.partitions, spec.replication, settings),
-    )
-    connection.executemany(
-        "INSERT INTO partition (topic, partition, begin, end, cleaned) VALUES (?, ?, 0, 0, 0)",
-        [(made.lastrowid, partition) for partition in range(spec.partitions)],
-    )
 
 
 def _numbers(connection: sqlite3.Connection, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

@@ -1,15 +1,13 @@
-"""Upkeep of the embedded log, by anyone who writes: small segments are joined, old records go, a piece after a
-write.
-"""
+"""Maintenance of the embedded log, by all who write: small segments are joined, old records go, a piece per write."""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sqlite3 import Connection
 
 import numpy as np
 
@@ -58,7 +56,7 @@ class Pass:
     swept: int = 0  # all below is clean
     newest: dict[bytes | None, int] = field(default_factory=dict)
 
-    def step(self, connection: sqlite3.Connection, now_ms: int) -> bool:
+    def step(self, connection: Connection, now_ms: int) -> bool:
         """Do a bounded piece of work; whether the pass is at its end."""
         if self.mapped < self.limit:
             self._map(connection)
@@ -69,11 +67,15 @@ class Pass:
             for together in groups(still, self.stored, self.tunables, retained(self.stored, "retention.ms")):
                 self._replace(connection, together, now_ms)
             if not rows:
-                self._end(connection)
+                # All is clean up to here. What another has joined across that place is looked at by the next pass.
+                connection.execute(
+                    "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
+                    (self.limit, self.stored.number, self.partition),
+                )
         self.swept = rows[-1].standing.next if rows else self.limit
         return not rows
 
-    def _map(self, connection: sqlite3.Connection) -> None:
+    def _map(self, connection: Connection) -> None:
         with reading(connection, self.path):
             rows = list(self._rows(connection, self.mapped, within=False))
         for row in rows:
@@ -86,14 +88,7 @@ class Pass:
         if len(self.newest) > self.tunables.compact_keys:
             self.limit = min(self.limit, self.mapped)
 
-    def _end(self, connection: sqlite3.Connection) -> None:
-        """Note how far all is clean. What another has joined across that place is looked at by the next pass."""
-        connection.execute(
-            "UPDATE partition SET cleaned = max(cleaned, ?) WHERE topic = ? AND partition = ?",
-            (self.limit, self.stored.number, self.partition),
-        )
-
-    def _rows(self, connection: sqlite3.Connection, start: int, within: bool) -> Iterator[SegmentRow]:
+    def _rows(self, connection: Connection, start: int, within: bool) -> Iterator[SegmentRow]:
         """Segments that reach beyond an offset, begun or whole below the limit: as many as a step may take."""
         size = 0
         asked = {"topic": self.stored.number, "partition": self.partition, "at": start, "limit": self.limit}
@@ -118,31 +113,22 @@ class Pass:
             stays &= ~packed.null
         return packed if stays.all() else kept(packed, stays)
 
-    def _replace(
-        self, connection: sqlite3.Connection, group: Sequence[tuple[SegmentRow, RecordBlock]], now_ms: int
-    ) -> None:
+    def _replace(self, connection: Connection, group: Sequence[tuple[SegmentRow, RecordBlock]], now_ms: int) -> None:
         rows = [row for row, _ in group]
         still = joined([packed for _, packed in group])
-        horizon = self._horizon(rows, still, now_ms)
+        horizon = None
+        if still.null.any():
+            # When the tombstones that are left may go: the latest of all, for they stand in one segment now.
+            later = now_ms + int(self.stored.topic.settings.get("delete.retention.ms", DAY_MS))
+            horizon = max(later if row.horizon is None else row.horizon for row in rows if row.packed.null.any())
         if len(group) > 1 or still is not rows[0].packed:
             replace(connection, (self.stored.number, self.partition), rows, still, horizon)
         elif horizon != rows[0].horizon:
             connection.execute("UPDATE segment SET horizon = ? WHERE rowid = ?", (horizon, rows[0].rowid))
 
-    def _horizon(self, rows: Sequence[SegmentRow], still: RecordBlock, now_ms: int) -> int | None:
-        """When the tombstones that are left may go: the latest of all, for they stand in one segment now."""
-        if not still.null.any():
-            return None
-        later = now_ms + int(self.stored.topic.settings.get("delete.retention.ms", DAY_MS))
-        return max(later if row.horizon is None else row.horizon for row in rows if row.packed.null.any())
-
 
 def replace(
-    connection: sqlite3.Connection,
-    here: tuple[int, int],
-    rows: Sequence[SegmentRow],
-    still: RecordBlock,
-    horizon: int | None,
+    connection: Connection, here: tuple[int, int], rows: Sequence[SegmentRow], still: RecordBlock, horizon: int | None
 ) -> None:
     """Put one segment in the place of some that stand side by side."""
     connection.executemany("DELETE FROM segment WHERE rowid = ?", [(row.rowid,) for row in rows])
@@ -168,8 +154,9 @@ def groups(
     group: list[tuple[SegmentRow, RecordBlock]] = []
     size = oldest_ms = newest_ms = 0
     for row, still in rows:
+        messages = [each for each in (still.keys, still.values, still.header_bytes) if each is not None]
         # The columns of a record take up to 28 bytes next to its own.
-        here = _bytes(still) + 28 * len(still)
+        here = sum(int((each.ends - each.starts).sum()) for each in messages) + 28 * len(still)
         first_ms = int(still.times.min()) if len(still) else row.standing.time
         oldest_ms, newest_ms = min(oldest_ms, first_ms), max(newest_ms, row.standing.time)
         is_long = period_ms is not None and newest_ms - oldest_ms > period_ms // PARTS
@@ -194,31 +181,8 @@ def policies(stored: StoredTopic) -> list[str]:
     return [policy.strip() for policy in stored.topic.settings.get("cleanup.policy", "delete").split(",")]
 
 
-def _bytes(packed: RecordBlock) -> int:
-    messages = [packed.keys, packed.values, *([packed.header_bytes] if packed.header_bytes is not None else [])]
-    return sum(int((each.ends - each.starts).sum()) for each in messages)
-
-
-def due_pass(
-    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, now_ms: int, tunables: Tunables
-) -> Pass | None:
-    """A pass, where enough has come since the last one."""
-    ready = whole_pass(connection, path, stored, partition, now_ms, tunables)
-    sizes = "SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ? AND partition = ? AND first >= ? AND next <= ?"
-    where = stored.number, partition
-    (dirty,) = connection.execute(sizes, (*where, ready.mapped, ready.limit)).fetchone()
-    (total,) = connection.execute(sizes, (*where, 0, ready.limit)).fetchone()
-    ratio = float(stored.topic.settings.get("min.cleanable.dirty.ratio", "0.5"))
-    return ready if dirty >= tunables.dirty_bytes and dirty >= ratio * total else None
-
-
 def whole_pass(
-    connection: sqlite3.Connection,
-    path: Path,
-    stored: StoredTopic,
-    partition: int,
-    now_ms: int,
-    tunables: Tunables = DEFAULTS,
+    connection: Connection, path: Path, stored: StoredTopic, partition: int, now_ms: int, tunables: Tunables = DEFAULTS
 ) -> Pass:
     """A pass over all that min.compaction.lag.ms lets it touch."""
     where = stored.number, partition
@@ -235,7 +199,7 @@ def whole_pass(
 class LogMaintenance:
     """What one writer does besides writing. Keeps unfinished passes in memory: one that is lost is begun again."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
+    def __init__(self, connection: Connection, path: Path, clock: Clock, tunables: Tunables = DEFAULTS) -> None:
         self._connection = connection
         self._path = path
         self._clock = clock
@@ -263,21 +227,29 @@ class LogMaintenance:
             if now_ms - self._looked_ms.get(here, -EVERY_MS) < EVERY_MS:
                 return
             self._looked_ms[here] = now_ms
-            if is_retained(stored):
+            if "delete" in policies(stored):
                 self.retain(stored, partition)
-            if not is_compacted(stored):
-                return
-            with failing(self._path):
-                due = due_pass(self._connection, self._path, stored, partition, now_ms, self._tunables)
+            due = self._due_pass(stored, partition, now_ms) if "compact" in policies(stored) else None
             if due is None:
                 return
             self._passes[here] = due
-        if self._step(self._passes[here]):
+        with failing(self._path):
+            is_done = self._passes[here].step(self._connection, self._clock())
+        if is_done:
             del self._passes[here]
 
-    def _step(self, running: Pass) -> bool:
+    def _due_pass(self, stored: StoredTopic, partition: int, now_ms: int) -> Pass | None:
+        """A pass, where enough has come since the last one."""
+        sizes = (
+            "SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ? AND partition = ? AND first >= ? AND next <= ?"
+        )
         with failing(self._path):
-            return running.step(self._connection, self._clock())
+            ready = whole_pass(self._connection, self._path, stored, partition, now_ms, self._tunables)
+            where = stored.number, partition
+            (dirty,) = self._connection.execute(sizes, (*where, ready.mapped, ready.limit)).fetchone()
+            (total,) = self._connection.execute(sizes, (*where, 0, ready.limit)).fetchone()
+        ratio = float(stored.topic.settings.get("min.cleanable.dirty.ratio", "0.5"))
+        return ready if dirty >= self._tunables.dirty_bytes and dirty >= ratio * total else None
 
     def compact(self, stored: StoredTopic, partition: int) -> None:
         """All that may go, now."""
@@ -285,31 +257,27 @@ class LogMaintenance:
             with failing(self._path):
                 now_ms = self._clock()
                 running = whole_pass(self._connection, self._path, stored, partition, now_ms, self._tunables)
-            wanted = running.limit
-            while not self._step(running):
-                pass
+                wanted = running.limit
+                while not running.step(self._connection, self._clock()):
+                    pass
             if running.limit >= wanted:  # else the keys were too many for one pass
                 return
 
     def retain(self, stored: StoredTopic, partition: int) -> None:
-        """Remove the oldest segments that are too old or too many, in steps."""
-        while self._retain_step(stored, partition) == self._tunables.retain_segments:
-            pass
+        """Removes the oldest segments that are too old or too many, in steps."""
+        while self._expired(stored, partition):
+            with writing(self._connection, self._path):
+                expired = self._expired(stored, partition)
+                self._connection.executemany("DELETE FROM segment WHERE rowid = ?", [(rowid,) for rowid, _ in expired])
+                if expired:
+                    self._connection.execute(
+                        "UPDATE partition SET begin = max(begin, ?) WHERE topic = ? AND partition = ?",
+                        (expired[-1][1], stored.number, partition),
+                    )
+            if len(expired) < self._tunables.retain_segments:
+                return
 
-    def _retain_step(self, stored: StoredTopic, partition: int) -> int:
-        if not self._too_many(stored, partition):
-            return 0
-        with writing(self._connection, self._path):
-            doomed = self._too_many(stored, partition)
-            self._connection.executemany("DELETE FROM segment WHERE rowid = ?", [(rowid,) for rowid, _ in doomed])
-            if doomed:
-                self._connection.execute(
-                    "UPDATE partition SET begin = max(begin, ?) WHERE topic = ? AND partition = ?",
-                    (doomed[-1][1], stored.number, partition),
-                )
-        return len(doomed)
-
-    def _too_many(self, stored: StoredTopic, partition: int) -> list[tuple[int, int]]:
+    def _expired(self, stored: StoredTopic, partition: int) -> list[tuple[int, int]]:
         """Row and next offset of the oldest segments, as far as they must go."""
         settings, where = stored.topic.settings, (stored.number, partition)
         oldest_ms = int(settings.get("retention.ms", "-1"))
@@ -322,69 +290,47 @@ class LogMaintenance:
                 "SELECT rowid, next, time, size FROM segment WHERE topic = ? AND partition = ? ORDER BY first LIMIT ?",
                 (*where, self._tunables.retain_segments),
             ).fetchall()
-        doomed = []
+        expired = []
         for rowid, following, time_ms, size in found:
             is_old = oldest_ms >= 0 and time_ms < self._clock() - oldest_ms
             if not is_old and not (0 <= most_bytes <= total - size):
                 break
-            doomed.append((rowid, following))
+            expired.append((rowid, following))
             total -= size
-        return doomed
-
-
-def is_compacted(stored: StoredTopic) -> bool:
-    return "compact" in policies(stored)
-
-
-def is_retained(stored: StoredTopic) -> bool:
-    return "delete" in policies(stored)
+        return expired
 
 
 def join_newest(
-    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables = DEFAULTS
+    connection: Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables = DEFAULTS
 ) -> None:
-    """Join the newest segments of a partition where many of them are small."""
-    with writing(connection, path):
-        rows = _small(connection, path, stored, partition, tunables)
-        if len(rows) < tunables.join_segments:
-            return
-        for group in groups([(row, row.packed) for row in rows], stored, tunables, _period_ms(stored)):
-            if len(group) > 1:
-                together = [row for row, _ in group]
-                still = joined([packed for _, packed in group])
-                replace(connection, (stored.number, partition), together, still, _horizon(together))
-
-
-def _small(
-    connection: sqlite3.Connection, path: Path, stored: StoredTopic, partition: int, tunables: Tunables
-) -> list[SegmentRow]:
-    """The small ones at the end, in order."""
+    """Joins the newest segments of a partition where many of them are small."""
     most = max(tunables.joined_segments, tunables.join_segments)  # with fewer, none would ever be joined
-    found = connection.execute(
-        "SELECT rowid, size FROM segment INDEXED BY standing WHERE topic = ? AND partition = ? "
-        "ORDER BY first DESC LIMIT ?",
-        (stored.number, partition, most),
-    ).fetchall()
-    large = next((place for place, (_, size) in enumerate(found) if size >= tunables.join_bytes), len(found))
-    rows = []
-    for rowid, size in found[:large][::-1] if large >= tunables.join_segments else []:
-        horizon, first, following, time_ms, data = connection.execute(
-            "SELECT horizon, first, next, time, data FROM segment WHERE rowid = ?", (rowid,)
-        ).fetchone()
-        standing = SegmentInfo(stored.topic.name, partition, first, following, time_ms)
-        rows.append(SegmentRow(rowid, horizon, unpacked(path, standing, data), standing, size))
-    return rows
-
-
-def _period_ms(stored: StoredTopic) -> int | None:
-    """How long records stay as they are."""
-    lag_ms = int(stored.topic.settings.get("min.compaction.lag.ms", "0"))
-    found = [each for each in (retained(stored, "retention.ms"), lag_ms or None) if each is not None]
-    return min(found, default=None)
-
-
-def _horizon(rows: Sequence[SegmentRow]) -> int | None:
-    """Tombstones may go once all of them may; those that no compaction has met yet may not."""
-    horizons = [row.horizon for row in rows if row.packed.null.any()]
-    known = [horizon for horizon in horizons if horizon is not None]
-    return max(known) if known and len(known) == len(horizons) else None
+    with writing(connection, path):
+        found = connection.execute(
+            "SELECT rowid, size FROM segment INDEXED BY standing WHERE topic = ? AND partition = ? "
+            "ORDER BY first DESC LIMIT ?",
+            (stored.number, partition, most),
+        ).fetchall()
+        large = next((place for place, (_, size) in enumerate(found) if size >= tunables.join_bytes), len(found))
+        if large < tunables.join_segments:
+            return
+        rows = []
+        for rowid, size in reversed(found[:large]):
+            horizon, first, following, time_ms, data = connection.execute(
+                "SELECT horizon, first, next, time, data FROM segment WHERE rowid = ?", (rowid,)
+            ).fetchone()
+            standing = SegmentInfo(stored.topic.name, partition, first, following, time_ms)
+            rows.append(SegmentRow(rowid, horizon, unpacked(path, standing, data), standing, size))
+        # How long records stay as they are.
+        lag_ms = int(stored.topic.settings.get("min.compaction.lag.ms", "0")) or None
+        periods = [each for each in (retained(stored, "retention.ms"), lag_ms) if each is not None]
+        for group in groups([(row, row.packed) for row in rows], stored, tunables, min(periods, default=None)):
+            if len(group) == 1:
+                continue
+            together = [row for row, _ in group]
+            # Tombstones may go once all of them may; those that no compaction has met yet may not.
+            horizons = [row.horizon for row in together if row.packed.null.any()]
+            known = [each for each in horizons if each is not None]
+            latest = max(known) if known and len(known) == len(horizons) else None
+            still = joined([packed for _, packed in group])
+            replace(connection, (stored.number, partition), together, still, latest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 from samovar.changelog.batches import RecordBlock, joined, nothing_up_to, rows_between
 from samovar.changelog.embedded.file import connect, damaged, failing, missing, reading
 from samovar.changelog.embedded.segment import DamagedSegmentError, SegmentInfo, unpack
-from samovar.changelog.log import Bounds, Records, TopicPartition
+from samovar.changelog.log import Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS
 
@@ -78,28 +78,22 @@ class ReadCursor:
         self._version = -1
         self._quiet_since = time.monotonic()
 
-    def poll(self, max_records: int, timeout_s: float, each_turn: Callable[[], None]) -> list[Records]:
+    def poll(self, max_records: int, timeout_s: float, each_turn: Callable[[], None] = lambda: None) -> list[Records]:
         deadline = time.monotonic() + timeout_s
         while True:
             each_turn()
-            found = self._look(max_records)
-            left_s = deadline - time.monotonic()
-            if found or left_s <= 0:
+            with failing(self.path):
+                (version,) = self.connection.execute("PRAGMA data_version").fetchone()
+            found = [] if version == self._version else self.fetch(max_records)
+            if found:
+                self.look_again()
                 return found
+            self._version = version
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return []
             quiet_s = time.monotonic() - self._quiet_since
             time.sleep(min(left_s, max(_SHORTEST_WAIT_S, min(_LONGEST_WAIT_S, quiet_s / 16))))
-
-    def _look(self, max_records: int) -> list[Records]:
-        with failing(self.path):
-            (version,) = self.connection.execute("PRAGMA data_version").fetchone()
-        if version == self._version:
-            return []
-        found = self.fetch(max_records)
-        if found:
-            self.look_again()
-        else:
-            self._version = version
-        return found
 
     def fetch(self, max_records: int) -> list[Records]:
         """What is there now, of all partitions in turn."""
@@ -121,18 +115,27 @@ class ReadCursor:
 
     def _look_at_ends(self) -> None:
         for at, place in self.places.items():
-            bounds = self._bounds(at, place.number)
-            place.end = bounds.end
-            if place.is_read and place.rest is None and place.position is not None:
-                _refuse_position(at, place.position, bounds)
-
-    def _bounds(self, at: TopicPartition, number: int) -> Bounds:
-        row = self.connection.execute(
-            "SELECT begin, end FROM partition WHERE topic = ? AND partition = ?", (number, at.partition)
-        ).fetchone()
-        if row is None:
-            raise missing(at.topic)
-        return Bounds(*row)
+            row = self.connection.execute(
+                "SELECT begin, end FROM partition WHERE topic = ? AND partition = ?", (place.number, at.partition)
+            ).fetchone()
+            if row is None:
+                raise missing(at.topic)
+            begin, place.end = row
+            if not place.is_read or place.rest is not None or place.position is None:
+                continue
+            if place.position < begin:
+                raise Refused(
+                    "offset-gone",
+                    f"{at} is to be read from offset {place.position}, and begins at {begin}",
+                    "Retention has removed what is between. Read from the beginning if that may be passed over.",
+                )
+            if place.position > place.end:
+                raise Refused(
+                    "offset-beyond-end",
+                    f"{at} is to be read from offset {place.position}, and ends at {place.end}",
+                    "The log is not the one that this offset was kept for. Put the right log back, or set the offset"
+                    " again.",
+                )
 
     def _next_of(self, at: TopicPartition, quota: int, quota_bytes: int) -> tuple[RecordBlock | None, int]:
         place = self.place(at)
@@ -186,44 +189,3 @@ def _bytes(part: RecordBlock) -> int:
     if len(part) == 0:
         return 0
     return int(part.values.ends[-1] - part.values.starts[0] + part.keys.ends[-1] - part.keys.starts[0])
-
-
-def _refuse_position(at: TopicPartition, position: int, bounds: Bounds) -> None:
-    if position < bounds.begin:
-        raise Refused(
-            "offset-gone",
-            f"{at} is to be read from offset {position}, and begins at {bounds.begin}",
-            "Retention has removed what is between. Read from the beginning if that may be passed over.",
-        )
-    if position > bounds.end:
-        raise Refused(
-            "offset-beyond-end",
-            f"{at} is to be read from offset {position}, and ends at {bounds.end}",
-            "The log is not the one that this offset was kept for. Put the right log back, or set the offset again.",
-        )
-
-
-class EmbeddedReader:
-    """Reads given partitions, as samovar.changelog.log.Reader says."""
-
-    def __init__(
-        self,
-        path: Path,
-        numbers: Mapping[TopicPartition, int],
-        positions: Mapping[TopicPartition, int],
-        fetch_bytes: int,
-    ) -> None:
-        self._cursor = ReadCursor(path, fetch_bytes)
-        self._cursor.places = {at: ReadPlace(numbers[at], position) for at, position in positions.items()}
-
-    def poll(self, max_records: int, timeout_s: float) -> list[Records]:
-        return self._cursor.poll(max_records, timeout_s, lambda: None)
-
-    def position(self, at: TopicPartition) -> int:
-        return self._cursor.position(at)
-
-    def seek(self, at: TopicPartition, offset: int) -> None:
-        self._cursor.seek(at, offset)
-
-    def close(self) -> None:
-        self._cursor.close()

@@ -57,9 +57,6 @@ class SegmentInfo(NamedTuple):
     time: int
 
 
-# ---------------------------------------------------------------- packing
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentColumns:
     """Records to be packed: their parts, and the sizes of the parts."""
@@ -73,7 +70,10 @@ class SegmentColumns:
 
     def rows(self, rows: Int64s) -> SegmentColumns:
         """Some of them, in this order."""
-        chosen = _chooser(rows)
+        # itemgetter is quicker than a loop, and gives no sequence for one row.
+        chosen: Callable[[Sequence[bytes]], Sequence[bytes]] = itemgetter(slice(int(rows[0]), int(rows[0]) + 1))
+        if len(rows) > 1:
+            chosen = itemgetter(*rows.tolist())
         return SegmentColumns(
             chosen(self.keys),
             chosen(self.values),
@@ -98,14 +98,6 @@ def columns(records: Sequence[Pair], headers: Sequence[Headers] | None = None) -
         return SegmentColumns(keys, values, (), key_sizes, value_sizes, None)
     heads, head_sizes = _column([header_bytes_of(each) for each in headers])
     return SegmentColumns(keys, values, heads, key_sizes, value_sizes, head_sizes)
-
-
-def _chooser(rows: Int64s) -> Callable[[Sequence[bytes]], Sequence[bytes]]:
-    """Takes these rows of a sequence. itemgetter is quicker than a loop, and gives no sequence for one row."""
-    if len(rows) == 1:
-        row = int(rows[0])
-        return lambda items: items[row : row + 1]
-    return cast(Callable[[Sequence[bytes]], Sequence[bytes]], itemgetter(*rows.tolist()))
 
 
 def pack(records: SegmentColumns, segment_bytes: int = DEFAULTS.segment_bytes) -> Iterator[tuple[int, bytes]]:
@@ -172,9 +164,6 @@ def _sizes_of(messages: Messages, missing: Bools) -> Int32s:
 
 def _bytes_of(messages: Messages) -> bytes:
     return messages.data[messages.starts[0] : messages.ends[-1]].tobytes() if len(messages) else b""
-
-
-# ---------------------------------------------------------------- unpacking
 
 
 def unpack(standing: SegmentInfo, data: bytes) -> RecordBlock:

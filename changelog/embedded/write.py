@@ -37,18 +37,32 @@ def packed_appends(
 ) -> list[PendingSegment]:
     """The segments of all appends, in order."""
     topics = existing_topics(connection, [append.topic for append in appends])
-    return [ready for append in appends if append.records for ready in _packed(topics, append, segment_bytes)]
-
-
-def _packed(topics: Mapping[str, StoredTopic], append: Append, segment_bytes: int) -> Iterator[PendingSegment]:
-    stored = topics[append.topic]
-    if append.headers and len(append.headers) != len(append.records):
-        raise ValueError(f"{len(append.headers)} headers for {len(append.records)} records of topic {append.topic}")
-    records = columns(append.records, append.headers)
-    _refuse_records(stored, records)
-    for partition, here in _placed(topics, append, records):
-        for count, data in pack(here, segment_bytes):
-            yield PendingSegment(stored, partition, append.partition is not None, count, data)
+    pending: list[PendingSegment] = []
+    for append in appends:
+        if not append.records:
+            continue
+        stored, is_named = topics[append.topic], append.partition is not None
+        if append.headers and len(append.headers) != len(append.records):
+            raise ValueError(f"{len(append.headers)} headers for {len(append.records)} records of topic {append.topic}")
+        records = columns(append.records, append.headers)
+        settings = stored.topic.settings
+        if "compact" in settings.get("cleanup.policy", "") and records.key_sizes.min() < 0:
+            raise Refused(
+                "record-without-key",
+                f"a record for topic {append.topic} has no key",
+                "The topic is compacted: it keeps the newest record of each key, so every record needs one.",
+            )
+        limit, largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES)), int(records.sizes().max())
+        if largest > limit:
+            raise Refused(
+                "record-too-large",
+                f"a record for topic {append.topic} has {largest} bytes; the topic takes {limit}",
+                "Write smaller records, or make the topic with a larger max.message.bytes.",
+            )
+        for partition, here in _placed(topics, append, records):
+            for count, data in pack(here, segment_bytes):
+                pending.append(PendingSegment(stored, partition, is_named, count, data))
+    return pending
 
 
 def _placed(
@@ -70,23 +84,6 @@ def _placed(
             yield partition, records.rows(rows)
 
 
-def _refuse_records(stored: StoredTopic, records: SegmentColumns) -> None:
-    topic, settings = stored.topic.name, stored.topic.settings
-    if "compact" in settings.get("cleanup.policy", "") and records.key_sizes.min() < 0:
-        raise Refused(
-            "record-without-key",
-            f"a record for topic {topic} has no key",
-            "The topic is compacted: it keeps the newest record of each key, so every record needs one.",
-        )
-    limit, largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES)), int(records.sizes().max())
-    if largest > limit:
-        raise Refused(
-            "record-too-large",
-            f"a record for topic {topic} has {largest} bytes; the topic takes {limit}",
-            "Write smaller records, or make the topic with a larger max.message.bytes.",
-        )
-
-
 def write(
     connection: sqlite3.Connection, segments: Sequence[PendingSegment], time_ms: int
 ) -> dict[TopicPartition, int]:
@@ -94,7 +91,14 @@ def write(
     ends: dict[TopicPartition, int] = {}
     for segment in segments:
         number, partition, at = segment.stored.number, segment.partition, segment.at
-        first = ends[at] if at in ends else _end(connection, segment)
+        if at not in ends:
+            row = connection.execute(
+                "SELECT end FROM partition WHERE topic = ? AND partition = ?", (number, partition)
+            ).fetchone()
+            if row is None:  # deleted between packing and now
+                raise missing(at.topic)
+            ends[at] = int(row[0])
+        first = ends[at]
         ends[at] = first + segment.count
         connection.execute(
             "INSERT INTO segment (topic, partition, first, next, time, size, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -106,12 +110,3 @@ def write(
             (ends[segment.at], segment.stored.number, segment.partition),
         )
     return ends
-
-
-def _end(connection: sqlite3.Connection, segment: PendingSegment) -> int:
-    row = connection.execute(
-        "SELECT end FROM partition WHERE topic = ? AND partition = ?", (segment.stored.number, segment.partition)
-    ).fetchone()
-    if row is None:  # deleted between packing and now
-        raise missing(segment.stored.topic.name)
-    return int(row[0])

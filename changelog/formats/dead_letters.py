@@ -31,22 +31,20 @@ MOST_BYTES = 4_000_000  # of a letter's key and value; its topic takes a little 
 class SourceCoordinates:
     """Where letters come from: what all of one partition have in common, encoded once."""
 
-    topic: tuple[str, bytes]
-    partition: tuple[str, bytes]
+    place: Headers
     stream: tuple[str, bytes]
 
     @staticmethod
     def of(topic: str, partition: int, stream: str) -> SourceCoordinates:
         place = (PREFIX + "topic", topic.encode()), (PREFIX + "partition", str(partition).encode())
-        return SourceCoordinates(*place, ("samovar.stream", stream.encode()))
+        return SourceCoordinates(place, ("samovar.stream", stream.encode()))
 
     def dead(self, offset: int, kind: str, message: str, trace: str = "") -> Headers:
-        place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)
-        return (*failure(kind, message, trace), *place)
+        return (*failure(kind, message, trace), *self.place, (PREFIX + "offset", b"%d" % offset))
 
     def late(self, offset: int, late_ms: int) -> Headers:
-        place = self.topic, self.partition, (PREFIX + "offset", b"%d" % offset)
-        return (*place, self.stream, ("samovar.late.ms", b"%d" % late_ms))
+        offset_header = PREFIX + "offset", b"%d" % offset
+        return (*self.place, offset_header, self.stream, ("samovar.late.ms", b"%d" % late_ms))
 
 
 def failure(kind: str, message: str, trace: str = "") -> Headers:

@@ -75,9 +75,7 @@ def pack_mark(mark: WatermarkMarker) -> bytes:
 
 
 def heads_of(values: Messages) -> Heads:
-    """The head of each value. What is too short for one has format 0. A newer format is refused: a newer container can
-    read it, so that it is no dead letter.
-    """
+    """The head of each value; format 0 where it is too short. A newer format is refused: it is no dead letter."""
     heads = np.zeros(len(values), HEAD)
     whole = np.flatnonzero(values.ends - values.starts >= HEAD_BYTES)
     if len(whole):
@@ -104,9 +102,7 @@ def marks_of(heads: Heads, values: Messages) -> list[WatermarkMarker]:
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """Rows of a repartition topic's records as the source had them: its offsets and its values. One source partition's
-    topic and partition are told by `heads`.
-    """
+    """Rows of a repartition topic's records with the offsets and values of the source; `heads` tell its partition."""
 
     whole: Records
     heads: Heads

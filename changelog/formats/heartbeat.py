@@ -1,4 +1,4 @@
-"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 3.
+"""What containers tell of themselves, in a compacted topic of one partition: `{service}-containers`. Format 1.
 
 A record's key is the container's slot as text; its value JSON, `v` first, then the fields of `MemberMetadata`. A
 container that leaves deletes its record; one that was killed leaves it behind, and is known by that it is in no group
@@ -57,9 +57,7 @@ class RestoreReport:
 @stored("stage partition life watermark held_by inputs restore state_bytes waiting")
 @dataclass(frozen=True)
 class TaskReport:
-    """One task. `held_by` is the stream and partition whose events event time waits for; `waiting` is how many events
-    were taken and wait for event time.
-    """
+    """One task. `held_by` is the input partition that event time waits for; `waiting` events wait for event time."""
 
     stage: str
     partition: int
@@ -95,9 +93,7 @@ class RuleReport:
 @stored("rule version number status kept_back")
 @dataclass(frozen=True)
 class RuleAtWork:
-    """A rule at work. `status` is live, shadow, cold (in shadow while it has too little history) or draining; in a
-    storm, `kept_back` are the alerts that were not raised.
-    """
+    """A rule at work: live, shadow, cold (too little history yet) or draining. `kept_back`: alerts lost to a storm."""
 
     rule: str
     version: str
@@ -167,17 +163,14 @@ def unpack_presence(data: bytes) -> MemberMetadata:
     return from_wire(MemberMetadata, raw)
 
 
-# ---------------------------------------------------------------- in the log
-
-
 def tell(log: Log, service: str, presence: MemberMetadata) -> None:
     """Say how a container is doing, outside of any transaction."""
-    log.append([Append(topic_of(service), [(_key(presence.slot), pack_presence(presence))], 0)])
+    log.append([Append(topic_of(service), [(b"%d" % presence.slot, pack_presence(presence))], 0)])
 
 
 def leave(log: Log, service: str, slot: int) -> None:
     """Say that a container is no more."""
-    log.append([Append(topic_of(service), [(_key(slot), None)], 0)])
+    log.append([Append(topic_of(service), [(b"%d" % slot, None)], 0)])
 
 
 def all_seen(log: Log, service: str) -> dict[int, HeartbeatRecord]:
@@ -197,29 +190,16 @@ def all_seen(log: Log, service: str) -> dict[int, HeartbeatRecord]:
 
 
 def heartbeats(log: Log, service: str, slot: int, start: int = 0) -> tuple[list[Heartbeat | None], int]:
-    """What was told in a slot from an offset on, as far as the topic still has it, None where a container left; and the
-    offset to go on from. Of any format: who told it is in all of them.
-    """
+    """What a slot told from an offset on, of any format; None where a container left. And the offset to go on from."""
     at = TopicPartition(topic_of(service), 0)
     if at.topic not in log.topics([at.topic]):
         return [], start
     begin, end = log.bounds([at])[at]
-    cursor = PartitionCursor(log, at, max(start, begin), end)
     found: list[Heartbeat | None] = []
-    try:
-        while (records := cursor.take(end)) is not None:
-            for row, (key, value) in enumerate(records.pairs()):
-                if key == _key(slot):
-                    found.append(None if value is None else _heartbeat(value, int(records.times[row])))
-    finally:
-        cursor.close()
+    for records in PartitionCursor(log, at, max(start, begin), end).read_to(end):
+        for row, (key, value) in enumerate(records.pairs()):
+            if key == b"%d" % slot:
+                told = None if value is None else json.loads(value)
+                log_ms = int(records.times[row])
+                found.append(told and Heartbeat(told["host"], told["pid"], told["since_ms"], log_ms))
     return found, end
-
-
-def _heartbeat(data: bytes, log_ms: int) -> Heartbeat:
-    raw: dict[str, Any] = json.loads(data)
-    return Heartbeat(raw["host"], raw["pid"], raw["since_ms"], log_ms)
-
-
-def _key(slot: int) -> bytes:
-    return str(slot).encode()

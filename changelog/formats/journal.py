@@ -14,9 +14,8 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
                                    where). Where alerts are limited `storm`: rule to alerts and ms. Where a rule was
                                    taken out because a step went over its budget `quarantine`: the rule, its version,
                                    the key and the reason; from then on it is `quarantined` in `rules`, and not at work
-    again      stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of
-    the
-              since                source from which on events come again
+    anew      stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of
+              since                the source from which on events come again
     schema    stream, schema,      from here on nobody knows the schema, and its messages are dead letters; or, `known`,
               known                it is found after all
     rewind    to, alerts, void,    the task was set back to the event time `to`: `inputs` are where it goes on from, and
@@ -67,9 +66,6 @@ def unpack_entry(data: bytes) -> JournalEntry:
     return JournalEntry(raw.pop("kind"), raw.pop("number"), raw.pop("inputs"), raw.pop("watermark"), raw)
 
 
-# ---------------------------------------------------------------- rewinds
-
-
 def standing(entries: Iterable[JournalEntry], until: int | None = None) -> list[JournalEntry]:
     """The entries that count, up to a number. What stands before a rewind reads no further than that."""
     found: list[JournalEntry] = []
@@ -77,17 +73,16 @@ def standing(entries: Iterable[JournalEntry], until: int | None = None) -> list[
         if until is not None and entry.number > until:
             continue
         if entry.kind == REWIND:
-            found = [_capped(each, entry.inputs) for each in found if not is_void(each.number, entry)]
+            found = [each for each in found if not is_void(each.number, entry)]
+            for place, each in enumerate(found):
+                inputs = {name: min(at, entry.inputs.get(name, at)) for name, at in each.inputs.items()}
+                found[place] = replace(each, inputs=inputs)
         found.append(entry)
     return found
 
 
 def is_void(number: int, rewind: JournalEntry) -> bool:
     return any(first <= number <= last for first, last in rewind.facts["void"])
-
-
-def _capped(entry: JournalEntry, inputs: Mapping[str, int]) -> JournalEntry:
-    return replace(entry, inputs={name: min(at, inputs.get(name, at)) for name, at in entry.inputs.items()})
 
 
 def stretches(numbers: Iterable[int]) -> list[list[int]]:

@@ -63,9 +63,7 @@ class Unknown(NamedTuple):
 
 
 class EmittedWatermark(NamedTuple):
-    """What a task told a repartition topic last, and from which offset of the source on it forwards (or
-    UNKNOWN_SINCE).
-    """
+    """What a task told a repartition topic last, and from which source offset on it forwards (or UNKNOWN_SINCE)."""
 
     since: int
     largest: int | None  # event time; None: nothing yet

@@ -13,7 +13,7 @@ its value JSON: `v` first, then the fields of `Change`:
     lists             name to the whole list as it is from here on, and what was added and removed
     fields            stream to the types of its fields as they were then, where the service file says them
 
-Of two writers who both write the change N, the one whose record stands first wins: `standing` passes the other over,
+Of two writers who both write the change N, the one whose record comes first wins: `read_changes` passes the other over,
 and its writer is told. A reader therefore needs no lock, and all readers agree.
 """
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,33 +90,23 @@ def pack_change(change: Change) -> bytes:
     return json.dumps({"v": FORMAT, **to_wire(change)}, separators=(",", ":")).encode()
 
 
-def unpack_change(data: bytes) -> Change:
-    raw: dict[str, Any] = json.loads(data)
-    version = raw.pop("v")
-    if version > FORMAT:
-        raise newer("the rules topic", version, FORMAT)
-    return from_wire(Change, raw)
-
-
-def standing(changes: Iterable[Change]) -> list[Change]:
-    """The changes that count: each is the first of its number, and comes after all of lower ones."""
-    found: list[Change] = []
-    for change in changes:
-        if change.number == len(found) + 1:
-            found.append(change)
-    return found
-
-
-# ---------------------------------------------------------------- in the log
-
-
 def read_changes(log: Log, service: str) -> list[Change]:
     """All changes that count; none where nothing was ever published."""
     topic = topic_of(service)
     if topic not in log.topics([topic]):
         return []
-    values = [value for records in read_all(log, TopicPartition(topic, 0)) for _, value in records.pairs()]
-    return standing(unpack_change(value) for value in values if value is not None)
+    changes: list[Change] = []
+    for _, value in (pair for records in read_all(log, TopicPartition(topic, 0)) for pair in records.pairs()):
+        if value is None:
+            continue
+        raw: dict[str, Any] = json.loads(value)
+        version = raw.pop("v")
+        if version > FORMAT:
+            raise newer("the rules topic", version, FORMAT)
+        change = from_wire(Change, raw)
+        if change.number == len(changes) + 1:  # the first of its number, after all of lower ones
+            changes.append(change)
+    return changes
 
 
 def append_changes(log: Log, service: str, changes: Sequence[Change]) -> None:

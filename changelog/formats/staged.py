@@ -42,7 +42,6 @@ from samovar.common.wire import from_wire, stored, to_wire
 FORMAT = 1
 NAME = "manifest.json"
 MAIN_NAME = "main"  # of the stage that has no name
-_CHUNK = 1 << 20
 
 
 @stored(
@@ -160,11 +159,8 @@ def _unusable(place: Path, reason: str) -> Refused:
 
 
 def _sha256(file: Path) -> str:
-    hashed = hashlib.sha256()
     with file.open("rb") as data:
-        while chunk := data.read(_CHUNK):
-            hashed.update(chunk)
-    return hashed.hexdigest()
+        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

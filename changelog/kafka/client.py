@@ -20,15 +20,15 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
-from samovar.changelog.batches import RecordBlock
+from samovar.changelog.batches import RecordBlock, messages_at
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
-from samovar.native.kernel import Handle, Messages, array_at, kernel, typed
+from samovar.native.kernel import Handle, array_at, kernel, typed
 
 CONSUMER = 1
 NO_CLOSE = 0x8  # there is no group to leave
 TEXT_SIZE = 512
-INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)
+INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 OnError = Callable[[KafkaError], None]
 _ERROR_CB = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 
@@ -85,13 +85,7 @@ class _Group(ctypes.Structure):
 
 
 class _Trouble(ctypes.Structure):
-    _fields_ = (
-        ("topic", c_char_p),
-        ("text", c_char_p),
-        ("partition", c_int64),
-        ("code", c_int64),
-        ("offset", c_int64),
-    )
+    _fields_ = (("topic", c_char_p), ("text", c_char_p), ("partition", c_int64), ("code", c_int64), ("offset", c_int64))
 
 
 @cache
@@ -138,9 +132,7 @@ class Fetcher:
     """A consumer of given partitions. One thread uses it."""
 
     def __init__(self, settings: Mapping[str, Any], on_error: OnError, topics: Collection[str] = ()) -> None:
-        """Of the topics it asks at once where they are: one that is first heard of when it is to be read may cost a
-        second. Raises KafkaException where a setting is not accepted.
-        """
+        """Asks at once where the topics are: to learn it with the first read may cost a second. Bad settings raise."""
         self._library = client()
         _gathering()  # what it consumes must be let go of, or it could never be closed
 
@@ -148,14 +140,6 @@ class Fetcher:
             on_error(KafkaError(code, reason.decode(errors="replace")))
 
         self._on_error = _ERROR_CB(told)  # the client calls it for as long as it lives
-        self._handle = self._opened(settings)
-        self._library.rd_kafka_poll_set_consumer(self._handle)
-        self._queue = self._library.rd_kafka_queue_get_consumer(self._handle)
-        self._room: Any = (c_void_p * 0)()
-        known = [self._library.rd_kafka_topic_new(self._handle, topic.encode(), None) for topic in topics]
-        self._end = finalize(self, _closed, self._library, self._handle, self._queue, known, self._on_error)
-
-    def _opened(self, settings: Mapping[str, Any]) -> int:
         library, text = self._library, ctypes.create_string_buffer(TEXT_SIZE)
         conf = library.rd_kafka_conf_new()
         for name, value in settings.items():
@@ -165,11 +149,15 @@ class Fetcher:
                 raise KafkaException(text.value.decode(errors="replace"))
         library.rd_kafka_conf_set_error_cb(conf, self._on_error)
         library.rd_kafka_conf_set_log_cb(conf, None)  # what goes wrong is told by what then fails
-        handle = library.rd_kafka_new(CONSUMER, conf, text, TEXT_SIZE)
-        if not handle:
+        self._handle = library.rd_kafka_new(CONSUMER, conf, text, TEXT_SIZE)
+        if not self._handle:
             library.rd_kafka_conf_destroy(conf)
             raise KafkaException(text.value.decode(errors="replace"))
-        return int(handle)
+        library.rd_kafka_poll_set_consumer(self._handle)
+        self._queue = library.rd_kafka_queue_get_consumer(self._handle)
+        self._room: Any = (c_void_p * 0)()
+        known = [library.rd_kafka_topic_new(self._handle, topic.encode(), None) for topic in topics]
+        self._end = finalize(self, _closed, library, self._handle, self._queue, known, self._on_error)
 
     def close(self) -> None:
         self._end()
@@ -232,38 +220,29 @@ class _Gathered:
 
 
 def _columns(room: Any, count: int) -> tuple[list[RecordBlock], list[ConsumeError]]:
-    gathered = _Gathered(room, count)
-    library, handle = kernel(), gathered.handle
-    records, troubles = [], []
+    owner = _Gathered(room, count)
+    library, records, errors = kernel(), [], []
     group, trouble = _Group(), _Trouble()
-    for place in range(library.samovar_gathered_groups(handle)):
-        library.samovar_gathered_group(handle, place, ctypes.byref(group))
-        records.append(_packed(group, gathered))
-    for place in range(library.samovar_gathered_troubles(handle)):
-        library.samovar_gathered_trouble(handle, place, ctypes.byref(trouble))
+    for place in range(library.samovar_gathered_groups(owner.handle)):
+        library.samovar_gathered_group(owner.handle, place, ctypes.byref(group))
+        rows = group.count
+        offsets = array_at(group.offsets, rows, INT64, owner)
+        block = RecordBlock(
+            group.topic.decode(),
+            group.partition,
+            offsets,
+            array_at(group.times, rows, INT64, owner),
+            int(offsets[-1]) + 1,
+            messages_at(group.keys, group.key_data, rows, owner),
+            messages_at(group.values, group.value_data, rows, owner),
+            array_at(group.keyless, rows, BOOL, owner),
+            array_at(group.null, rows, BOOL, owner),
+            messages_at(group.heads, group.head_data, rows, owner) if group.heads else None,
+        )
+        records.append(block)
+    for place in range(library.samovar_gathered_troubles(owner.handle)):
+        library.samovar_gathered_trouble(owner.handle, place, ctypes.byref(trouble))
         text = trouble.text.decode(errors="replace")
         error = KafkaError(trouble.code, text) if text else KafkaError(trouble.code)
-        troubles.append(ConsumeError(TopicPartition(trouble.topic.decode(), trouble.partition), trouble.offset, error))
-    return records, troubles
-
-
-def _packed(group: _Group, owner: object) -> RecordBlock:
-    count = group.count
-    offsets = array_at(group.offsets, count, INT64, owner)
-    return RecordBlock(
-        group.topic.decode(),
-        group.partition,
-        offsets,
-        array_at(group.times, count, INT64, owner),
-        int(offsets[-1]) + 1,
-        _messages(group.keys, group.key_data, count, owner),
-        _messages(group.values, group.value_data, count, owner),
-        array_at(group.keyless, count, BOOL, owner),
-        array_at(group.null, count, BOOL, owner),
-        _messages(group.heads, group.head_data, count, owner) if group.heads else None,
-    )
-
-
-def _messages(bounds: int, data: int, count: int, owner: object) -> Messages:
-    places = array_at(bounds, count + 1, INT64, owner)
-    return Messages(array_at(data, int(places[-1]), BYTE, owner), places[:-1], places[1:])
+        errors.append(ConsumeError(TopicPartition(trouble.topic.decode(), trouble.partition), trouble.offset, error))
+    return records, errors

@@ -7,13 +7,13 @@ import struct
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import SEEK_CUR, BytesIO
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection, libversion
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.kafka.causes import Causes
-from samovar.changelog.kafka.errors import DENIED, error_of, failure_of, unreached
+from samovar.changelog.kafka.errors import DENIED, Causes, error_of, failure_of, unreached
 from samovar.changelog.kafka.settings import Settings
 
 ANSWER_S = 10.0
@@ -45,7 +45,7 @@ def client_version() -> str:
 
 
 def facts_of(given: Mapping[str, str], topics: Collection[str], group: str) -> Facts:
-    """Ask. Raises LogUnavailable where nobody answers, Refused where the credentials are not taken."""
+    """Asks. Raises LogUnavailable where nobody answers, Refused where the credentials are not taken."""
     settings, causes = Settings(dict(given)), Causes()
     client = admin.AdminClient(settings.admin(causes.note))
     try:
@@ -57,53 +57,36 @@ def facts_of(given: Mapping[str, str], topics: Collection[str], group: str) -> F
         client.poll(0)
         raise unreached(f"no broker answered within {ANSWER_S:.0f} s", settings, causes) from None
     brokers = tuple(f"{node.host}:{node.port}" for node in cluster.nodes)
-    return Facts(
-        str(cluster.cluster_id),
-        brokers,
-        version_of(brokers[0], settings) if brokers else None,
-        _authorizer(client, cluster.nodes[0].id) if brokers else None,
-        _topics(client, topics),
-        _group(client, group),
-        names_of(cluster.authorized_operations),
-    )
+    authorizer = None
+    if brokers:
+        resource = admin.ConfigResource(admin.ResourceType.BROKER, str(cluster.nodes[0].id))
+        with suppress(KafkaException):
+            (future,) = client.describe_configs([resource]).values()
+            entry = future.result(ANSWER_S).get("authorizer.class.name")
+            authorizer = None if entry is None else str(entry.value or "")
+    operations = {}
+    asked = client.describe_topics(TopicCollection(list(topics)), include_authorized_operations=True)
+    for name, future in asked.items():
+        try:
+            operations[name] = names_of(future.result(ANSWER_S).authorized_operations)
+        except KafkaException as error:
+            if error_of(error).code() in DENIED:
+                operations[name] = frozenset()
+    asked = client.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=GROUP_S)
+    on_group: frozenset[str] | None = None
+    try:
+        on_group = names_of(asked[group].result(GROUP_S).authorized_operations)
+    except KafkaException as error:
+        on_group = frozenset() if error_of(error).code() in DENIED else None
+    except TimeoutError:
+        pass  # no coordinator answered
+    version = version_of(brokers[0], settings) if brokers else None
+    on_cluster = names_of(cluster.authorized_operations)
+    return Facts(str(cluster.cluster_id), brokers, version, authorizer, operations, on_group, on_cluster)
 
 
 def names_of(operations: Any) -> frozenset[str]:
     return frozenset(each.name for each in operations or ())
-
-
-def _topics(client: Any, names: Collection[str]) -> dict[str, frozenset[str]]:
-    found = {}
-    asked = client.describe_topics(TopicCollection(list(names)), include_authorized_operations=True)
-    for name, future in asked.items():
-        try:
-            found[name] = names_of(future.result(ANSWER_S).authorized_operations)
-        except KafkaException as error:
-            if error_of(error).code() in DENIED:
-                found[name] = frozenset()
-    return found
-
-
-def _group(client: Any, group: str) -> frozenset[str] | None:
-    asked = client.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=GROUP_S)
-    try:
-        return names_of(asked[group].result(GROUP_S).authorized_operations)
-    except KafkaException as error:
-        return frozenset() if error_of(error).code() in DENIED else None
-    except TimeoutError:
-        return None
-
-
-def _authorizer(client: Any, broker: int) -> str | None:
-    resource = admin.ConfigResource(admin.ResourceType.BROKER, str(broker))
-    with suppress(KafkaException):
-        (future,) = client.describe_configs([resource]).values()
-        entry = future.result(ANSWER_S).get("authorizer.class.name")
-        return None if entry is None else str(entry.value or "")
-    return None
-
-
-# ---------------------------------------------------------------- version
 
 
 def version_of(broker: str, settings: Settings) -> str | None:
@@ -111,11 +94,14 @@ def version_of(broker: str, settings: Settings) -> str | None:
     if settings.given.get("security.protocol", "plaintext").lower() != "plaintext":
         return None
     host, _, port = broker.rpartition(":")
+    name = b"samovar"
+    compact = bytes([len(name) + 1]) + name
+    request = struct.pack(">hhih", API_VERSIONS, 3, 1, len(name)) + name + b"\0" + compact + compact + b"\0"
     try:
-        with socket.create_connection((host, int(port)), ANSWER_S) as wire:
-            wire.sendall(_request())
-            (size,) = struct.unpack(">i", _exactly(wire, 4))
-            level = metadata_level(_exactly(wire, size))
+        with socket.create_connection((host, int(port)), ANSWER_S) as wire, wire.makefile("rb") as answer:
+            wire.sendall(struct.pack(">i", len(request)) + request)
+            (size,) = struct.unpack(">i", answer.read(4))
+            level = metadata_level(answer.read(size))
     except (OSError, struct.error, IndexError):
         return None
     return None if level is None else release_of(level)
@@ -132,66 +118,40 @@ def release_of(level: int) -> str:
     return f"{RELEASES[known]}{later} (metadata level {level})"
 
 
-def _request() -> bytes:
-    name = b"samovar"
-    compact = bytes([len(name) + 1]) + name
-    body = struct.pack(">hhih", API_VERSIONS, 3, 1, len(name)) + name + b"\0" + compact + compact + b"\0"
-    return struct.pack(">i", len(body)) + body
-
-
-def _exactly(wire: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = wire.recv(size - len(data))
-        if not part:
-            raise OSError("the broker closed the connection")
-        data += part
-    return data
-
-
 def metadata_level(answer: bytes) -> int | None:
     """The finalized level of `metadata.version` in an answer of ApiVersions, version 3."""
-    at = 6  # past the correlation id and the error
-    count, at = _varint(answer, at)
-    for _ in range(count - 1):
-        at = _past_tags(answer, at + 6)
-    fields, at = _varint(answer, at + 4)
-    for _ in range(fields):
-        tag, at = _varint(answer, at)
-        size, at = _varint(answer, at)
-        if tag == FINALIZED:
-            return _finalized(answer, at)
-        at += size
+    data = BytesIO(answer)
+
+    def varint() -> int:
+        value = shift = 0
+        while True:
+            byte = data.read(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def pass_tags() -> None:
+        for _ in range(varint()):
+            varint()
+            data.seek(varint(), SEEK_CUR)
+
+    data.seek(6)  # past the correlation id and the error
+    for _ in range(varint() - 1):
+        data.seek(6, SEEK_CUR)
+        pass_tags()
+    data.seek(4, SEEK_CUR)
+    for _ in range(varint()):
+        tag, size = varint(), varint()
+        if tag != FINALIZED:
+            data.seek(size, SEEK_CUR)
+            continue
+        for _ in range(varint() - 1):
+            name = data.read(varint() - 1).decode()
+            (level,) = struct.unpack(">h", data.read(2))
+            if name == METADATA:
+                return int(level)
+            data.seek(2, SEEK_CUR)
+            pass_tags()
+        return None
     return None
-
-
-def _finalized(answer: bytes, at: int) -> int | None:
-    count, at = _varint(answer, at)
-    for _ in range(count - 1):
-        size, at = _varint(answer, at)
-        name, at = answer[at : at + size - 1].decode(), at + size - 1
-        (level,) = struct.unpack_from(">h", answer, at)
-        if name == METADATA:
-            return int(level)
-        at = _past_tags(answer, at + 4)
-    return None
-
-
-def _past_tags(data: bytes, at: int) -> int:
-    count, at = _varint(data, at)
-    for _ in range(count):
-        _, at = _varint(data, at)
-        size, at = _varint(data, at)
-        at += size
-    return at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7

@@ -83,8 +83,6 @@ def _unfit(what: str, hint: str = "") -> Refused:
     return Refused("spark-kafka-setting", f"{what}: Spark reads Kafka by its own connector", hint or end)
 
 
-# ---------------------------------------------------------------- security
-
 SECURING = frozenset(
     """security.protocol sasl.mechanism sasl.mechanisms sasl.username sasl.password ssl.ca.location ssl.ca.pem
     ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.pem ssl.endpoint.identification.algorithm
@@ -103,18 +101,24 @@ def _secured(given: Mapping[str, str]) -> dict[str, str]:
         found["ssl.endpoint.identification.algorithm"] = "" if wanted.lower() == "none" else wanted
     if "ssl.keystore.location" in given:
         found["ssl.keystore.type"] = "PKCS12"  # the only kind that librdkafka reads
-    return found | _sasl(given) | _trusted(given) | _own_certificate(given)
-
-
-def _sasl(given: Mapping[str, str]) -> dict[str, str]:
-    if not given.get("security.protocol", "").upper().startswith("SASL"):
-        return {}
-    mechanism = (given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "GSSAPI").upper()
-    if mechanism not in LOGIN:
-        raise _unfit(f"the SASL mechanism {mechanism} is not carried over; {', '.join(LOGIN)} are")
-    name, password = (quoted(given.get(f"sasl.{part}", "")) for part in ("username", "password"))
-    line = f"{LOGIN[mechanism]} required username={name} password={password};"
-    return {"sasl.mechanism": mechanism, "sasl.jaas.config": line}
+    if found.get("security.protocol", "").startswith("SASL"):
+        mechanism = (given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "GSSAPI").upper()
+        if mechanism not in LOGIN:
+            raise _unfit(f"the SASL mechanism {mechanism} is not carried over; {', '.join(LOGIN)} are")
+        name, password = (quoted(given.get(f"sasl.{part}", "")) for part in ("username", "password"))
+        line = f"{LOGIN[mechanism]} required username={name} password={password};"
+        found |= {"sasl.mechanism": mechanism, "sasl.jaas.config": line}
+    trusted, chain, key = (_pem(given, name) for name in ("ssl.ca", "ssl.certificate", "ssl.key"))
+    if trusted is not None:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
+    if chain is not None and key is not None:
+        if "PRIVATE KEY-----" in key and "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
+            raise _unfit(
+                "the private key of `ssl.key` is not in PKCS#8, the only form that Java's client reads",
+                "`openssl pkcs8 -topk8 -in KEY -out NEW` makes one that both clients read.",
+            )
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+    return found
 
 
 def quoted(text: str) -> str:
@@ -125,23 +129,6 @@ def quoted(text: str) -> str:
     """
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
-
-
-def _trusted(given: Mapping[str, str]) -> dict[str, str]:
-    certificates = _pem(given, "ssl.ca")
-    return {} if certificates is None else {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates}
-
-
-def _own_certificate(given: Mapping[str, str]) -> dict[str, str]:
-    chain, key = _pem(given, "ssl.certificate"), _pem(given, "ssl.key")
-    if chain is None or key is None:
-        return {}
-    if "PRIVATE KEY-----" in key and "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
-        raise _unfit(
-            "the private key of `ssl.key` is not in PKCS#8, the only form that Java's client reads",
-            "`openssl pkcs8 -topk8 -in KEY -out NEW` makes one that both clients read.",
-        )
-    return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
 
 
 def _pem(given: Mapping[str, str], name: str) -> str | None:

@@ -7,39 +7,32 @@ question has a deadline: what Kafka does not answer by then is LogUnavailable.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-)
-from confluent_kafka import TopicPartition as KafkaPlace
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as admin_module
 
-from samovar.changelog.kafka.causes import Causes, other_protocol
 from samovar.changelog.kafka.errors import (
     DENIED,
     MISSING,
     PASSING,
     STALE,
     UNREACHED,
+    Causes,
     Needed,
     error_of,
     failure_of,
+    other_protocol,
     unreached,
 )
-from samovar.changelog.kafka.member import KafkaMember, places_at
-from samovar.changelog.kafka.point_reads import PointReaderPool
-from samovar.changelog.kafka.read import NOBODY, KafkaReader, places_of
-from samovar.changelog.kafka.settings import Settings
+from samovar.changelog.kafka.member import KafkaMember
+from samovar.changelog.kafka.read import PointReaderPool, PositionReader, places_of
+from samovar.changelog.kafka.settings import TAILING, Conf, Settings
 from samovar.changelog.kafka.write import Writer
 from samovar.changelog.log import (
     Append,
@@ -52,7 +45,7 @@ from samovar.changelog.log import (
     TopicPartition,
     TopicSpec,
 )
-from samovar.common.errors import Fenced, LogUnavailable, Refused
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 
 ASK_S = 30.0  # until a question must be answered; longer than a dead writer's transaction can be pending
@@ -80,7 +73,6 @@ admin: Any = admin_module  # most of its names are not exported as far as types 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 Futures = Mapping[Key, "Future[Any]"]
-Within: TypeAlias = dict[str, float]  # as keyword of a question to the client
 
 
 class KafkaLog:
@@ -95,7 +87,7 @@ class KafkaLog:
         except KafkaException as error:
             raise self._settings.refusal(error) from None
         self._appending: Writer | None = None
-        self._glances = PointReaderPool(self._settings)
+        self._point_readers = PointReaderPool(self._settings)
 
     def __repr__(self) -> str:
         return f"KafkaLog({self._settings!r})"
@@ -115,59 +107,52 @@ class KafkaLog:
             settings |= self._configs(behind)
         self._settings.recent.lost(set(names) - settings.keys())
         self._settings.recent.saw(settings.keys())
-        return {name: topic_of(found[name], settings[name]) for name in found if name in settings}
+        topics = {}
+        for name, described in found.items():
+            if name in settings:
+                replication = min((len(part.replicas) for part in described.partitions), default=1)
+                count, topic_id = len(described.partitions), str(described.topic_id)
+                topics[name] = Topic(described.name, count, settings[name], topic_id, replication)
+        return topics
 
     def _configs(self, names: Collection[str]) -> dict[str, dict[str, str]]:
         """Of those that the broker knows that is asked: another one than that which described them."""
         resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in names]
-        told = self._ask(
-            "describing topics",
-            lambda within: self._admin.describe_configs(resources, **within) if resources else {},
-            ("topic", "DESCRIBE_CONFIGS"),
-            without=MISSING,
-        )
-        return {resource.name: checked(entries) for resource, entries in told.items()}
+        if not resources:
+            return {}
+        ask = partial(self._admin.describe_configs, resources)
+        found: dict[str, dict[str, str]] = {}
+        for resource, entries in self._ask("describing topics", ask, ("topic", "DESCRIBE_CONFIGS"), MISSING).items():
+            known_entries = {name: entry.value for name, entry in entries.items() if name in CHECKED}
+            found[resource.name] = {name: str(value) for name, value in known_entries.items() if value is not None}
+        return found
 
-    def _described(self, names: Collection[str]) -> dict[str, Any]:
+    def _described(self, names: Collection[str], doing: str = "describing topics") -> dict[str, Any]:
         asked = TopicCollection(list(dict.fromkeys(names)))  # the client takes each once
-        return self._ask(
-            "describing topics",
-            lambda within: self._admin.describe_topics(asked, **within),
-            ("topic", "DESCRIBE"),
-            without=MISSING,
-        )
+        return self._ask(doing, partial(self._admin.describe_topics, asked), ("topic", "DESCRIBE"), MISSING)
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         if not specs:
             return
         wanted = [admin.NewTopic(s.name, s.partitions, s.replication, config=dict(s.settings)) for s in specs]
         exists = frozenset({KafkaError.TOPIC_ALREADY_EXISTS})
-        self._ask(
-            "creating topics",
-            lambda within: self._admin.create_topics(wanted, **within),
-            ("topic", "CREATE"),
-            without=exists,
-        )
+        self._ask("creating topics", partial(self._admin.create_topics, wanted), ("topic", "CREATE"), exists)
         names = {spec.name for spec in specs}
         self._settings.recent.lost(names)  # whatever had these names before
         self._settings.recent.saw(names)
-        self._wait(lambda: self._led(names), f"topics {', '.join(sorted(names))} have no leaders")
+
+        def have_leaders() -> bool:
+            found = self._described(names)
+            return all(name in found and all(part.leader for part in found[name].partitions) for name in names)
+
+        self._wait(have_leaders, f"topics {', '.join(sorted(names))} have no leaders")
 
     def delete(self, names: Collection[str]) -> None:
         if not names:
             return
-        self._ask(
-            "deleting topics",
-            lambda within: self._admin.delete_topics(list(names), **within),
-            ("topic", "DELETE"),
-            without=MISSING,
-        )
+        self._ask("deleting topics", partial(self._admin.delete_topics, list(names)), ("topic", "DELETE"), MISSING)
         self._settings.recent.lost(names)
         self._wait(lambda: not self._described(names), f"topics {', '.join(sorted(names))} are still there")
-
-    def _led(self, names: Collection[str]) -> bool:
-        found = self._described(names)
-        return all(name in found and all(part.leader for part in found[name].partitions) for name in names)
 
     # ---------------------------------------------------------------- offsets
 
@@ -181,37 +166,30 @@ class KafkaLog:
         return found if found >= 0 else self._offsets([at], admin.OffsetSpec.latest())[at]
 
     def stable_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Up to where nothing is undecided: the ends, or where the first open transaction begins. No capability of a
-        Log: only what lets others read, as Spark's connector does, has to ask for it.
-        """
+        """The last stable offsets: ends, or where the first open transaction begins. For Spark's connector."""
         return self._offsets(partitions, admin.OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
     def _offsets(
-        self,
-        partitions: Collection[TopicPartition],
-        spec: Any,
-        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        self, partitions: Collection[TopicPartition], spec: Any, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
         """Of all records, also of those in open transactions: the latest is the high watermark."""
         if not partitions:
             return {}
         asked, names = dict.fromkeys(places_of(partitions), spec), {at.topic for at in partitions}
         try:
-            told = self._ask(
-                "asking for offsets",
-                lambda within: self._admin.list_offsets(asked, isolation_level=level, **within),
-                ("topic", "DESCRIBE"),
-                recent=names,
-            )
+            ask = partial(self._admin.list_offsets, asked, isolation_level=level)
+            told = self._ask("asking for offsets", ask, ("topic", "DESCRIBE"), recent=names)
         except LogUnavailable:
-            self._refuse_missing(names)
+            # A topic that is not there looks, to one who asks for its offsets, as one without leaders.
+            missing = ", ".join(sorted(names - self.topics(names).keys()))
+            if missing:
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, missing)
+                raise failure_of(error, "asking", self._settings) from None
             raise
         return {TopicPartition(place.topic, place.partition): info.offset for place, info in told.items()}
 
     def _ends_now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Up to where there is something to read, asked once: no answer is an answer too. Of those that were told. Who
-        leads the others now is looked for before the next time.
-        """
+        """The ends of what can be read, asked once. Where there is no answer, leaders are looked for again."""
         asked = dict.fromkeys(places_of(partitions), admin.OffsetSpec.latest())
         level = IsolationLevel.READ_COMMITTED
         told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=LOOK_ANSWER_S)
@@ -223,103 +201,64 @@ class KafkaLog:
             self._look_again()
         return found
 
-    def _refuse_missing(self, names: Collection[str]) -> None:
-        """A topic that is not there looks, to one who asks for its offsets, as one without leaders."""
-        missing = sorted(set(names) - self.topics(names).keys())
-        if missing:
-            raise failure_of(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, ", ".join(missing)), "asking", self._settings)
-
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         if not partitions:
             return {}
         asked, causes = places_of(partitions), Causes()
-        needed = {"group": ("DESCRIBE", [group]), "topic": ("DESCRIBE", {at.topic for at in partitions})}
-        with self._standing_by(group, causes) as consumer:
-            places = self._patiently(
-                f"asking for offsets of group {group}",
-                lambda: refuse_errors(consumer.committed(asked, ASK_S)),
-                needed,
-                causes,
-            )
-        found = {TopicPartition(place.topic, place.partition): place.offset for place in places}
-        return {at: found[at] if found[at] >= 0 else None for at in partitions}
-
-    def set_committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        members = self.members(group)
-        if members:
-            raise active(group, members)
-        if not offsets:
-            return
-        asked, causes, names = places_at(offsets), Causes(), {at.topic for at in offsets}
-        with self._standing_by(group, causes) as consumer:
-            try:
-                self._patiently(
-                    f"setting offsets of group {group}",
-                    lambda: refuse_errors(consumer.commit(offsets=asked, asynchronous=False) or ()),
-                    {"group": ("READ", [group]), "topic": ("READ", names)},
-                    causes,
-                    names,
-                )
-            except Fenced:  # somebody joined just now
-                raise active(group, self.members(group)) from None
-
-    @contextmanager
-    def _standing_by(self, group: str, causes: Causes) -> Iterator[Consumer]:
-        """A consumer that knows the group and is not a member of it.
-
-        The admin client could ask the same, but librdkafka 2.16 crashes there when a coordinator has moved.
-        """
         try:
+            # It knows the group and is not a member of it. The admin client could ask the same, but librdkafka 2.16
+            # crashes there when a coordinator has moved.
             consumer = Consumer(self._settings.consumer(group, {"error_cb": causes.note}))
         except KafkaException as error:
             raise self._settings.refusal(error) from None
+
+        def ask() -> dict[TopicPartition, int]:
+            found = {}
+            for place in consumer.committed(asked, ASK_S):
+                if place.error is not None:  # that is not an offset, and never "none was committed"
+                    is_denied = DENIED.get(place.error.code()) == "topic"
+                    raise OfOneError(place.error, place.topic) if is_denied else KafkaException(place.error)
+                found[TopicPartition(place.topic, place.partition)] = place.offset
+            return found
+
+        needed = {"group": ("DESCRIBE", [group]), "topic": ("DESCRIBE", {at.topic for at in partitions})}
         try:
-            yield consumer
+            found = self._patiently(f"asking for offsets of group {group}", ask, needed, causes)
         finally:
             consumer.close()
+        return {at: found[at] if found[at] >= 0 else None for at in partitions}
 
     def members(self, group: str) -> Sequence[str]:
         doing = f"describing group {group}"
-        if not self._had_groups(doing):
-            return []
-        told = self._ask(
-            doing,
-            lambda within: self._admin.describe_consumer_groups([group], **within),
-            ("group", "DESCRIBE"),
-            without=NO_GROUP,
-        )
+        try:
+            # Where there never was a group, the question after one would make the coordinator's topic, and the client
+            # would then forget it until its time is over.
+            if not self._described([COORDINATORS], doing):
+                return []
+        except Refused as refused:
+            if refused.code != "log-access-denied":  # else we may not look
+                raise
+        ask = partial(self._admin.describe_consumer_groups, [group])
+        told = self._ask(doing, ask, ("group", "DESCRIBE"), NO_GROUP)
         found = told[group].members if group in told else ()
         return sorted(member.group_instance_id or member.client_id for member in found)
-
-    def _had_groups(self, doing: str) -> bool:
-        """Whether there was ever a group. Where none was, the question after one would make the coordinator's topic,
-        and the client would then forget it until its time is over.
-        """
-        asked = TopicCollection([COORDINATORS])
-        try:
-            return bool(
-                self._ask(
-                    doing,
-                    lambda within: self._admin.describe_topics(asked, **within),
-                    ("topic", "DESCRIBE"),
-                    without=MISSING,
-                )
-            )
-        except Refused as refused:
-            if refused.code != "log-access-denied":
-                raise
-            return True  # we may not look
 
     # ---------------------------------------------------------------- records
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        return KafkaReader(self._settings, positions)
+        return self._reader(positions)
+
+    def _reader(self, positions: Mapping[TopicPartition, int], conf: Conf | None = None) -> Reader:
+        stream = PositionReader(self._settings, "reading", {at.topic for at in positions}, conf=conf)
+        for at, offset in positions.items():
+            stream.seek(at, offset)
+        return stream
 
     def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
-        return self._glances.reader(positions, records)
+        return self._point_readers.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        return KafkaReader(self._settings, positions, self._settings.tailer(NOBODY))
+        return self._reader(positions, self._settings.fetcher() | TAILING)
 
     def append(self, appends: Sequence[Append]) -> int:
         if self._appending is None:
@@ -341,7 +280,7 @@ class KafkaLog:
         return KafkaMember(self._settings, joining, self._ends_now)
 
     def close(self) -> None:
-        self._glances.close()
+        self._point_readers.close()
         self._end_appending()
 
     def _end_appending(self) -> None:
@@ -354,21 +293,19 @@ class KafkaLog:
     def _ask(
         self,
         doing: str,
-        ask: Callable[[Within], Futures[Key]],
+        ask: Callable[..., Futures[Key]],
         right: tuple[str, str],
         without: Collection[int] = frozenset(),
         recent: Collection[str] = (),
     ) -> dict[Key, Any]:
-        """The answers, without those that failed with one of these codes. `right` is what Kafka asks for each of them,
-        and on what: a topic or a group.
-        """
+        """The answers, without those that failed with one of these codes. `right` is what Kafka asks for each."""
         kind, operation = right
         tries_s, deadline = list(TRIES_S), time.monotonic() + ASK_S
 
         def asked() -> dict[Key, Any]:
             within_s = tries_s[0]
             try:
-                return self._answers(ask({"request_timeout": within_s}), without, within_s + GRACE_S)
+                return self._answers(ask(request_timeout=within_s), without, within_s + GRACE_S)
             except KafkaException as error:
                 if error_of(error).code() not in UNREACHED:
                     raise
@@ -388,7 +325,8 @@ class KafkaLog:
             except KafkaException as error:
                 told = error_of(error)
                 if told.code() not in without:
-                    raise OfOneError(told, name_of(key)) from None
+                    name = key if isinstance(key, str) else getattr(key, "topic", None) or getattr(key, "name", "")
+                    raise OfOneError(told, str(name)) from None
         return found
 
     def _answer(self, future: Future[Any], deadline: float) -> Any:
@@ -416,19 +354,22 @@ class KafkaLog:
         causes: Causes | None = None,
         recent: Collection[str] = (),
     ) -> Answer:
-        """An answer, or what Kafka says. What passes by itself is asked again: a pending transaction, a broker that
-        does not know one of the `recent` topics yet.
-        """
+        """An answer. What passes by itself is asked again: a pending transaction, a broker behind on recent topics."""
         deadline = time.monotonic() + ASK_S
         while True:
             try:
                 return ask()
             except KafkaException as error:
                 told = error_of(error)
-                if not self._passes(told, recent) or time.monotonic() > deadline:
+                is_behind = told.code() in MISSING and bool(self._settings.recent.among(recent))
+                if not (told.code() in PASSING or is_behind) or time.monotonic() > deadline:
                     self._admin.poll(0)
-                    lacking = of_one(error, needed)
-                    raise failure_of(told, doing, self._settings, lacking, causes or self._causes) from None
+                    kind = DENIED.get(told.code())
+                    if (
+                        isinstance(error, OfOneError) and kind is not None and kind in needed
+                    ):  # only that of the one that failed
+                        needed = {kind: (needed[kind][0], [error.name])}
+                    raise failure_of(told, doing, self._settings, needed, causes or self._causes) from None
                 if told.code() in STALE:
                     self._look_again()
             except SomewhereElse:
@@ -439,13 +380,8 @@ class KafkaLog:
                     raise unreached(text, self._settings, causes or self._causes) from None
             time.sleep(AGAIN_S)
 
-    def _passes(self, error: KafkaError, recent: Collection[str]) -> bool:
-        return error.code() in PASSING or (error.code() in MISSING and bool(self._settings.recent.among(recent)))
-
     def _look_again(self) -> bool:
-        """After a broker's end the client asks with what it knew before, until it is told to look. Whether any broker
-        answered.
-        """
+        """Makes the client look for leaders again, which it does not do by itself; whether any broker answered."""
         with suppress(KafkaException):
             self._admin.list_topics(timeout=LOOK_AGAIN_S)
             return True
@@ -471,19 +407,6 @@ class OfOneError(KafkaException):
         self.name = name
 
 
-def of_one(error: KafkaException, needed: Needed) -> Needed:
-    """What was needed for the one that failed, where that is known."""
-    kind = DENIED.get(error_of(error).code())
-    if not isinstance(error, OfOneError) or kind is None or kind not in needed:
-        return needed
-    return {kind: (needed[kind][0], [error.name])}
-
-
-def name_of(asked: Any) -> str:
-    """Of what was asked for: itself, or the topic that it is of."""
-    return asked if isinstance(asked, str) else str(getattr(asked, "topic", None) or asked.name)
-
-
 def known(answer: Any) -> Any:
     """An answer that is one. Where the leader of a partition is gone, and others answer, the client (librdkafka 2.16.0)
     gives the offset that stands for none, without an error; and it asks the same one again until it is told to look.
@@ -491,28 +414,3 @@ def known(answer: Any) -> Any:
     if getattr(answer, "offset", None) == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the leader of a partition does not answer"))
     return answer
-
-
-def refuse_errors(places: Sequence[KafkaPlace]) -> Sequence[KafkaPlace]:
-    """An answer may hold an error for one partition: that is not an offset, and never "none was committed"."""
-    for place in places:
-        if place.error is not None:
-            if DENIED.get(place.error.code()) == "topic":
-                raise OfOneError(place.error, place.topic)
-            raise KafkaException(place.error)
-    return places
-
-
-def active(group: str, members: Sequence[str]) -> Refused:
-    hint = "Stop its containers first; one that was killed counts until its session is over, a few seconds later."
-    return Refused("group-active", f"group {group} has members: {', '.join(members) or 'just joining'}", hint)
-
-
-def checked(entries: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(entry.value) for name, entry in entries.items() if name in CHECKED and entry.value is not None}
-
-
-def topic_of(described: Any, settings: Mapping[str, str]) -> Topic:
-    partitions = described.partitions
-    replication = min((len(part.replicas) for part in partitions), default=1)
-    return Topic(described.name, len(partitions), settings, str(described.topic_id), replication)

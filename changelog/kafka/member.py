@@ -11,17 +11,16 @@ causes no rebalance. One that unsubscribes is: its client tells the broker, and 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.kafka.client import ConsumeError
-from samovar.changelog.kafka.deadlines import NoAnswerError, watched
 from samovar.changelog.kafka.ends import AskEnds, EndWatch
 from samovar.changelog.kafka.errors import UNREACHED, Failure, Needed, error_of, failure_of
 from samovar.changelog.kafka.read import PositionReader
@@ -38,6 +37,7 @@ ABORT_S = 10.0
 REASON_S = 1.0
 LEAVE_POLL_S = 0.02
 LEAVE_S = 5.0  # until the client must have let go of its partitions
+GRACE_S = 0.5  # for a client that does look at its timeout
 
 Rebalanced: TypeAlias = Callable[[Consumer, Sequence[KafkaPlace]], None]
 
@@ -52,13 +52,13 @@ class KafkaMember:
         self._exactly_once = joining.delivery is Delivery.EXACTLY_ONCE
         self._owned: set[TopicPartition] = set()
         self._membership: Any = None  # of the last assignment: an old one is refused by the broker, as it should be
-        self._has_share = False
+        self._is_assigned = False
         self._open = False
         self._usable = True
         self._closed = self._closing = False
         self._broken: Exception | None = None
         self._writer = self._ready_writer()
-        member = {
+        member: Conf = {
             "group.instance.id": self._name,
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
@@ -68,9 +68,14 @@ class KafkaMember:
                 member[name] = str(wanted)
         try:
             self._stream = PositionReader(
-                settings, f"reading in group {joining.group}", joining.topics, self._attend, needed=self._needed()
+                settings, f"reading in group {joining.group}", joining.topics, self._poll_group, needed=self._needed()
             )
-            self._consumer = self._made(settings.consumer(joining.group, member | {"error_cb": self._stream.note_down}))
+            try:  # the one that is in the group reads nothing itself
+                member["error_cb"] = self._stream.note_down
+                self._consumer = Consumer(settings.consumer(joining.group, member))
+            except KafkaException as error:
+                self._stream.close()
+                raise settings.refusal(error) from None
         except Refused:
             self._writer.close()
             raise
@@ -80,14 +85,6 @@ class KafkaMember:
             on_revoke=self._kept(self._on_revoke),
             on_lost=self._kept(self._on_lost),
         )
-
-    def _made(self, conf: Conf) -> Consumer:
-        """The one that is in the group. It reads nothing itself."""
-        try:
-            return Consumer(conf)
-        except KafkaException as error:
-            self._stream.close()
-            raise self._settings.refusal(error) from None
 
     def _ready_writer(self) -> Writer:
         if not self._exactly_once:
@@ -122,13 +119,18 @@ class KafkaMember:
         except Fenced:
             self._usable = False
             raise
-        self._raise_kept()
+        broken, self._broken = self._broken, None
+        if isinstance(broken, KafkaException):
+            self._usable = False
+            raise failure_of(error_of(broken), f"changing partitions as {self._name}", self._settings) from None
+        if broken is not None:
+            raise broken
         if not self._usable:
             raise Fenced(f"{self._name} is not a member of its group any more")
         self._ends.watch(self._stream.ended())
         return records
 
-    def _attend(self, wait_s: float) -> None:
+    def _poll_group(self, wait_s: float) -> None:
         """Look after the group: partitions come and go in here."""
         for message in self._consumer.consume(1, wait_s):
             error = message.error()
@@ -157,7 +159,7 @@ class KafkaMember:
         return self._ends.standing(self._stream.ended())
 
     def has_assignment(self) -> bool:
-        return self._has_share
+        return self._is_assigned
 
     # ---------------------------------------------------------------- partitions
 
@@ -172,31 +174,20 @@ class KafkaMember:
 
         return run
 
-    def _raise_kept(self) -> None:
-        broken, self._broken = self._broken, None
-        if isinstance(broken, KafkaException):
-            self._usable = False
-            raise failure_of(error_of(broken), f"changing partitions as {self._name}", self._settings) from None
-        if broken is not None:
-            raise broken
-
     def _on_assign(self, consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
         if self._closing:
             return  # too late; and to ask the client for anything now would be to wait for ever
         consumer.assign([])  # nothing is read before it is sought
         self._membership = consumer.consumer_group_metadata()
-        given = self._given(places)
-        self._owned, self._has_share = set(given), True
+        # Ranges of topics that differ in size would not be the same partitions: those of the lead count for all.
+        topics, lead = self._joining.topics, self._joining.lead
+        pairs = [(topic, place) for place in places for topic in ([place.topic] if lead is None else topics)]
+        given = sorted(TopicPartition(topic, place.partition) for topic, place in pairs)
+        self._owned, self._is_assigned = set(given), True
         self._stream.forget()
         if given:
             self._joining.on_assigned(given)
         failpoints.hit("assign.after")
-
-    def _given(self, places: Sequence[KafkaPlace]) -> list[TopicPartition]:
-        if self._joining.lead is None:
-            return partitions_of(places)
-        # Ranges of topics that differ in size would not be the same partitions: those of one topic count for all.
-        return sorted(TopicPartition(topic, place.partition) for topic in self._joining.topics for place in places)
 
     def _on_revoke(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         # First told, then given up: until then the member may still commit what it has done.
@@ -216,7 +207,7 @@ class KafkaMember:
             self._joining.on_lost(lost)
 
     def _let_go(self, consumer: Consumer) -> None:
-        self._owned, self._has_share = set(), False
+        self._owned, self._is_assigned = set(), False
         self._stream.forget()
         consumer.unassign()
 
@@ -227,7 +218,9 @@ class KafkaMember:
     ) -> Mapping[TopicPartition, int]:
         self._refuse_unusable()
         self._usable = False  # until all of it has happened
-        self._refuse_unowned(offsets)
+        foreign = sorted(str(at) for at in offsets if at not in self._owned)
+        if foreign:
+            raise Fenced(f"{', '.join(foreign)} of group {self._joining.group} does not belong to {self._name}")
         self._writer.begin()
         if self._exactly_once:
             self._transact(appends, offsets)
@@ -238,13 +231,21 @@ class KafkaMember:
 
     def _transact(self, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> None:
         producer = self._writer.producer
+
+        def send_offsets(seconds: float) -> None:
+            places, membership = places_at(offsets), self._membership
+            retry_until(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
+
         try:
             producer.begin_transaction()
             self._open = True
-            self._produce(appends)
+            failpoints.hit("produce.before")
+            for append in appends:
+                self._writer.put(append)
+            failpoints.hit("produce.after")
             failpoints.hit("offsets.before")
             if offsets:
-                watched(partial(self._send_offsets, places_at(offsets)), OFFSETS_S)
+                call_with_deadline(send_offsets, OFFSETS_S)
             failpoints.hit("offsets.after")
             if failpoints.is_armed("flush.after"):
                 self._writer.flush()  # a commit does that too, and nobody can stand in between
@@ -265,9 +266,7 @@ class KafkaMember:
         failpoints.hit("commit.after")
 
     def _reason(self, error: KafkaError) -> KafkaError:
-        """Of a transaction that failed before its offsets were sent these only say so. Asked to commit, which it cannot
-        do any more, it says why.
-        """
+        """Why a transaction failed before its offsets were sent. Asked to commit, which it cannot any more, it says."""
         if error.code() != KafkaError._STATE:
             return error
         self._writer.producer.poll(0)  # what became of single records
@@ -276,16 +275,6 @@ class KafkaMember:
         except KafkaException as why:
             return error_of(why)
         raise AssertionError("a failed transaction was committed")
-
-    def _send_offsets(self, places: list[KafkaPlace], seconds: float) -> None:
-        producer, membership = self._writer.producer, self._membership
-        retry_until(lambda left: producer.send_offsets_to_transaction(places, membership, left), seconds)
-
-    def _produce(self, appends: Sequence[Append]) -> None:
-        failpoints.hit("produce.before")
-        for append in appends:
-            self._writer.put(append)
-        failpoints.hit("produce.after")
 
     def _commit(self) -> None:
         """Until the answer is known. An abort that succeeds is an answer too: nothing happened."""
@@ -317,23 +306,17 @@ class KafkaMember:
         failpoints.hit("flush.after")
         failpoints.hit("offsets.before")
         failpoints.hit("commit.before")
-        if offsets:
-            self._commit_offsets(offsets)
+        errors = []
+        try:
+            told = self._consumer.commit(offsets=places_at(offsets), asynchronous=False) if offsets else ()
+            errors = [place.error for place in told or () if place.error is not None]
+        except KafkaException as error:
+            errors = [error_of(error)]
+        if errors:
+            failure = self._failure(errors[0], "committing offsets")
+            raise CommitUnknown(str(failure)) if isinstance(failure, LogUnavailable) else failure
         failpoints.hit("offsets.after")
         failpoints.hit("commit.after")
-
-    def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        try:
-            told = self._consumer.commit(offsets=places_at(offsets), asynchronous=False)
-        except KafkaException as error:
-            raise self._uncommitted(error_of(error)) from None
-        for place in told or ():
-            if place.error is not None:
-                raise self._uncommitted(place.error)
-
-    def _uncommitted(self, error: KafkaError) -> Exception:
-        failure = self._failure(error, "committing offsets")
-        return CommitUnknown(str(failure)) if isinstance(failure, LogUnavailable) else failure
 
     def _failure(self, error: KafkaError, doing: str) -> Failure:
         """What to raise. The first record that failed says more than the transaction that failed with it."""
@@ -341,11 +324,6 @@ class KafkaMember:
         return failure_of(
             self._writer.failed or error, f"{doing} as {self._name}", self._settings, needed, self._writer.causes
         )
-
-    def _refuse_unowned(self, offsets: Mapping[TopicPartition, int]) -> None:
-        foreign = sorted(str(at) for at in offsets if at not in self._owned)
-        if foreign:
-            raise Fenced(f"{', '.join(foreign)} of group {self._joining.group} does not belong to {self._name}")
 
     def _refuse_unusable(self) -> None:
         if self._closed or not self._usable:
@@ -355,26 +333,30 @@ class KafkaMember:
 
     def leave(self) -> None:
         if not self._closed and self._usable and not self._open:
-            self._unsubscribe()
+            # Partitions are given up in a callback, which the client makes only while it is asked for something. One
+            # that does not get there is missed when its session is over, as after a mere close.
+            deadline = time.monotonic() + LEAVE_S
+            with suppress(KafkaException):
+                self._consumer.unsubscribe()
+                while self._owned and time.monotonic() < deadline:
+                    self._consumer.consume(1, LEAVE_POLL_S)
         self.close()
-
-    def _unsubscribe(self) -> None:
-        """Partitions are given up in a callback, which the client makes only while it is asked for something. One that
-        does not get there is missed when its session is over, as after a mere close.
-        """
-        deadline = time.monotonic() + LEAVE_S
-        with suppress(KafkaException):
-            self._consumer.unsubscribe()
-            while self._owned and time.monotonic() < deadline:
-                self._consumer.consume(1, LEAVE_POLL_S)
 
     def close(self) -> None:
         if self._closed:
             return
         if self._open:
             self._abort()
+        self._closing = True
         try:
-            self._leave()
+            if self._usable:
+                self._consumer.close()  # calls on_revoked, in which a last commit is still possible
+            else:
+                # One that was fenced has nothing to say to its group, and its client can wait for an answer without an
+                # end.
+                lost, self._owned = sorted(self._owned), set()
+                if lost:
+                    self._joining.on_lost(lost)
         except KafkaException as error:
             raise LogUnavailable(self._settings.scrubbed(error_of(error).str())) from None
         finally:
@@ -386,19 +368,34 @@ class KafkaMember:
         if self._broken is not None and not isinstance(self._broken, KafkaException):
             raise self._broken  # not of the client, which has nothing to do with us any more
 
-    def _leave(self) -> None:
-        self._closing = True
-        if self._usable:
-            self._consumer.close()  # calls on_revoked, in which a last commit is still possible
-            return
-        # One that was fenced has nothing to say to its group, and its client can wait for an answer without an end.
-        lost, self._owned = sorted(self._owned), set()
-        if lost:
-            self._joining.on_lost(lost)
+
+class NoAnswerError(Exception):
+    """The call did not come back. Its client must not be used again."""
 
 
-def partitions_of(places: Sequence[KafkaPlace]) -> list[TopicPartition]:
-    return sorted(TopicPartition(place.topic, place.partition) for place in places)
+def call_with_deadline(call: Callable[[float], object], seconds: float) -> None:
+    """Calls on a thread of its own, and raises what it raised.
+
+    librdkafka's send_offsets_to_transaction does not look at its timeout while it waits for the group's coordinator,
+    and waits for ever where the connection broke under it (its issues 5456 and 5511): what has not come back by the
+    deadline is left behind, together with its producer.
+    """
+    raised: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            call(seconds)
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="samovar-kafka-call", daemon=True).start()
+    if not done.wait(seconds + GRACE_S):
+        raise NoAnswerError(f"no answer within {seconds + GRACE_S:.1f} s")
+    if raised:
+        raise raised[0]
 
 
 def places_at(offsets: Mapping[TopicPartition, int]) -> list[KafkaPlace]:

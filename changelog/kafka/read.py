@@ -1,24 +1,25 @@
-"""Reading from Kafka by positions: what a Reader does, and a Member with what it owns."""
+"""Reading from Kafka by positions: what a Reader does, a Member with what it owns, and point reads."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from samovar.changelog.batches import RecordBlock, nothing_up_to
-from samovar.changelog.kafka.causes import Causes
 from samovar.changelog.kafka.client import ConsumeError, Fetcher
-from samovar.changelog.kafka.errors import MISSING, NOTHING, Needed, error_of, failure_of
-from samovar.changelog.kafka.settings import Conf, Settings
-from samovar.changelog.log import Records, TopicPartition
+from samovar.changelog.kafka.errors import MISSING, NOTHING, Causes, Needed, error_of, failure_of
+from samovar.changelog.kafka.settings import GLANCING, Conf, Settings
+from samovar.changelog.log import PointReader, Records, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 
 LOOK_S = 0.05  # so often a waiting poll looks whether what it owns has changed
-NOBODY = "samovar-reader"  # the client wants a group's name even from one that joins none
+KEPT_MOST = 12  # clients that wait for point reads
+KEPT_S = 60.0  # a broker closes connections that are idle for longer; ours are gone before
 
 
 class PositionReader:
@@ -43,7 +44,7 @@ class PositionReader:
         self._settings = settings
         self._doing = doing
         self._topics, self._needed = frozenset(topics), needed
-        self._attend = poll_group
+        self._poll_group = poll_group
         self._positions: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
@@ -53,7 +54,7 @@ class PositionReader:
         self._down: KafkaError | None = None
         self.causes = Causes()
         try:
-            self._fetcher = Fetcher(conf or settings.fetcher(NOBODY), self.note_down, topics)
+            self._fetcher = Fetcher(conf or settings.fetcher(), self.note_down, topics)
         except KafkaException as error:
             raise settings.refusal(error) from None
 
@@ -105,32 +106,31 @@ class PositionReader:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        deadline = time.monotonic() + timeout_s
+        self._interrupted = False
         try:
-            return self._poll(max_records, timeout_s)
+            while True:
+                left = deadline - time.monotonic()
+                wait_s = max(min(left, LOOK_S), 0.0)
+                if self._poll_group is not None:
+                    self._poll_group(0.0 if self._positions else wait_s)
+                if self._moved:
+                    self._tell_positions()
+                records: list[Records] = []
+                if self._positions or self._poll_group is None:
+                    records = self._taken(*self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s))
+                if records:
+                    return records
+                if self._down is not None:
+                    down, self._down = self._down, None
+                    raise failure_of(down, self._doing, self._settings, causes=self.causes)
+                if left <= 0 or self._interrupted:
+                    return []
         except KafkaException as error:
             raise failure_of(error_of(error), self._doing, self._settings) from None
 
     def close(self) -> None:
         self._fetcher.close()
-
-    def _poll(self, max_records: int, timeout_s: float) -> list[Records]:
-        deadline = time.monotonic() + timeout_s
-        self._interrupted = False
-        while True:
-            left = deadline - time.monotonic()
-            wait_s = max(min(left, LOOK_S), 0.0)
-            if self._attend is not None:
-                self._attend(0.0 if self._positions else wait_s)
-            if self._moved:
-                self._tell_positions()
-            records: list[Records] = []
-            if self._positions or self._attend is None:
-                records = self._taken(*self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s))
-            if records:
-                return records
-            self._raise_if_down()
-            if left <= 0 or self._interrupted:
-                return []
 
     def _tell_positions(self) -> None:
         self._moved = False
@@ -139,8 +139,18 @@ class PositionReader:
         if paused:
             self._fetcher.pause(paused)
 
-    def _taken(self, fetched: list[RecordBlock], troubles: list[ConsumeError]) -> list[Records]:
-        ends = self._ends_of(troubles, nothing_else=not fetched)
+    def _taken(self, fetched: list[RecordBlock], errors: list[ConsumeError]) -> list[Records]:
+        """Moves positions past what was fetched. An error is raised now, or after what came with it."""
+        ends: dict[TopicPartition, int] = {}  # of partitions that are read to their ends
+        for each in errors:
+            if each.error.code() == KafkaError._PARTITION_EOF:
+                ends[each.at] = each.offset
+            elif each.error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # The client asks for the coordinator of a group that it never joins: that needs no right.
+                self._failure = self._failure or self.to_exception(each)
+        if self._failure is not None and not fetched:
+            failure, self._failure = self._failure, None
+            raise failure
         rows = {TopicPartition(each.topic, each.partition): each for each in fetched}
         records: list[Records] = []
         for at in [*rows, *(at for at in ends if at not in rows)]:
@@ -155,20 +165,6 @@ class PositionReader:
                 records.append(taken if taken.next == next else replace(taken, next=next))
             self._positions[at] = next
         return records
-
-    def _ends_of(self, troubles: list[ConsumeError], *, nothing_else: bool) -> dict[TopicPartition, int]:
-        """Partitions that are read to their ends. Another error is raised now, or after what came with it."""
-        ends: dict[TopicPartition, int] = {}
-        for trouble in troubles:
-            if trouble.error.code() == KafkaError._PARTITION_EOF:
-                ends[trouble.at] = trouble.offset
-            elif trouble.error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # The client asks for the coordinator of a group that it never joins: that needs no right.
-                self._failure = self._failure or self.to_exception(trouble)
-        if self._failure is not None and nothing_else:
-            failure, self._failure = self._failure, None
-            raise failure
-        return ends
 
     def to_exception(self, trouble: ConsumeError) -> Fenced | LogUnavailable | Refused:
         error, at = trouble.error, trouble.at
@@ -188,19 +184,78 @@ class PositionReader:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = error
 
-    def _raise_if_down(self) -> None:
-        if self._down is not None:
-            down, self._down = self._down, None
-            raise failure_of(down, self._doing, self._settings, causes=self.causes)
+
+@dataclass(eq=False)
+class _Client:
+    stream: PositionReader
+    topics: frozenset[str]
+    size: int
+    rested_s: float = field(default_factory=time.monotonic)
 
 
-class KafkaReader:
-    """Reads committed records from given positions."""
+class PointReaderPool:
+    """Readers for a few records. The source of truth for which clients wait for the next ones.
 
-    def __init__(self, settings: Settings, positions: Mapping[TopicPartition, int], conf: Conf | None = None) -> None:
-        self._stream = PositionReader(settings, "reading", {at.topic for at in positions}, conf=conf)
+    Making a client, and learning where partitions are, takes far longer than such a read: so they are kept for a while.
+    Threads may share it, not what it gives out.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._resting: list[_Client] = []
+        self._is_closed = False
+
+    def reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+        topics = frozenset(at.topic for at in positions)
+        size = next((each for each in GLANCING if records <= each), max(GLANCING))
+        with self._lock:
+            # One that knows these topics: another one would first have to ask where they are.
+            fits = (each for each in reversed(self._resting) if each.size == size and topics <= each.topics)
+            client = next(fits, None)
+            if client is not None:
+                self._resting.remove(client)
+        if client is None:
+            conf = self._settings.fetcher(GLANCING[size])
+            client = _Client(PositionReader(self._settings, "reading", topics, conf=conf), topics, size)
         for at, offset in positions.items():
-            self._stream.seek(at, offset)
+            client.stream.seek(at, offset)
+        return _PooledReader(self, client)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            ended, self._resting = self._resting, []
+        for client in ended:
+            client.stream.close()
+
+    def give_back(self, client: _Client) -> None:
+        client.rested_s = time.monotonic()
+        is_fit = client.stream.rest()
+        with self._lock:
+            old = [each for each in self._resting if client.rested_s - each.rested_s > KEPT_S]
+            kept = [each for each in self._resting if each not in old]
+            if is_fit and not self._is_closed:
+                kept.append(client)
+            else:
+                old.append(client)
+            self._resting, spare = kept[-KEPT_MOST:], kept[:-KEPT_MOST]
+        for each in (*old, *spare):
+            each.stream.close()
+
+
+class _PooledReader:
+    """One reading with a client that others had before, and will have again."""
+
+    def __init__(self, pool: PointReaderPool, client: _Client) -> None:
+        self._pool = pool
+        self._client: _Client | None = client
+
+    @property
+    def _stream(self) -> PositionReader:
+        if self._client is None:
+            raise ValueError("this reader is closed")
+        return self._client.stream
 
     def poll(self, max_records: int, timeout_s: float) -> list[Records]:
         return self._stream.poll(max_records, timeout_s)
@@ -208,8 +263,13 @@ class KafkaReader:
     def position(self, at: TopicPartition) -> int:
         return self._stream.position(at)
 
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        self._stream.seek(at, offset)
+
     def close(self) -> None:
-        self._stream.close()
+        if self._client is not None:
+            client, self._client = self._client, None
+            self._pool.give_back(client)
 
 
 def places_of(partitions: Collection[TopicPartition]) -> list[KafkaPlace]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
-from samovar.changelog.kafka.recent import RecentTopics
 from samovar.common.errors import Refused
 
 Conf: TypeAlias = dict[str, Any]
@@ -18,6 +18,7 @@ OnError: TypeAlias = Callable[[KafkaError], None]
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_000  # so soon a member learns that the group is being shared anew
 TRANSACTION_MS = 10_000
+LAG_S = 10.0  # until every broker must know a topic that one of them knows
 LOGGER = logging.getLogger("samovar.kafka")
 
 # What exactly-once, positions and fencing stand on: nobody else may set these.
@@ -28,6 +29,7 @@ OURS = frozenset(
 )
 SECRET_WORDS = ("password", "secret", "token", "oauthbearer", "pem", "jaas", "private", "credential")
 HIDDEN = "***"
+NOBODY = "samovar-reader"  # the client wants a group's name even from one that joins none
 
 EVERY: Conf = {
     "socket.nagle.disable": True,
@@ -74,6 +76,29 @@ WRITING: Conf = {
 }
 
 
+class RecentTopics:
+    """The source of truth for since when a topic is known to be there. Brokers learn of a topic one after the other:
+    one that says it is not there may only be behind the others.
+    """
+
+    def __init__(self) -> None:
+        self._first_seen: dict[str, float] = {}
+
+    def saw(self, names: Collection[str]) -> None:
+        now = time.monotonic()
+        for name in names:
+            self._first_seen.setdefault(name, now)
+
+    def lost(self, names: Collection[str]) -> None:
+        for name in names:
+            self._first_seen.pop(name, None)
+
+    def among(self, names: Collection[str]) -> list[str]:
+        """Those that some broker may not know yet."""
+        now = time.monotonic()
+        return [name for name in names if now - self._first_seen.get(name, -LAG_S) < LAG_S]
+
+
 @dataclass(frozen=True, repr=False)
 class Settings:
     """The settings of one log. Its text shows no secret, and `scrubbed` keeps them out of what others say."""
@@ -114,17 +139,9 @@ class Settings:
     def consumer(self, group: str, more: Conf) -> Conf:
         return EVERY | READING | {**self.given, "group.id": group, **more, "logger": LOGGER}
 
-    def fetcher(self, group: str) -> Conf:
-        """For a consumer that is in no group, and has no callbacks."""
-        return EVERY | READING | {**self.given, "group.id": group}
-
-    def glancer(self, group: str, size: int) -> Conf:
-        """As a fetcher, for a few records; `size` is one of GLANCING."""
-        return EVERY | READING | GLANCING[size] | {**self.given, "group.id": group}
-
-    def tailer(self, group: str) -> Conf:
-        """As a fetcher, for one who is in no hurry."""
-        return self.fetcher(group) | TAILING
+    def fetcher(self, more: Conf | None = None) -> Conf:
+        """For a consumer that is in no group, and has no callbacks. The service's own settings go before `more`."""
+        return EVERY | READING | (more or {}) | {**self.given, "group.id": NOBODY}
 
     def producer(self, more: Conf) -> Conf:
         return EVERY | WRITING | {**self.given, **more, "logger": LOGGER}
@@ -150,10 +167,4 @@ def is_secret(name: str) -> bool:
 # All clients get all settings, and a consumer need not hear which are a producer's; that a broker is away is told by
 # what then fails, not twenty times a second; a coordinator that still loads is asked again.
 NO_NEWS = ("CONFWARN", "FAIL", "GETPID")
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(NO_NEWS)
-
-
-LOGGER.addFilter(_is_news)
+LOGGER.addFilter(lambda record: not record.getMessage().startswith(NO_NEWS))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice, repeat
 from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from samovar.changelog.kafka.causes import Causes
-from samovar.changelog.kafka.errors import failure_of, unreached
+from samovar.changelog.kafka.errors import Causes, failure_of, unreached
 from samovar.changelog.kafka.settings import Conf, Settings
 from samovar.changelog.log import Append, Headers, TopicPartition
 from samovar.changelog.partitioner import partitions_of
@@ -47,40 +46,30 @@ class Writer:
         self.failed, self.ends, self.topics = None, {}, set()
 
     def put(self, append: Append) -> None:
-        """Queue the records of one append, in their order."""
-        records, topic = append.records, append.topic
-        partition = -1 if append.partition is None else append.partition
+        """Queues the records of one append, in their order."""
+        records, topic, each = append.records, append.topic, self._each
         if not records:
             return
         self.topics.add(topic)
-        if append.among is not None and append.partition is None:
-            self._put_among(append, append.among)
-            return
-        if append.headers is not None:
-            self._put_with_headers(append, append.headers)
-            return
-        produce, each = self.producer.produce, self._each
-        for key, value in islice(records, len(records) - 1):
-            try:
-                produce(topic, value, key, partition, each)
-            except BufferError:
-                self._put_when_room(topic, value, key, partition, each)
-        key, value = records[-1]
-        self._put_when_room(topic, value, key, partition, each if append.partition is None else self._on_last)
-
-    def _put_among(self, append: Append, partitions: int) -> None:
-        """The client would place them among all partitions that the topic has by now."""
-        headers: Iterable[Headers | None] = append.headers or repeat(None, len(append.records))
-        places = partitions_of([key for key, _ in append.records], partitions).tolist()
-        for (key, value), partition, own in zip(append.records, places, headers, strict=True):
-            self._put_when_room(append.topic, value, key, partition, self._each, None if own is None else [*own])
-
-    def _put_with_headers(self, append: Append, headers: Sequence[Headers]) -> None:
         partition = -1 if append.partition is None else append.partition
-        last = len(append.records) - 1 if append.partition is not None else -1
-        for row, ((key, value), own) in enumerate(zip(append.records, headers, strict=True)):
-            told = self._on_last if row == last else self._each
-            self._put_when_room(append.topic, value, key, partition, told, list(own))
+        if append.headers is None and (append.among is None or append.partition is not None):
+            for key, value in islice(records, len(records) - 1):
+                try:
+                    self.producer.produce(topic, value, key, partition, each)
+                except BufferError:
+                    self._put_when_room(topic, value, key, partition, each)
+            key, value = records[-1]
+            self._put_when_room(topic, value, key, partition, each if append.partition is None else self._on_last)
+            return
+        places: Iterable[int] = repeat(partition, len(records))
+        if append.among is not None and append.partition is None:
+            # The client would place them among all partitions that the topic has by now.
+            places = partitions_of([key for key, _ in records], append.among).tolist()
+        headers: Iterable[Headers | None] = append.headers or repeat(None, len(records))
+        last = len(records) - 1 if append.partition is not None else -1
+        for row, ((key, value), place, own) in enumerate(zip(records, places, headers, strict=True)):
+            told = self._on_last if row == last else each
+            self._put_when_room(topic, value, key, place, told, None if own is None else [*own])
 
     def _put_when_room(
         self,
@@ -104,28 +93,21 @@ class Writer:
 
     def flush(self) -> None:
         """Wait until all is acknowledged; raises what went wrong."""
-        left = self._flushed()
+        deadline = time.monotonic() + FLUSH_S
+        while left := self.producer.flush(min(LOOK_S, max(deadline - time.monotonic(), 0.0))):
+            refusal = self.causes.refusal(self._settings)  # with a wrong password there is no answer to wait for
+            if refusal is not None:
+                raise refusal
+            if time.monotonic() > deadline:
+                break
         if self.failed is not None:
             raise failure_of(self.failed, "writing", self._settings, {"topic": ("WRITE", self.topics)}, self.causes)
         if left:
             text = f"writing: {left} records were not acknowledged within {FLUSH_S:.0f} s"
             raise unreached(text, self._settings, self.causes)
 
-    def _flushed(self) -> int:
-        """How many are left. Not waited for where there can be no answer: with a wrong password there is none."""
-        deadline = time.monotonic() + FLUSH_S
-        while True:
-            left = self.producer.flush(min(LOOK_S, max(deadline - time.monotonic(), 0.0)))
-            refusal = self.causes.refusal(self._settings) if left else None
-            if refusal is not None:
-                raise refusal
-            if not left or time.monotonic() > deadline:
-                return left
-
     def close(self) -> None:
-        """Drop what was never sent. The client ends with its last reference: its own `close` would wait for a broker
-        that is away, without an end.
-        """
+        """Drops what was never sent. The client's own `close` would wait without end for a broker that is away."""
         with suppress(KafkaException):  # one that was fenced says so again
             self.producer.purge()
             self.producer.poll(0)

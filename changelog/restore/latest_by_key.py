@@ -13,13 +13,12 @@ from weakref import finalize
 
 import numpy as np
 
-from samovar.changelog.batches import objects
+from samovar.changelog.batches import messages_at, objects
 from samovar.changelog.formats.record import deadline_rows
 from samovar.changelog.log import Records
-from samovar.native.kernel import Handle, KernelCount, Messages, array_at, kernel, typed
+from samovar.native.kernel import Handle, KernelCount, array_at, kernel, typed
 from samovar.state.store import Change
 
-INT64, BYTE, BOOL = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_)
 SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "samovar_newest_new": (Handle, []),
     "samovar_newest_free": (None, [c_void_p]),
@@ -77,8 +76,8 @@ class LatestByKey:
         size, out = len(self), (c_void_p * 5)()
         _library().samovar_newest_pack(self.handle, out)
         keys, key_bounds, values, value_bounds, null = out
-        names = objects(_messages(keys, key_bounds, size, self), np.zeros(size, np.bool_))
-        found = objects(_messages(values, value_bounds, size, self), array_at(null, size, BOOL, self))
+        names = objects(messages_at(key_bounds, keys, size, self), np.zeros(size, np.bool_))
+        found = objects(messages_at(value_bounds, values, size, self), array_at(null, size, np.dtype(np.bool_), self))
         return list(zip(names, found, strict=True))  # type: ignore[arg-type]
 
 
@@ -103,8 +102,3 @@ class NewestTable:
         if written < 0:
             raise OSError(-written, os.strerror(-written), str(file))
         return written
-
-
-def _messages(data: int | None, bounds: int | None, size: int, owner: object) -> Messages:
-    places = array_at(bounds, size + 1, INT64, owner)
-    return Messages(array_at(data, int(places[-1]), BYTE, owner), places[:-1], places[1:])

@@ -7,6 +7,7 @@ image at an offset is exact where all records from there on are younger; otherwi
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
@@ -34,12 +35,9 @@ def fill(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """The same into any empty store: of a large state, one on disk."""
-    restore = Restore(store, log, changelog, min(changelog.bounds.begin, to), to=to)
-    try:
+    with closing(Restore(store, log, changelog, min(changelog.bounds.begin, to), to=to)) as restore:
         while not restore.advance():
             on_progress(restore.records)
-    finally:
-        restore.close()
 
 
 def is_exact(log: Log, changelog: ChangelogPartition, offset: int, lag_ms: int, now_ms: int) -> bool:
@@ -84,21 +82,14 @@ def last_position(log: Log, changelog: ChangelogPartition) -> Position | None:
 
 def _last_position(log: Log, at: TopicPartition, start: int, end: int) -> tuple[int, bytes | None] | None:
     found = None
-    cursor = PartitionCursor(log, at, start)
-    try:
-        while (records := cursor.take(end)) is not None:
-            rows = [(row, value) for row, (key, value) in enumerate(records.pairs()) if key == POSITION]
-            found = (int(records.offsets[rows[-1][0]]), rows[-1][1]) if rows else found
-    finally:
-        cursor.close()
+    for records in PartitionCursor(log, at, start).read_to(end):
+        rows = [(row, value) for row, (key, value) in enumerate(records.pairs()) if key == POSITION]
+        found = (int(records.offsets[rows[-1][0]]), rows[-1][1]) if rows else found
     return found
 
 
 def first_time(log: Log, at: TopicPartition, start: int, end: int) -> int | None:
-    """Log time of the first record of a stretch; None where there is none."""
-    cursor = PartitionCursor(log, at, start)
-    try:
+    """Log time of the first record of an offset range; None where there is none."""
+    with closing(PartitionCursor(log, at, start)) as cursor:
         records = cursor.take(end)
-        return None if records is None else int(records.times[0])
-    finally:
-        cursor.close()
+    return None if records is None else int(records.times[0])

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,20 +111,14 @@ class ChangelogPrefetcher:
 
     def _run(self, log: Log, at: TopicPartition) -> None:
         try:
-            reader = ChangelogReader(log, at, self.position, self._end)
-            try:
-                self._read(reader)
-            finally:
-                reader.close()
+            with closing(ChangelogReader(log, at, self.position, self._end)) as reader:
+                while self.position < self._end and not self._stopped.is_set():
+                    part = reader.take(POLL_S)
+                    self.position = reader.position
+                    if part is not None:
+                        self._put(part)
         except BaseException as error:
             self._put(error)
-
-    def _read(self, reader: ChangelogReader) -> None:
-        while self.position < self._end and not self._stopped.is_set():
-            part = reader.take(POLL_S)
-            self.position = reader.position
-            if part is not None:
-                self._put(part)
 
     def _put(self, part: ChangelogSlice | BaseException) -> None:
         while not self._stopped.is_set():
@@ -173,24 +168,6 @@ def next_step(following: ChangelogCheckpoint | None, changelog: ChangelogPartiti
     """
     if following is None:
         return changelog.bounds.begin
-    _refuse_another(following, changelog)
-    begin, end = changelog.bounds
-    if following.next > end:
-        raise Refused(
-            "store-ahead",
-            f"the store of partition {changelog.at.partition} is at offset {following.next:,} of its changelog,"
-            f" which ends at {end:,}",
-            "The changelog lost records, or this is another one. If the changelog is right:"
-            " `samovar restore --from changelog`; if the store is: `samovar restore --from source`.",
-            f"changelog {changelog.at}",
-        )
-    if following.next == end:
-        return end
-    too_old = now_ms - following.time_ms > changelog.delete_retention_ms // 2
-    return None if too_old or following.next < begin else following.next
-
-
-def _refuse_another(following: ChangelogCheckpoint, changelog: ChangelogPartition) -> None:
     topic = changelog.topic
     if following.partitions != topic.partitions:
         raise Refused(
@@ -208,6 +185,20 @@ def _refuse_another(following: ChangelogCheckpoint, changelog: ChangelogPartitio
             "If the new one is empty by mistake, rebuild from the input: `samovar restore --from source`.",
             f"topic id {topic.id}, the store knows {following.topic_id}",
         )
+    begin, end = changelog.bounds
+    if following.next > end:
+        raise Refused(
+            "store-ahead",
+            f"the store of partition {changelog.at.partition} is at offset {following.next:,} of its changelog,"
+            f" which ends at {end:,}",
+            "The changelog lost records, or this is another one. If the changelog is right:"
+            " `samovar restore --from changelog`; if the store is: `samovar restore --from source`.",
+            f"changelog {changelog.at}",
+        )
+    if following.next == end:
+        return end
+    too_old = now_ms - following.time_ms > changelog.delete_retention_ms // 2
+    return None if too_old or following.next < begin else following.next
 
 
 def stuck(at: TopicPartition, offset: int, end: int) -> Refused:
@@ -260,7 +251,11 @@ class Restore:
         if self._ahead is None:
             return True
         part = self._ahead.take(timeout_s)
-        self._move(self._ahead.position)
+        position = self._ahead.position
+        if position > self.next:
+            self.next, self._last_progress_s = position, self._now_s()
+        elif self._now_s() - self._last_progress_s > STUCK_S and position < self.end:
+            raise stuck(self.changelog.at, self.next, self.end)
         if part is not None:
             self._write(part)
             self.records += part.records
@@ -269,18 +264,15 @@ class Restore:
                 hit("restore.after")
         return self.done
 
-    def _move(self, position: int) -> None:
-        if position > self.next:
-            self.next, self._last_progress_s = position, self._now_s()
-        elif self._now_s() - self._last_progress_s > STUCK_S and position < self.end:
-            raise stuck(self.changelog.at, self.next, self.end)
-
     def _write(self, part: ChangelogSlice) -> None:
         first = part.rows.first()
         if first is not None and first[0] == POSITION and first[1] is not None:
             # Of a newer version, or of another service: refused before anything of it is in the store.
             self.changelog.refuse_others(unpack_position(first[1]))
-        follows = (FOLLOWING, pack_following(self._following(part)))  # its key is before those of all rows logged
+        self._time_ms = self._time_ms if part.time_ms is None else part.time_ms
+        topic, at = self.changelog.topic, self.changelog.at
+        following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
+        follows = (FOLLOWING, pack_following(following))  # its key is before those of all rows logged
         # A small state is kept in memory and has no index; a large one gets it here, where it costs least.
         is_large = len(part.rows) > self._tunables.whole_states or part.next < self.end
         is_begun = self._empty and is_large
@@ -295,12 +287,6 @@ class Restore:
             self._indexed = True
             self.store.put(INDEXED, b"")
         self._empty = False
-
-    def _following(self, part: ChangelogSlice) -> ChangelogCheckpoint:
-        topic, at = self.changelog.topic, self.changelog.at
-        if part.time_ms is not None:
-            self._time_ms = part.time_ms
-        return ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
 
     def close(self) -> None:
         if self._ahead is not None:

@@ -15,7 +15,6 @@ import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ class Range(NamedTuple):
 class SparkFeed:
     """What comes from Spark. The source of truth for how far each range was given out."""
 
-    def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch], scratch: Path | None = None) -> None:
+    def __init__(self, ranges: Sequence[Range], batches: Iterator[pa.RecordBatch]) -> None:
         self.ranges = {each.at: each for each in ranges}
         self.given = 0  # records
         self.tunables = DEFAULTS
@@ -50,7 +49,6 @@ class SparkFeed:
         self._begun: set[TopicPartition] = set()
         self._over: set[TopicPartition] = set()
         self._last: TopicPartition | None = None
-        self._scratch = scratch
 
     def begins_at(self, at: TopicPartition, offset: int) -> bool:
         """Whether a range begins here, and nobody reads it yet."""
@@ -60,18 +58,18 @@ class SparkFeed:
         """The next records of a range; None where there are no more."""
         self._begun.add(at)
         waiting = self._waiting.get(at)
-        if waiting is not None and (batch := waiting.take()) is not None:
-            return self._given(at, batch)
-        while at not in self._over:
-            piece = self._next()
-            if piece is None:
-                break
+        batch = None if waiting is None else waiting.take()
+        while batch is None and at not in self._over and (piece := self._next()) is not None:
             if piece[0] == at:
-                return self._given(*piece)
+                batch = piece[1]
+                continue
             if piece[0] not in self._waiting:
-                self._waiting[piece[0]] = _Waiting(self._scratch, self.tunables.feed_bytes)
+                self._waiting[piece[0]] = _Waiting(self.tunables.feed_bytes)
             self._waiting[piece[0]].add(piece[1])
-        return None
+        if batch is None:
+            return None
+        self.given += batch.num_rows
+        return records_in(batch, at)
 
     def coming(self) -> TopicPartition | None:
         """Whose records come next; None where nothing does."""
@@ -79,10 +77,6 @@ class SparkFeed:
         if piece is not None:
             self._pieces.appendleft(piece)
         return None if piece is None else piece[0]
-
-    def _given(self, at: TopicPartition, batch: pa.RecordBatch) -> RecordBlock:
-        self.given += batch.num_rows
-        return records_in(batch, at)
 
     def _next(self) -> tuple[TopicPartition, pa.RecordBatch] | None:
         while not self._pieces:
@@ -152,14 +146,10 @@ class _FedReader:
             self._after.close()
 
 
-# ---------------------------------------------------------------- waiting for their turn
-
-
 class _Waiting:
     """Records of one range that came before they were asked for, in order."""
 
-    def __init__(self, scratch: Path | None, most_bytes: int) -> None:
-        self._scratch = scratch
+    def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes  # in memory
         self._held: deque[pa.RecordBatch] = deque()
         self._bytes = 0
@@ -175,7 +165,7 @@ class _Waiting:
             self._bytes += batch.nbytes
             return
         if self._writer is None:
-            self._file = tempfile.TemporaryFile(prefix="samovar-feed-", dir=self._scratch)  # noqa: SIM115 - see close
+            self._file = tempfile.TemporaryFile(prefix="samovar-feed-")  # noqa: SIM115 - see close
             self._writer = pa.ipc.new_stream(self._file, batch.schema)
         self._writer.write_batch(batch)
 
@@ -195,9 +185,6 @@ class _Waiting:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-
-
-# ---------------------------------------------------------------- Arrow
 
 
 def _by_partition(
@@ -224,35 +211,23 @@ def records_in(batch: pa.RecordBatch, at: TopicPartition) -> RecordBlock:
     """Arrow's columns as a log's records; nothing is copied but bounds, and headers where there are any."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
+    def messages(column: Any) -> Messages:
+        _, bounds, data = column.buffers()
+        places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
+
     offsets = batch.column("offset").to_numpy()
     times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
-    keys, values = batch.column("key"), batch.column("value")
-    nexts = int(offsets[-1]) + 1
-    return RecordBlock(
-        *at, offsets, times, nexts, _messages(keys), _messages(values), _null(keys), _null(values), _headers(batch)
-    )  # fmt: skip
-
-
-def _null(column: Any) -> Any:
-    return column.is_null().to_numpy(zero_copy_only=False)
-
-
-def _messages(column: Any) -> Messages:
-    _, bounds, data = column.buffers()
-    places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
-
-
-def _headers(batch: pa.RecordBatch) -> Messages | None:
-    if "headers" not in batch.schema.names:
-        return None
-    column = batch.column("headers")
-    if column.null_count == len(column):
-        return None
-    packed = [
-        header_bytes_of(tuple((each["key"], each["value"] or b"") for each in found or ()))
-        for found in column.to_pylist()
-    ]
-    ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    return Messages(np.frombuffer(b"".join(packed), np.uint8), starts, ends)
+    keys, values, heads = batch.column("key"), batch.column("value"), None
+    column = batch.column("headers") if "headers" in batch.schema.names else None
+    if column is not None and column.null_count < len(column):
+        packed = [
+            header_bytes_of(tuple((each["key"], each["value"] or b"") for each in found or ()))
+            for found in column.to_pylist()
+        ]
+        ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        heads = Messages(np.frombuffer(b"".join(packed), np.uint8), starts, ends)
+    keyless, null = (each.is_null().to_numpy(zero_copy_only=False) for each in (keys, values))
+    following = int(offsets[-1]) + 1
+    return RecordBlock(*at, offsets, times, following, messages(keys), messages(values), keyless, null, heads)

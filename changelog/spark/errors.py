@@ -31,19 +31,13 @@ def refusal_in(text: str) -> Refused | None:
     """
     _, mark, told = text.rpartition(_MARK)  # the last one: causes come first
     if not mark:
-        return _bad_file(text)
+        _, mark, told = text.rpartition("BadServiceFile: ")  # has a text of its own, with lines and carets
+        what = told.splitlines()[0] if told else "the service file has errors"
+        hint = "Mend the file; `samovar rules check CONFIG` shows all of it."
+        return Refused("service-file", what, hint) if mark else None
     first, *more = told.splitlines()
     own = takewhile(lambda line: line.startswith("  ") and not _NOT_OURS.match(line), more)
     return Refused.read("\n".join([first, *own]))
-
-
-def _bad_file(text: str) -> Refused | None:
-    """A service file with errors has a text of its own, with lines and carets."""
-    _, mark, told = text.rpartition("BadServiceFile: ")
-    if not mark:
-        return None
-    first = told.splitlines()[0] if told else "the service file has errors"
-    return Refused("service-file", first, "Mend the file; `samovar rules check CONFIG` shows all of it.")
 
 
 def explained(error: Exception, log: Path | None) -> Refused:
@@ -61,8 +55,7 @@ def explained(error: Exception, log: Path | None) -> Refused:
             "Start the service once with `topics: create`, or make it as `samovar topics plan` says.",
             _short(text),
         )
-    lost = _LOST.search(text)
-    if lost is not None:
+    if _LOST.search(text):
         place = _PLACE.search(text)
         return Refused(
             "log-truncated",

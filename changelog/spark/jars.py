@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import IO
 
 from samovar.changelog.broker.jars import Java, NotFetched, Say, fetch, find_java
 from samovar.common.errors import Refused
@@ -66,17 +65,17 @@ def _pyspark() -> Path:
 
 def main() -> int:
     """`python -m samovar.changelog.spark.jars`: their paths, as `spark-submit --jars` takes them."""
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
     try:
-        jars = connector_jars(find_java("Spark"), lambda text: _tell(sys.stderr, text))
+        jars = connector_jars(find_java("Spark"), say)
     except Refused as refused:
-        _tell(sys.stderr, str(refused))
+        say(str(refused))
         return 2
-    _tell(sys.stdout, ",".join(map(str, jars)))
+    sys.stdout.write(",".join(map(str, jars)) + "\n")
     return 0
-
-
-def _tell(out: IO[str], text: str) -> None:
-    out.write(f"{text}\n")
 
 
 if __name__ == "__main__":

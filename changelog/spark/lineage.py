@@ -90,11 +90,12 @@ class _Reading:
         """What is known of a node's output."""
         kind = _class(node)
         if kind == "View":
-            return self._of_table(node, outer)
+            name = str(node.desc().identifier().table())
+            outputs = _all(node.output()) if name in self.tables else ()
+            return _Scope({_id(each): ColumnOrigin(frozenset({f"{name}.{each.name()}"})) for each in outputs}, outer)
         if kind == "CTERelationRef":
-            origins = self.shared.get(int(node.cteId()), [])
-            ids = [_id(attribute) for attribute in _all(node.output())]
-            return _Scope(dict(zip(ids, origins, strict=False)), outer)
+            shared = self.shared.get(int(node.cteId()), [])
+            return _Scope(dict(zip(map(_id, _all(node.output())), shared, strict=False)), outer)
         if kind in NO_INPUT:
             return _Scope({_id(attribute): CLEAR for attribute in _all(node.output())}, outer)
         if kind == "WithCTE":
@@ -107,24 +108,14 @@ class _Reading:
         if kind not in BY_PLACE and kind not in PASSING:
             return _Scope({}, outer)
         if kind in BY_PLACE:
-            return self._by_place(node, children, scopes, outer)
+            found = _Scope({}, outer)
+            ids = [[_id(attribute) for attribute in _all(child.output())] for child in children]
+            for place, attribute in enumerate(_all(node.output())):
+                origins = [scope.get(own[place]) for scope, own in zip(scopes, ids, strict=True)]
+                found.columns[_id(attribute)] = _either(origins)
+            return found
         known = _Scope({id: origin for scope in scopes for id, origin in scope.columns.items()}, outer)
         return self._computed(node, kind, known)
-
-    def _of_table(self, node: Any, outer: _Scope | None) -> _Scope:
-        name = str(node.desc().identifier().table())
-        if name not in self.tables:
-            return _Scope({}, outer)
-        outputs = [(_id(each), str(each.name())) for each in _all(node.output())]
-        return _Scope({id: ColumnOrigin(frozenset({f"{name}.{column}"})) for id, column in outputs}, outer)
-
-    def _by_place(self, node: Any, children: list[Any], scopes: list[_Scope], outer: _Scope | None) -> _Scope:
-        found = _Scope({}, outer)
-        outputs = [[_id(attribute) for attribute in _all(child.output())] for child in children]
-        for place, attribute in enumerate(_all(node.output())):
-            origins = [scope.get(ids[place]) for scope, ids in zip(scopes, outputs, strict=True)]
-            found.columns[_id(attribute)] = _either(origins)
-        return found
 
     def _computed(self, node: Any, kind: str, known: _Scope) -> _Scope:
         """A node's own columns, and those that it passes on."""
@@ -143,8 +134,6 @@ class _Reading:
                     found.columns[_id(attribute)] = _either(self.origin(value, known) for value in values)
         return found
 
-    # ------------------------------------------------------------ expressions
-
     def origin(self, expression: Any, scope: _Scope) -> ColumnOrigin | None:
         kind = _class(expression)
         if kind == "AttributeReference":
@@ -152,32 +141,25 @@ class _Reading:
         if kind == "OuterReference":
             return None if scope.outer is None else self.origin(expression.e(), scope.outer)
         if kind in SUBQUERIES:
-            return self._subquery(expression, scope)
+            # All that is read in it: whether it finds anything depends on that too.
+            origins = [self.origin(child, scope) for child in _all(expression.children())]
+            return _whole(_either([*origins, *self._everything(expression.plan(), scope)]))
         origins = [self.origin(child, scope) for child in _all(expression.children())]
         if kind == "Alias":
             return origins[0]
         if kind in PARTS and origins[0] is not None and origins[0].plain and not _reads(origins[1:]):
-            return self._part(expression, kind, origins[0])
+            if kind == "GetStructField":
+                name = str(expression.extractFieldName())
+            elif kind == "GetMapValue" and _class(expression.key()) == "Literal":
+                name = str(expression.key().value())
+            else:
+                return origins[0]
+            return replace(origins[0], reads=frozenset(f"{each}.{name}" for each in origins[0].reads))
         if kind in ONE_OF or kind == "AggregateExpression":
             return origins[0] if not _reads(origins[1:]) else _whole(_either(origins))
         if kind == "Count" and all(each is not None and each.plain for each in origins):
             return CLEAR  # how many there are, and not what they are
         return _whole(_either(origins))
-
-    def _part(self, expression: Any, kind: str, origin: ColumnOrigin) -> ColumnOrigin:
-        if kind == "GetStructField":
-            name = str(expression.extractFieldName())
-        elif kind == "GetMapValue" and _class(expression.key()) == "Literal":
-            name = str(expression.key().value())
-        else:
-            return origin
-        return replace(origin, reads=frozenset(f"{each}.{name}" for each in origin.reads))
-
-    def _subquery(self, expression: Any, scope: _Scope) -> ColumnOrigin | None:
-        """All that is read in it: whether it finds anything depends on that too."""
-        plan = expression.plan()
-        origins = [self.origin(child, scope) for child in _all(expression.children())]
-        return _whole(_either([*origins, *self._everything(plan, scope)]))
 
     def _everything(self, node: Any, outer: _Scope) -> Iterator[ColumnOrigin | None]:
         if _class(node) in ("View", *NO_INPUT):

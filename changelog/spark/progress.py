@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -75,8 +76,11 @@ def look(
     context: SparkContext, group: str, job: str, begun: float, total: int | None, ticks: Path | None
 ) -> JobProgress:
     """Ask Spark about all jobs of a group."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - with pyspark, which only its jobs need
+
     tracker = context.statusTracker()
-    stages = {stage for number in tracker.getJobIdsForGroup(group) for stage in _stages_of(tracker, number)}
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    stages = {stage for info in jobs if info is not None for stage in info.stageIds}
     done = tasks = tasks_done = rows = 0
     for stage in stages:
         info = tracker.getStageInfo(stage)
@@ -84,28 +88,13 @@ def look(
             continue
         tasks, tasks_done = tasks + info.numTasks, tasks_done + info.numCompletedTasks
         done += info.numCompletedTasks >= info.numTasks
-        rows += 0 if ticks is not None else _rows_read(context, stage)
+        if ticks is None:
+            # Spark's Python side has no such count: its Java side is asked. A stage that has not begun has none.
+            with suppress(Py4JError):
+                rows += int(context._jsc.sc().statusStore().lastStageAttempt(stage).inputRecords())
     if ticks is not None:
         rows = ticked(ticks)
     return JobProgress(job, done, len(stages), tasks_done, tasks, rows, total, time.monotonic() - begun)
-
-
-def _stages_of(tracker: Any, number: int) -> list[int]:
-    info = tracker.getJobInfo(number)
-    return [] if info is None else list(info.stageIds)
-
-
-def _rows_read(context: SparkContext, stage: int) -> int:
-    """Spark's Python side has no such count: its Java side is asked. A stage that has not begun has none."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - with pyspark, which only its jobs need
-
-    try:
-        return int(context._jsc.sc().statusStore().lastStageAttempt(stage).inputRecords())
-    except Py4JError:
-        return 0
-
-
-# ---------------------------------------------------------------- told by tasks
 
 
 class Ticker:

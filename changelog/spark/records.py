@@ -88,7 +88,14 @@ def raw_records(
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS)
     spark.conf.set("spark.sql.sources.useV1SourceList", OLDER)
     spark.conf.set("spark.sql.redaction.options.regex", REDACTED)
-    reader = spark.read.format("kafka").options(**_places(wanted))
+    topics: dict[str, list[Range]] = {}
+    for each in wanted:
+        topics.setdefault(each.at.topic, []).append(each)
+    assigned = {topic: [each.at.partition for each in some] for topic, some in topics.items()}
+    starts = {topic: {str(each.at.partition): each.start for each in some} for topic, some in topics.items()}
+    ends = {topic: {str(each.at.partition): each.end for each in some} for topic, some in topics.items()}
+    reader = spark.read.format("kafka").option("assign", json.dumps(assigned))
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     for name, value in java_settings(settings).settings.items():
         reader = reader.option(f"kafka.{name}", value)
     if tasks is not None and tasks > len(wanted):
@@ -98,17 +105,3 @@ def raw_records(
         frame = reader.option("includeHeaders", str(headers).lower()).load()
     frame = frame.select(*(["topic"] if topic else []), *COLUMNS, *(["headers"] if headers else []))
     return frame if tasks is None or tasks >= len(wanted) else frame.coalesce(tasks)
-
-
-def _places(ranges: Sequence[Range]) -> dict[str, str]:
-    topics: dict[str, list[Range]] = {}
-    for each in ranges:
-        topics.setdefault(each.at.topic, []).append(each)
-    assigned = {topic: [each.at.partition for each in some] for topic, some in topics.items()}
-    starts = {topic: {str(each.at.partition): each.start for each in some} for topic, some in topics.items()}
-    ends = {topic: {str(each.at.partition): each.end for each in some} for topic, some in topics.items()}
-    return {
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-    }

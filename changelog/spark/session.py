@@ -22,11 +22,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from samovar.changelog.broker.jars import Say, find_java, tail
@@ -101,65 +102,55 @@ class OpenSession:
     ) -> T:
         """Do some work on Spark and tell how far it is. `ticks` is the folder of its tasks' `Ticker`s."""
         context, group = self.spark.sparkContext, f"samovar-{uuid4().hex}"
-        work: _Work[T] = _Work(do)
 
-        def in_group() -> None:
+        def in_group() -> T:
             context.setJobGroup(group, job, interruptOnCancel=True)
-            work.run()
+            return do()
 
-        thread = threading.Thread(target=in_group, name=job, daemon=True)
         begun = time.monotonic()
-        thread.start()
+        result = _in_thread(in_group, job)
         try:
-            while thread.is_alive():
-                thread.join(LOOK_S)
-                if thread.is_alive():
-                    with translated(self.log):
-                        on_progress(look(context, group, job, begun, total, ticks))
+            while not _is_done(result):
+                with translated(self.log):
+                    on_progress(look(context, group, job, begun, total, ticks))
         except BaseException:  # Ctrl-C above all: nothing of ours may go on behind the command's back
             context.cancelJobGroup(group)
-            thread.join(END_S)
+            wait([result], END_S)
             raise
         with translated(self.log):
-            return work.result()
+            return result.result()
 
 
-class _Work(Generic[T]):
-    """What a thread does, and what came of it."""
+def _in_thread(do: Callable[[], T], name: str) -> Future[T]:
+    """In a daemon: a command that is interrupted does not wait for it."""
+    result: Future[T] = Future()
 
-    def __init__(self, do: Callable[[], T]) -> None:
-        self._do = do
-        self._made: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
+    def run() -> None:
         try:
-            self._made.append(self._do())
+            result.set_result(do())
         except BaseException as error:
-            self._error = error
+            result.set_exception(error)
 
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._made[0]
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return result
 
 
-# ---------------------------------------------------------------- starting
+def _is_done(result: Future[Any]) -> bool:
+    """Waits for a moment, not for ever at once: Ctrl-C is heard in between."""
+    return bool(wait([result], LOOK_S).done)
 
 
 class SessionStart:
     """A session on its way. Made by `starting`."""
 
     def __init__(self, start: Callable[[], OpenSession]) -> None:
-        self._work = _Work(start)
-        self._thread = threading.Thread(target=self._work.run, name="spark start", daemon=True)
-        self._thread.start()
+        self._session = _in_thread(start, "spark start")
 
     def ready(self) -> OpenSession:
         """The session, as soon as it is there; refused where it cannot be had."""
-        while self._thread.is_alive():
-            self._thread.join(LOOK_S)  # not for ever at once: Ctrl-C is heard in between
-        return self._work.result()
+        while not _is_done(self._session):
+            pass
+        return self._session.result()
 
 
 @contextmanager
@@ -172,7 +163,11 @@ def starting(
     say: Say = lambda _: None,
 ) -> Iterator[SessionStart]:
     """A session that starts now. `kafka`: with the connector. `say` is told what takes long and where the pages are."""
-    _refuse_missing()
+    is_installed = False
+    with suppress(ValueError):  # it is known to be missing
+        is_installed = find_spec("pyspark") is not None
+    if not is_installed:
+        raise Refused("spark-missing", "PySpark is not installed here", "Install it: `pip install 'samovar[spark]'`.")
     opened = _opened()
     if opened is not None:
         yield SessionStart(lambda: opened)
@@ -183,7 +178,7 @@ def starting(
 
     def start() -> OpenSession:
         jars = connector_jars(java, say) if kafka else []
-        session = launched.start(_conf(name, master, jars, folder, settings or {}))
+        session = launched.start(name, master, jars, settings or {})
         say(f"Spark {SPARK} on {session.spark.sparkContext.master}; its pages: {session.ui}")
         return session
 
@@ -211,23 +206,6 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def is_submitted() -> bool:
-    """Whether spark-submit started this process, and with it a Java: where it runs was said there."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def _refuse_missing() -> None:
-    if not _is_installed("pyspark"):
-        raise Refused("spark-missing", "PySpark is not installed here", "Install it: `pip install 'samovar[spark]'`.")
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ValueError:  # it is known to be missing
-        return False
-
-
 def _opened() -> OpenSession | None:
     """The session that this process has already: of a notebook, of tests, of a command around this one."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes long, and is not always installed
@@ -238,28 +216,6 @@ def _opened() -> OpenSession | None:
     return None if found is None else OpenSession(found)
 
 
-def _conf(name: str, master: str | None, jars: list[Path], folder: Path, settings: Mapping[str, str]) -> Any:
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
-
-    submitted = is_submitted()
-    if submitted:
-        SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told
-    conf = SparkConf()
-    where = master or (conf.get("spark.master") if submitted else None) or LOCAL
-    log4j = folder / "log4j2.properties"
-    log4j.write_text(LOG4J.format(file=folder / "spark.log"), "utf-8")
-    wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
-    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {wanted.get(JAVA, '')}"
-    wanted |= {JAVA: java.strip()}
-    if jars:
-        wanted["spark.jars"] = ",".join(map(str, jars))
-    conf.setMaster(where).setAppName(name)
-    for key, value in wanted.items():
-        if not submitted or conf.get(key) is None:
-            conf.set(key, value)
-    return conf
-
-
 class _Launched:
     """The Java process of a session, and its end."""
 
@@ -267,43 +223,53 @@ class _Launched:
         self._folder = folder
         self._gateway: Any = None
 
-    def start(self, conf: Any) -> OpenSession:
-        from pyspark import SparkContext  # noqa: PLC0415 - as above
+    def start(self, name: str, master: str | None, jars: list[Path], settings: Mapping[str, str]) -> OpenSession:
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - as above
         from pyspark.logger import PySparkLogger  # noqa: PLC0415 - as above
         from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
         global _ours  # noqa: PLW0603 - a process has one Spark, anyone who asks for it
-        log = self._folder / "spark.log"
+        log, log4j = self._folder / "spark.log", self._folder / "log4j2.properties"
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, with a Java that knows where it runs
+        log4j.write_text(LOG4J.format(file=log), "utf-8")
+        if submitted:
+            SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told
+        conf = SparkConf()
+        where = master or (conf.get("spark.master") if submitted else None) or LOCAL
+        wanted = SETTINGS | (ON_THIS_MACHINE if is_local(where) else {}) | dict(settings)
+        java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {wanted.get(JAVA, '')}"
+        wanted |= {JAVA: java.strip(), **({"spark.jars": ",".join(map(str, jars))} if jars else {})}
+        conf.setMaster(where).setAppName(name)
+        for key, value in wanted.items():
+            if not submitted or conf.get(key) is None:
+                conf.set(key, value)
         launch: Any = launch_gateway  # it has no types
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints what is raised as well
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if is_local(conf.get("spark.master")):
+        if is_local(where):
             os.environ.setdefault("SPARK_LOCAL_IP", HOST)
         try:
-            if is_submitted():
+            if submitted:
                 context = SparkContext(conf=conf)
                 context.setLogLevel("ERROR")
             else:
                 with (self._folder / "java.log").open("w") as said:
                     self._gateway = launch(conf, {"stderr": said, "stdout": said})
                 context = SparkContext(gateway=self._gateway, conf=conf)
-            session = OpenSession(SparkSession(context), None if is_submitted() else log)
+            session = OpenSession(SparkSession(context), None if submitted else log)
         except Exception as error:
-            raise self._refused(conf.get("spark.master"), error) from error
+            file = self._folder / "java.log"
+            told = file.read_text("utf-8", "replace") if file.exists() else ""
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise Refused(
+                "spark-start-failed",
+                f"Spark did not start on {where}",
+                f"See that `--master` is right and that Java can start; its log is in {self._folder}.",
+                tail("\n".join([*told.splitlines()[-8:], *lines[:3]])),
+            ) from error
         _ours = session
         return session
-
-    def _refused(self, master: str, error: Exception) -> Refused:
-        file = self._folder / "java.log"
-        said = file.read_text("utf-8", "replace") if file.exists() else ""
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return Refused(
-            "spark-start-failed",
-            f"Spark did not start on {master}",
-            f"See that `--master` is right and that Java can start; its log is in {self._folder}.",
-            tail("\n".join([*said.splitlines()[-8:], *lines[:3]])),
-        )
 
     def end(self) -> None:
         global _ours  # noqa: PLW0603 - as above

@@ -28,20 +28,17 @@ class Frame(Protocol):
     @property
     def reads_headers(self) -> bool:
         """Whether its rows are made of headers, too: who brings records may leave them out otherwise."""
-        ...
 
+    @property
     def parts(self) -> Sequence[Any]:
         """What can be read at once by several tasks; any values that can be pickled."""
-        ...
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
     def ranges(self, log: Log) -> Sequence[Range]:
         """The records that it is made of, for one who brings them."""
-        ...
 
     def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
         """Rows of the records that are brought, which are some of the ranges."""
-        ...
 
 
 Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader
@@ -57,7 +54,7 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
             self.frame = frame
 
         def partitions(self) -> Sequence[InputPartition]:
-            return [InputPartition(part) for part in self.frame.parts()] or [InputPartition(None)]
+            return [InputPartition(part) for part in self.frame.parts] or [InputPartition(None)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return iter(()) if partition.value is None else self.frame.read(partition.value)

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,85 +83,58 @@ def put_tables(session: OpenSession, tables: Sequence[SqlTable], ticks: Path | N
 
 
 def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) -> DataFrame:
+    """A frame's rows. No data source: Spark would start two Python processes for it, only to ask what is known here."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
 
-    frame = _rows_in(session, table, ticks)
+    schema, parts, brought = from_arrow_schema(table.frame.schema), table.frame.parts, table.kafka
+    told = None if ticks is None else str(ticks)
+    if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
+        frame = session.spark.createDataFrame([], schema)
+    elif brought is not None:
+        most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
+        records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
+        task = _FrameTask(table.frame, table.name, told, ranges=tuple(brought.ranges))
+        frame = records.mapInArrow(task, schema)  # type: ignore[arg-type]  # it is called as a function is
+    else:
+        numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
+        frame = numbers.mapInArrow(_FrameTask(table.frame, table.name, told, parts), schema)  # type: ignore[arg-type]
     own = set(frame.columns)
     frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
     if table.only is not None:
         expression, values = table.only
         place = F.expr(expression).cast("string")
         is_wanted = place.isin([value for value in values if value is not None])
-        is_nowhere = place.isNull() if None in values else F.lit(False)
-        frame = frame.where(is_wanted | is_nowhere)
+        frame = frame.where(is_wanted | (place.isNull() if None in values else F.lit(False)))
     return frame
 
 
-def _rows_in(session: OpenSession, table: SqlTable, ticks: Path | None) -> DataFrame:
-    """What a frame holds, some parts a task. Not as a data source: Spark would start two Python processes for each,
-    only to ask for its columns and its parts, which are known here.
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - with pyspark only
+@dataclass(frozen=True)
+class _FrameTask:
+    """Reads parts by number, or the records that Spark's connector brings. A class: it is pickled by its name."""
 
-    schema, parts = from_arrow_schema(table.frame.schema), list(table.frame.parts())
-    brought = table.kafka
-    if not parts or (brought is not None and not any(each.start < each.end for each in brought.ranges)):
-        return session.spark.createDataFrame([], schema)
-    told = None if ticks is None else str(ticks)
-    if brought is not None:
-        most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
-        records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
-        return records.mapInArrow(_Brought(table.frame, brought.ranges, table.name, told), schema)  # type: ignore[arg-type]
-    numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
-    reading = _Reading(table.frame, parts, table.name, told)
-    return numbers.mapInArrow(reading, schema)  # type: ignore[arg-type]  # it is called as a function is
-
-
-class _Reading:
-    """What an executor runs. A class, and not a closure, so that it is pickled by its name."""
-
-    def __init__(self, frame: Frame, parts: Sequence[Any], name: str, ticks: str | None) -> None:
-        self.frame, self.parts, self.name, self.ticks = frame, parts, name, ticks
+    frame: Frame
+    name: str
+    ticks: str | None
+    parts: Sequence[Any] = ()
+    ranges: Sequence[Range] = ()
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        if not self.parts:  # each task is told apart from others by where it begins
+            with closing(SparkFeed(self.ranges, batches)) as feed:
+                yield from self._ticking(f"{os.getpid()}-{time.monotonic_ns()}", self.frame.read_fed(feed))
+            return
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._read(number)
+                yield from self._ticking(number, self.frame.read(self.parts[number]))
 
-    def _read(self, number: int) -> Iterator[Any]:
-        tick, rows = Ticker(self.ticks, f"{self.name}-{number}"), 0
-        for found in self.frame.read(self.parts[number]):
+    def _ticking(self, task: object, batches: Iterator[Any]) -> Iterator[Any]:
+        tick, rows = Ticker(self.ticks, f"{self.name}-{task}"), 0
+        for found in batches:
             yield found
             rows += found.num_rows
             tick(rows)
         tick(rows, last=True)
-
-
-class _Brought:
-    """The same where the records come by Spark's connector. Each task tells apart from others by where it begins."""
-
-    def __init__(self, frame: Frame, ranges: Sequence[Range], name: str, ticks: str | None) -> None:
-        self.frame, self.ranges, self.name, self.ticks = frame, tuple(ranges), name, ticks
-
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        feed = SparkFeed(self.ranges, batches)
-        tick, rows = Ticker(self.ticks, f"{self.name}-{os.getpid()}-{time.monotonic_ns()}"), 0
-        try:
-            for found in self.frame.read_fed(feed):
-                yield found
-                rows += found.num_rows
-                tick(rows)
-        finally:
-            feed.close()
-        tick(rows, last=True)
-
-
-def put_parquet(session: OpenSession, name: str, folder: Path) -> None:
-    """Make a published view known by a name."""
-    session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
-
-
-# ---------------------------------------------------------------- queries
 
 
 def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
@@ -207,10 +180,7 @@ def write(
     session: OpenSession, job: str, frame: DataFrame, folder: Path, partitioning: Sequence[str], key: Sequence[str],
     on_progress: OnProgress, total: int, ticks: Path,
 ) -> None:  # fmt: skip
-    """Write a query's rows as Parquet, a folder per partition, each in the order of the key.
-
-    Of few rows the exchange between tasks is what takes long: then all of it is one task.
-    """
+    """Writes rows as Parquet, a folder per partition, in the order of the key; few of them in one task."""
     # With the key next to it a large partition is several files, and a small one is one.
     spread = frame.repartition(*partitioning) if partitioning else frame.coalesce(4)
     placed = frame.coalesce(1) if total <= FEW else spread
@@ -218,11 +188,10 @@ def write(
     writer = ordered.write.mode("error").option("compression", "snappy").partitionBy(*partitioning)
     # Spark's own default is a format that says nothing of time zones, and that others have given up.
     session.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # Elsewhere nobody here sees what tasks tell: their number is what is known.
+    known: dict[str, Any] = {"total": total, "ticks": ticks} if session.is_local else {}
     with faults(""):
-        if session.is_local:
-            session.run(job, lambda: writer.parquet(str(folder)), on_progress, total=total, ticks=ticks)
-        else:  # nobody here sees what tasks tell: their number is what is known
-            session.run(job, lambda: writer.parquet(str(folder)), on_progress)
+        session.run(job, lambda: writer.parquet(str(folder)), on_progress, **known)
 
 
 def twice(
@@ -244,18 +213,10 @@ def twice(
     return list(found[0]) if found else None
 
 
-def types_of(frame: DataFrame) -> dict[str, str]:
-    """Columns and their types, as SQL writes them."""
-    return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-
-
 def folder_of(session: OpenSession, column: str, value: str | None) -> str:
     """The name of a partition's folder."""
     utils = session.spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
     return str(utils.getPartitionPathString(column, value))
-
-
-# ---------------------------------------------------------------- faults
 
 
 @contextmanager

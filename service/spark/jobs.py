@@ -1,9 +1,7 @@
 """What executors do for a restore: read a task partition's log, or fold its input again, and leave table files.
 
-One Spark task does one task partition, with the same functions as a restore on one machine: a partition's changelog is
-one stretch of one log, read in order, so that its newest rows are found where it is read and nothing has to be sorted
-across the cluster. From Kafka the records come by Spark's own connector, from an embedded log by its reader. A fold
-keeps its state in a RocksDB of the executor, however large it grows.
+One Spark task does one task partition, with the same functions as a restore on one machine: a changelog partition is
+read in order, so that its newest rows are found where it is read and nothing has to be sorted across the cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +69,6 @@ def refuse_away(settings: ServiceFile, session: OpenSession) -> None:
         )
 
 
-# ---------------------------------------------------------------- staging
-
-
 @dataclass(frozen=True)
 class JobPart:
     """One task partition to be staged."""
@@ -104,7 +99,7 @@ def source_ranges(site: StateLocation, partition: int, ends: Mapping[str, int]) 
 
 
 def stage(part: JobPart, tick: Ticker, feed: SparkFeed | None = None) -> StagedTables:
-    """On an executor: make the table files of one task partition."""
+    """On an executor: makes the table files of one task partition."""
     planned = part.planned
     place = place_of(part.staging, planned.stage, planned.partition)
     with (
@@ -113,37 +108,44 @@ def stage(part: JobPart, tick: Ticker, feed: SparkFeed | None = None) -> StagedT
     ):
         folder = attempt(place)
         try:
-            tables, store = TableStore(folder), RocksStore(Path(scratch) / "store")
-            try:
-                make = _of_changelog if planned.until is None else _of_source
-                records = make(site, planned, store, tables, tick)
-                manifest = _manifest(site, planned, store, tables, records)
-            finally:
-                store.close()
+            tables = TableStore(folder)
+            with closing(RocksStore(Path(scratch) / "store")) as store:
+                records = _fill(site, planned, store, tables, tick)
+                following, position, row = following_of(store), position_of(store), store.get(POSITION)
+                manifest = StagedManifest(
+                    site.settings.service,
+                    planned.stage,
+                    planned.partition,
+                    planned.source,
+                    None if following is None else following.topic,
+                    None if following is None else following.topic_id,
+                    None if following is None else following.partitions,
+                    None if following is None else following.next,
+                    None if following is None else following.time_ms,
+                    planned.moment_ms,
+                    None if row is None else row.decode(),
+                    records,
+                    tables.rows,
+                    digest_of(plan_for(site, planned.partition, position), store),
+                    {} if position is None else FORMATS,
+                    int(time.time() * 1000),
+                )
             return finish(folder, place, manifest, tables.files)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
-def _of_changelog(
-    site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, tick: Ticker
-) -> int:
-    """The newest rows up to an offset, sorted by key. The store takes them, so that they can be told apart as one."""
-    assert planned.changelog is not None
-    restore = Restore(tables, site.log, planned.changelog, planned.start, to=planned.end)
-    try:
-        while not restore.advance():
-            tick(restore.next - planned.start)
-    finally:
-        restore.close()
-    tick(planned.todo, last=True)
-    store.take_tables(tables.files)
-    return restore.records
-
-
-def _of_source(site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
-    assert planned.until is not None
+def _fill(site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, tick: Ticker) -> int:
+    """Makes a state as tables and as a store: the newest rows of the changelog, or the inputs folded again."""
+    if planned.until is None:
+        assert planned.changelog is not None
+        with closing(Restore(tables, site.log, planned.changelog, planned.start, to=planned.end)) as restore:
+            while not restore.advance():
+                tick(restore.next - planned.start)
+        tick(planned.todo, last=True)
+        store.take_tables(tables.files)
+        return restore.records
     plan, partition = site.plan, planned.partition
     if planned.moment_ms is None:
         folded = rebuild(site.log, plan, partition, store, planned.until, on_progress=tick)
@@ -152,28 +154,3 @@ def _of_source(site: StateLocation, planned: RestorePlan, store: RocksStore, tab
     tick(folded.events, last=True)
     tables.copy(store.range())
     return folded.events
-
-
-def _manifest(
-    site: StateLocation, planned: RestorePlan, store: RocksStore, tables: TableStore, records: int
-) -> StagedManifest:
-    following, position = following_of(store), position_of(store)
-    row = store.get(POSITION)
-    return StagedManifest(
-        site.settings.service,
-        planned.stage,
-        planned.partition,
-        planned.source,
-        None if following is None else following.topic,
-        None if following is None else following.topic_id,
-        None if following is None else following.partitions,
-        None if following is None else following.next,
-        None if following is None else following.time_ms,
-        planned.moment_ms,
-        None if row is None else row.decode(),
-        records,
-        tables.rows,
-        digest_of(plan_for(site, planned.partition, position), store),
-        {} if position is None else FORMATS,
-        int(time.time() * 1000),
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from types import TracebackType
 from typing import IO
 
 from samovar.changelog.spark.progress import JobProgress
@@ -25,16 +24,15 @@ class ProgressDisplay:
     def __enter__(self) -> ProgressDisplay:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
     def __call__(self, now: JobProgress) -> None:
         if self._on_terminal:
             self._err.write(f"\r\x1b[K{now.text()}")
             self._shown = True
-        elif self._is_due():
+        elif time.monotonic() - self._told >= (JSON_EVERY_S if self._as_json else EVERY_S):
+            self._told = time.monotonic()
             self._err.write((json.dumps({"progress": now.data()}) if self._as_json else now.text()) + "\n")
         self._err.flush()
 
@@ -49,10 +47,3 @@ class ProgressDisplay:
             self._err.write("\r\x1b[K")
             self._err.flush()
             self._shown = False
-
-    def _is_due(self) -> bool:
-        now = time.monotonic()
-        if now - self._told < (JSON_EVERY_S if self._as_json else EVERY_S):
-            return False
-        self._told = now
-        return True

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from samovar.changelog.cursors import stalled
-from samovar.changelog.formats.record import Position, unpack_position
+from samovar.changelog.formats.record import unpack_position
 from samovar.changelog.formats.staged import StagedTables, look, place_of, verify
 from samovar.changelog.restore.point_in_time import last_position
 from samovar.changelog.restore.restore import next_step, stuck
@@ -68,9 +68,6 @@ def refuse_unreachable(site: StateLocation, session: OpenSession, staging: Path 
     refuse_away(site.settings, session)
 
 
-# ---------------------------------------------------------------- engines
-
-
 class OnSpark:
     """Tables by Spark, taken here at once."""
 
@@ -92,13 +89,7 @@ class OnSpark:
         made = stage_all(self._session, site, plans, self._folder, self._on_job)
         self._made = {(each.manifest.stage, each.manifest.partition): each for each in made}
 
-    def build(
-        self,
-        site: StateLocation,  # noqa: ARG002 - as an engine has it
-        planned: RestorePlan,
-        part: Path,
-        on_progress: OnProgress,
-    ) -> BuildResult:
+    def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:  # noqa: ARG002 - as an engine has it
         staged = self._made[planned.stage, planned.partition]
         _take(staged, part)
         on_progress(planned.todo)
@@ -119,24 +110,15 @@ class FromStaging:
         _take(planned.staged, part)
         if manifest.following is None:
             return BuildResult(manifest.records, manifest.digest)
-        store = RocksStore(part)
-        try:
+        with closing(RocksStore(part)) as store:
             tail = replay(site, planned, store, on_progress)
-        finally:
-            store.close()
         return BuildResult(manifest.records + tail, None if tail else manifest.digest)
 
 
 def _take(staged: StagedTables, part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
-    store = RocksStore(part)
-    try:
+    with closing(RocksStore(part)) as store:
         store.take_tables(staged.files)
-    finally:
-        store.close()
-
-
-# ---------------------------------------------------------------- planning an ingest
 
 
 def plan_ingest(site: StateLocation, asked: RestoreRequest, staging: Path, now_ms: int) -> list[RestorePlan]:
@@ -166,19 +148,15 @@ def _planned(site: StateLocation, staged: StagedTables, now_ms: int) -> RestoreP
     following = manifest.following
     if following is None:
         position = None if manifest.position is None else unpack_position(manifest.position.encode())
-        _refuse_moved(staged.folder, position, last_position(site.log, changelog))
-        assert position is not None
+        last = last_position(site.log, changelog)
+        if position is None or (last is not None and not stands_alike(position, last)):
+            raise _unfit(staged.folder, "the service ran since it was folded from the source")
         until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
         return RestorePlan(partition, now, STAGING, 0, 0, changelog, until=until, stage=site.stage, staged=staged)
     start = next_step(following, changelog, now_ms)
     if start is None:
         raise _unfit(staged.folder, "it is too old: deletes may be missing from what came after it")
     return RestorePlan(partition, now, STAGING, start, changelog.bounds.end, changelog, stage=site.stage, staged=staged)
-
-
-def _refuse_moved(folder: Path, staged: Position | None, now: Position | None) -> None:
-    if staged is None or (now is not None and not stands_alike(staged, now)):
-        raise _unfit(folder, "the service ran since it was folded from the source")
 
 
 def _unfit(folder: Path, reason: str) -> Refused:

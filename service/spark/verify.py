@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -40,7 +40,7 @@ class VerifyPart:
 def verify_all(
     session: OpenSession, site: StateLocation, found: Sequence[tuple[StateLocation, int]], on_progress: OnProgress
 ) -> list[Verdict]:
-    """The verdicts on stores, as `Site.found` lists them."""
+    """The verdicts on stores, as `StateLocation.found` lists them."""
     if not session.is_local:
         raise Refused(
             "engine-unfit",
@@ -53,52 +53,37 @@ def verify_all(
     ]
     total = sum(each.end - each.start for part in parts for each in part.ranges)
     kafka = kafka_of(site.settings)
-    return spread_over(session, "verify", site.log, kafka, parts, verify_one, on_progress, total)
+    return spread_over(session, "verify", site.log, kafka, parts, _verify_part, on_progress, total)
 
 
 def _ranges(site: StateLocation, partition: int) -> tuple[Range, ...]:
     """What is read of the changelog, and then of the inputs. A store that moves on meanwhile is followed."""
-    standing = look_at(site.store(partition))
-    changelog = site.changelog(partition)
-    following, position = standing.following, standing.position
-    end = changelog.bounds.begin if following is None else max(following.next, changelog.bounds.begin)
+    status, changelog = look_at(site.store(partition)), site.changelog(partition)
+    begin, following, position = changelog.bounds.begin, status.following, status.position
+    read = Range(changelog.at, begin, begin if following is None else max(following.next, begin))
     ends = {} if position is None else {stream: each.next for stream, each in position.inputs.items()}
-    return (Range(changelog.at, changelog.bounds.begin, end), *_inputs(site, partition, ends))
-
-
-def _inputs(site: StateLocation, partition: int, ends: Mapping[str, int]) -> tuple[Range, ...]:
-    """None of them where they no longer hold what the state was made from: that is for the verdict to say."""
     try:
-        ranges = source_ranges(site, partition, ends)
+        inputs = source_ranges(site, partition, ends)
     except Refused:
-        return ()
-    bounds = site.log.bounds([each.at for each in ranges])
-    is_whole = all(bounds[each.at].begin <= each.start <= each.end <= bounds[each.at].end for each in ranges)
-    return ranges if is_whole else ()
+        return (read,)
+    bounds = site.log.bounds([each.at for each in inputs])
+    is_whole = all(bounds[each.at].begin <= each.start <= each.end <= bounds[each.at].end for each in inputs)
+    # Where inputs no longer hold what the state was made from, that is for the verdict to say.
+    return (read, *inputs) if is_whole else (read,)
 
 
-def verify_one(part: VerifyPart, tick: Ticker, feed: SparkFeed | None) -> Verdict:
+def _verify_part(part: VerifyPart, tick: Ticker, feed: SparkFeed | None) -> Verdict:
     """On an executor."""
     with ExitStack() as stack:
         site = stack.enter_context(arrived(part.service, part.stage, feed))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="samovar-verify-")))
-        numbers = count()
+        numbers, done = count(), dict[str, int]()
 
         def scratch() -> RocksStore:
-            store = RocksStore(folder / str(next(numbers)))
-            stack.callback(store.close)
-            return store
+            return stack.enter_context(closing(RocksStore(folder / str(next(numbers)))))
 
-        now_ms = int(time.time() * 1000)
-        return verify(site, part.partition, now_ms, _adding(tick), scratch=scratch, keys=KEYS)
+        def on_progress(what: str, records: int) -> None:
+            done[what] = records  # one thing is read after the other, and shown as one
+            tick(sum(done.values()))
 
-
-def _adding(tick: Ticker) -> Callable[[str, int], None]:
-    """Progress of one thing after the other, as one."""
-    done: dict[str, int] = {}
-
-    def told(what: str, records: int) -> None:
-        done[what] = records
-        tick(sum(done.values()))
-
-    return told
+        return verify(site, part.partition, int(time.time() * 1000), on_progress, scratch=scratch, keys=KEYS)

@@ -11,17 +11,19 @@ Only what makes views, and a query in SQL, needs Spark; the rest reads files.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.log import Log
+from samovar.common import folders
 from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
 from samovar.service.views.files import View, load_views, table_name, view_named
-from samovar.service.views.store import ViewManifest, ViewStore, never_made, published, write_catalog
+from samovar.service.views.store import CATALOG, ViewManifest, ViewStore, never_made, published
 
 if TYPE_CHECKING:
     from samovar.changelog.spark.progress import OnProgress
@@ -76,14 +78,14 @@ class QueryRows:
 
 def list_views(settings: ServiceFile) -> list[ViewListing]:
     """All views that there are files of."""
-    return [_listed(settings, view) for view in load_views(settings)]
+    return [_listing(settings, view) for view in load_views(settings)]
 
 
 def show(settings: ServiceFile, name: str) -> ViewListing:
-    return _listed(settings, view_named(load_views(settings), name, settings))
+    return _listing(settings, view_named(load_views(settings), name, settings))
 
 
-def _listed(settings: ServiceFile, view: View) -> ViewListing:
+def _listing(settings: ServiceFile, view: View) -> ViewListing:
     store = ViewStore(settings.views.store, view.name)
     version = store.current()
     path = None if version is None else store.path(version)
@@ -116,51 +118,31 @@ def _store(settings: ServiceFile, name: str) -> ViewStore:
     raise never_made(name)
 
 
-# ---------------------------------------------------------------- making them
-
-
 def rebuild(
     settings: ServiceFile,
     log: Log,
     session: OpenSession,
     names: Sequence[str] = (),
-    on_progress: OnProgress | None = None,
-) -> Iterator[ViewBuild | Refused]:
-    """Make views again, all of them or some; of one that cannot be made, the refusal."""
-    return _made(settings, log, session, names, on_progress, anew=True)
-
-
-def refresh(
-    settings: ServiceFile,
-    log: Log,
-    session: OpenSession,
-    names: Sequence[str] = (),
-    on_progress: OnProgress | None = None,
-) -> Iterator[ViewBuild | Refused]:
-    return _made(settings, log, session, names, on_progress, anew=False)
-
-
-def _made(
-    settings: ServiceFile,
-    log: Log,
-    session: OpenSession,
-    names: Sequence[str],
-    on_progress: OnProgress | None,
+    on_progress: OnProgress = lambda _: None,
     *,
-    anew: bool,
+    only_new: bool = False,
 ) -> Iterator[ViewBuild | Refused]:
+    """Makes views again, all or some, whole or only what is new; of one that cannot be made, yields the refusal."""
     from samovar.service.views.build import ViewBuilder  # noqa: PLC0415 - with Spark only
 
     views = chosen(settings, names)
-    maker = ViewBuilder(settings, log, session, on_progress or (lambda _: None))
+    builder = ViewBuilder(settings, log, session, on_progress)
     for view in views:
         try:
-            made = maker.rebuild(view) if anew else maker.refresh(view)
+            made = builder.refresh(view) if only_new else builder.rebuild(view)
         except Refused as refused:
             yield refused
             continue
         update_catalog(settings)  # also where nothing is new: a process may have been killed before it did
         yield made
+
+
+refresh = partial(rebuild, only_new=True)
 
 
 def chosen(settings: ServiceFile, names: Sequence[str]) -> list[View]:
@@ -172,7 +154,17 @@ def chosen(settings: ServiceFile, names: Sequence[str]) -> list[View]:
 
 
 def update_catalog(settings: ServiceFile) -> None:
-    """The table of all published views, for readers that know nothing of us."""
+    """Writes the table of all published views, which any reader of Parquet can read."""
+    import pyarrow as pa  # noqa: PLC0415 - takes long to import
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    schema = pa.schema(
+        [
+            ("view", pa.string()), ("title", pa.string()), ("version", pa.int64()), ("path", pa.string()),
+            ("rows", pa.int64()), ("made", pa.timestamp("ms", "UTC")), ("kind", pa.string()),
+            ("sources", pa.string()), ("rules", pa.string()),
+        ]
+    )  # fmt: skip
     rows = []
     for store in published(settings.views.store):
         made = store.current_manifest()
@@ -185,37 +177,21 @@ def update_catalog(settings: ServiceFile) -> None:
                 "sources": json.dumps(sources), "rules": json.dumps(dict(made.rules)),
             }
         )  # fmt: skip
-    if rows:
-        write_catalog(settings.views.store, rows)
+    if not rows:
+        return
+    part = settings.views.store / (CATALOG + folders.PART)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
+    folders.sync(part)
+    part.replace(settings.views.store / CATALOG)
+    folders.sync(settings.views.store)
 
 
-# ---------------------------------------------------------------- reading them
-
-
-def query(
-    settings: ServiceFile,
-    name: str,
-    sql: str | None,
-    limit: int,
-    session: Callable[[], OpenSession] | None = None,
-) -> QueryRows:
-    """Rows of a view: the first ones, or those of a query in Spark's SQL, to which all published views are tables.
-
-    Without SQL the files are read here. With it a Spark session is needed; where none is given one is started.
-    """
+def query(settings: ServiceFile, name: str, sql: str | None, limit: int) -> QueryRows:
+    """The first rows of a view; or, on Spark, those of a query in its SQL, to which all published views are tables."""
     limit = max(1, min(limit, MOST_ROWS))
     store = _store(settings, name)
-    if sql is None:
-        return _head(store, limit)
-    if session is not None:
-        return _queried(settings, sql, limit, session())
-    from samovar.changelog.spark.session import starting  # noqa: PLC0415 - with Spark only
-
-    with starting("samovar views query") as start:
-        return _queried(settings, sql, limit, start.ready())
-
-
-def _head(store: ViewStore, limit: int) -> QueryRows:
+    if sql is not None:
+        return _query_sql(settings, sql, limit)
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
     manifest = store.current_manifest()
@@ -228,30 +204,24 @@ def _head(store: ViewStore, limit: int) -> QueryRows:
     return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))
 
 
-def _queried(settings: ServiceFile, text: str, limit: int, session: OpenSession) -> QueryRows:
+def _query_sql(settings: ServiceFile, text: str, limit: int) -> QueryRows:
     from samovar.changelog.spark import views as sql  # noqa: PLC0415 - with Spark only
+    from samovar.changelog.spark.session import starting  # noqa: PLC0415 - as above
 
-    for store in published(settings.views.store):
-        sql.put_parquet(session, table_name(store.name), store.path(store.current() or 0))
-    with _told(settings):
-        columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
+    tables = {table_name(store.name): store.path(store.current() or 0) for store in published(settings.views.store)}
+    with starting("samovar views query") as start:
+        session = start.ready()
+        for name, folder in tables.items():
+            session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
+        try:
+            columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
+        except sql.SqlFault as fault:
+            if fault.missing is not None:
+                hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
+                raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault
+            hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Mend the query."
+            raise Refused("view-sql", fault.message, hint) from fault
     return QueryRows(tuple(columns), tuple(map(tuple, rows)))
-
-
-@contextmanager
-def _told(settings: ServiceFile) -> Iterator[None]:
-    from samovar.changelog.spark.views import SqlFault  # noqa: PLC0415 - with Spark only
-    from samovar.common.suggest import did_you_mean  # noqa: PLC0415 - next to it
-
-    try:
-        yield
-    except SqlFault as fault:
-        tables = [table_name(store.name) for store in published(settings.views.store)]
-        if fault.missing is not None:
-            hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
-            raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault
-        hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Mend the query."
-        raise Refused("view-sql", fault.message, hint) from fault
 
 
 def plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,10 +78,17 @@ def load_views(settings: ServiceFile) -> list[View]:
     """All views of a service, by name; refused with all errors where there are any."""
     views: list[View] = []
     shown: list[str] = []
-    for path in _files(settings.views.files):
+    paths = settings.views.files
+    found = [[*path.glob("*.yml"), *path.glob("*.yaml")] if path.is_dir() else [path] for path in paths]
+    for path in (path for some in found for path in sorted(some) if path.exists()):
         report = Report(str(path))
         text = _text_of(path)
-        view = _view(path, text, report)
+        file = whole(text)
+        node, view = read(file, report), None
+        if isinstance(node, YamlMap) and not report.failed:
+            view = _ViewReader(path, report, node, {key.text: (key, value) for key, value in node.entries}).view()
+        elif not report.failed:
+            report.error("view-file", "a view is a map", file.locate(0, 1), expected="view: NAME, and sql: |")
         if view is not None and any(view.table == other.table for other in views):
             report.error("view-file", f"another file has a view `{view.name}` too", view.fragment.locate(0, 0))
         shown += [render(finding, text) for finding in report.findings()]
@@ -105,14 +112,6 @@ def view_named(views: Sequence[View], name: str, settings: ServiceFile) -> View:
     )
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted([*path.glob("*.yml"), *path.glob("*.yaml")])
-        elif path.exists():
-            yield path
-
-
 def _text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
@@ -121,60 +120,28 @@ def _text_of(path: Path) -> str:
         raise Refused("unreadable-file", f"cannot read {path}: {reason}", "A view is a YAML file in UTF-8.") from error
 
 
-# ---------------------------------------------------------------- one file
-
-
-def _view(path: Path, text: str, report: Report) -> View | None:
-    file = whole(text)
-    node = read(file, report)
-    if report.failed:
-        return None
-    if not isinstance(node, YamlMap):
-        report.error("view-file", "a view is a map", file.locate(0, 1), expected="view: NAME, and sql: |")
-        return None
-    return _Reading(path, {key.text: (key, value) for key, value in node.entries}, report, node).view()
-
-
 @dataclass
-class _Reading:
+class _ViewReader:
     """A file on its way to a view."""
 
     path: Path
-    entries: Mapping[str, tuple[Text, Node]]
     report: Report
     node: YamlMap
+    entries: Mapping[str, tuple[Text, Node]]
 
     def view(self) -> View | None:
-        for name, (key, _) in self.entries.items():
-            if name not in KEYS:
-                hint = did_you_mean(name, KEYS)
-                self._error(f"a view has no `{name}`", key, expected=", ".join(KEYS), hint=hint)
-        view, sql, refresh = self._text("view"), self._text("sql"), self._text("refresh", "full")
-        partitioning, keys = self._names("partitioning"), self._names("key")
-        partition_of = self._map("partition_of")
-        self._check(view, sql, refresh, partitioning, partition_of)
-        if self.report.failed or view is None or sql is None or refresh is None:
-            return None
-        node = self.entries["sql"][1]
-        assert isinstance(node, Text)
-        title = self._text("title", view) or view
-        return View(view, title, sql, keys, partitioning, refresh, partition_of, self.path, node.fragment)
-
-    def _check(
-        self,
-        name: str | None,
-        sql: str | None,
-        refresh: str | None,
-        partitioning: Sequence[str],
-        partition_of: Mapping[str, str],
-    ) -> None:
+        for key, _ in self.entries.values():
+            if key.text not in KEYS:
+                hint = did_you_mean(key.text, KEYS)
+                self._error(f"a view has no `{key.text}`", key, expected=", ".join(KEYS), hint=hint)
+        name, sql, refresh = self._text("view"), self._text("sql"), self._text("refresh", "full")
+        partitioning, keys, partition_of = self._names("partitioning"), self._names("key"), self._map("partition_of")
         if name is not None and not NAME.match(name):
             self._error(f"`{name}` cannot be a view's name", self.entries["view"][1], expected="a-z, 0-9 and `-`")
         if sql is not None and not sql.strip():
             self._error("`sql` is empty", self.entries["sql"][1], expected="select ... from alerts")
         if refresh is not None and refresh not in REFRESHES:
-            hint = did_you_mean(refresh, REFRESHES)
-            where = self.entries["refresh"][1]
+            hint, where = did_you_mean(refresh, REFRESHES), self.entries["refresh"][1]
             self._error(f"`{refresh}` is no way to refresh", where, expected=" or ".join(REFRESHES), hint=hint)
         if refresh == "incremental" and (len(partitioning) != 1 or not partition_of):
             self._error(
@@ -185,6 +152,12 @@ class _Reading:
             )
         if refresh == "full" and partition_of:
             self._error("`partition_of` is for `refresh: incremental`", self.entries["partition_of"][0])
+        if self.report.failed or name is None or sql is None or refresh is None:
+            return None
+        node = self.entries["sql"][1]
+        assert isinstance(node, Text)
+        title = self._text("title", name) or name
+        return View(name, title, sql, keys, partitioning, refresh, partition_of, self.path, node.fragment)
 
     def _text(self, name: str, default: str | None = None) -> str | None:
         if name not in self.entries:
@@ -220,15 +193,9 @@ class _Reading:
         self.report.error("view-file", message, node.span, expected=expected, hint=hint)
 
 
-# ---------------------------------------------------------------- errors of SQL
-
-
 def bad_sql(view: View, code: str, message: str, start: int, stop: int, hint: str) -> BadView:
     """An error at a place of the view's SQL, shown in its file. The code is `view-sql` or `view-source`."""
-    text = _text_of(view.path)
     finding = Finding(code, "error", message, str(view.path), view.fragment.locate(start, max(start + 1, stop)))
-    shown = render(finding, text)
+    shown = render(finding, _text_of(view.path))
     what = f"the view {view.name} cannot be made"
-    return (
-        BadView("view-source", what, hint, shown) if code == "view-source" else BadView("view-sql", what, hint, shown)
-    )
+    return BadView("view-source" if code == "view-source" else "view-sql", what, hint, shown)

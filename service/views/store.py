@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -73,8 +72,6 @@ class ViewStore:
         self.pointer = self.folder / "current"
         self._attempt = uuid4().hex[:8]
 
-    # ------------------------------------------------------------ reading
-
     def versions(self) -> list[int]:
         there = (self.folder / "versions").glob("[0-9]*")
         return sorted(int(path.name) for path in there if path.name.isdecimal())
@@ -95,8 +92,6 @@ class ViewStore:
         version = self.current()
         return None if version is None else self.manifest(version)
 
-    # ------------------------------------------------------------ writing
-
     @contextmanager
     def writing(self) -> Iterator[None]:
         """One at a time; what a crash left half made goes."""
@@ -106,9 +101,7 @@ class ViewStore:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Refused(
-                    "view-busy",
-                    f"another process is making the view {self.name}",
-                    "Wait for it to end, and try again.",
+                    "view-busy", f"another process is making the view {self.name}", "Wait for it to end, and try again."
                 ) from None
             (self.folder / "versions").mkdir(exist_ok=True)
             folders.tidy(self.folder / "versions")
@@ -167,14 +160,10 @@ class ViewStore:
             inside = path.relative_to(self.path(base))
             if inside.parts[0] not in without:
                 (part / inside).parent.mkdir(parents=True, exist_ok=True)
-                _link(path, part / inside)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+                try:
+                    (part / inside).hardlink_to(path)
+                except OSError:
+                    shutil.copy2(path, part / inside)
 
 
 def published(store: Path) -> list[ViewStore]:
@@ -187,22 +176,3 @@ def never_made(name: str) -> Refused:
     return Refused(
         "view-not-made", f"the view {name} was never made", f"`samovar views rebuild CONFIG {name}` makes it."
     )
-
-
-def write_catalog(store: Path, rows: list[dict[str, Any]]) -> None:
-    """A table of all views that any reader of Parquet can read."""
-    import pyarrow as pa  # noqa: PLC0415 - takes long to import
-    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
-
-    schema = pa.schema(
-        [
-            ("view", pa.string()), ("title", pa.string()), ("version", pa.int64()), ("path", pa.string()),
-            ("rows", pa.int64()), ("made", pa.timestamp("ms", "UTC")), ("kind", pa.string()),
-            ("sources", pa.string()), ("rules", pa.string()),
-        ]
-    )  # fmt: skip
-    part = store / (CATALOG + folders.PART)
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
-    folders.sync(part)
-    part.replace(store / CATALOG)
-    folders.sync(store)

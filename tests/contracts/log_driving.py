@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -160,6 +160,15 @@ def seated(seat: Seat, count: int) -> Seat:
     """The seat, once it owns so many partitions."""
     drive(lambda: len(seat.owned) == count, seat, what=f"slot {seat.slot} owns {count} partitions")
     return seat
+
+
+def commit_offsets(log: Log, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commits a group's offsets, as a member that comes and goes."""
+    topics = sorted({at.topic for at in offsets})
+    count = sum(topic.partitions for topic in log.topics(topics).values())
+    member = seated(Seat(log, group, topics, start=None), count).member
+    member.transact([], offsets)
+    member.leave()
 
 
 def unique(stem: str) -> str:

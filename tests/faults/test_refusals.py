@@ -22,6 +22,7 @@ from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.restore.restore import following_of
 from samovar.state import snapshots
 from samovar.tasks.model.clock import SetClock
+from tests.contracts.log_driving import commit_offsets
 from tests.faults import world
 from tests.faults.comparing import same_alerts, told_by_oracle
 from tests.faults.conftest import Making
@@ -155,10 +156,10 @@ def test_offsets_that_are_not_the_states_are_refused(service: Service) -> None:
     assert offset is not None
     for wrong in (offset - 1, 0, offset + 1) if service.settings.log.embedded else (offset - 1,):
         service.nobody_there()
-        service.log.set_committed(group, {at: wrong})
+        commit_offsets(service.log, group, {at: wrong})
         service.refused("offsets-differ", "Offsets and state move together only")
     service.nobody_there()
-    service.log.set_committed(group, {at: offset})
+    commit_offsets(service.log, group, {at: offset})
     ends_right(service)
 
 

@@ -1,4 +1,4 @@
-"""Frames of what comes in and goes out: inputs by the decoder that the tasks use, alerts, sessions, letters, labels."""
+"""Frames of records: inputs by the decoder that the tasks use, alerts, sessions, dead letters, late events, labels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from samovar.changelog.batches import objects
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Log, Records, TopicPartition
@@ -24,63 +25,79 @@ from samovar.patterns.engine.decode import CODES
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of, stretches
+from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of, topic_ranges
 from samovar.service.spark.frames.rules import (
     BYTES,
     DOUBLE,
     FLAG,
     INT,
     LONG,
-    PLACE,
     TEXT,
     TIME,
     KnownVersion,
     emits_of,
     json_of,
-    keys_of,
     known_rules,
-    places,
-    text_of,
-    times,
-)
+    time_us,
+)  # fmt: skip
 from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import StateLocation
 
 KINDS = {"string": TEXT, "double": DOUBLE, "long": LONG, "boolean": FLAG, "any": TEXT}
 OF_SQL = {"string": TEXT, "double": DOUBLE, "bigint": LONG, "boolean": FLAG, "array<string>": pa.list_(TEXT)}
-KEY = pa.map_(TEXT, TEXT)
+OF_AVRO = {
+    "int": "long",
+    "long": "long",
+    "float": "double",
+    "double": "double",
+    "boolean": "boolean",
+    "string": "string",
+}
 EVENT = pa.struct([("step", TEXT), ("stream", TEXT), ("partition", INT), ("offset", LONG)])
+Fields: TypeAlias = Sequence[tuple[str, Any]]  # columns and their Arrow types
+
+PLACE: Fields = [("_partition", INT), ("_offset", LONG), ("_time", TIME), ("_key", TEXT)]
+ALERT: Fields = [
+    ("id", TEXT), ("rule", TEXT), ("version", TEXT), ("severity", TEXT), ("tags", pa.list_(TEXT)),
+    ("key", pa.map_(TEXT, TEXT)), ("start", TIME), ("end", TIME), ("at", TIME), ("message", TEXT), ("emit", TEXT),
+    ("events", pa.list_(EVENT)), ("total", LONG),
+]  # fmt: skip
+LETTER: Fields = [
+    ("topic", TEXT), ("partition", INT), ("offset", LONG), ("stage", TEXT), ("value", BYTES), ("text", TEXT),
+]  # fmt: skip
+TOPICS: Mapping[str, Fields] = {
+    "dead-letters": [("reason", TEXT), ("message", TEXT), *LETTER],
+    "late": [("late_ms", LONG), ("stream", TEXT), *LETTER],
+    "labels": [
+        ("alert", TEXT), ("rule", TEXT), ("key", TEXT), ("label", TEXT), ("by", TEXT), ("at", TIME), ("note", TEXT),
+    ],
+}  # fmt: skip
 Columns: TypeAlias = Callable[[Records], list[pa.Array]]
+RowOf: TypeAlias = Callable[[Records, int], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class RecordFrame:
-    """A frame with a row per record. `columns` is made again on every executor, by a function that can travel there."""
+    """A frame with a row per record. `columns` is called on every executor, by a function that can travel there."""
 
     settings: ServiceFile
     schema: pa.Schema
-    stretches: tuple[FrameRange, ...]
+    parts: tuple[FrameRange, ...]
     columns: Callable[[], Columns]
     key: bytes | None = None
     only: tuple[str, frozenset[str]] | None = None  # a column, and its values that are wanted
     reads_headers: bool = False
 
-    def parts(self) -> Sequence[FrameRange]:
-        return self.stretches
-
     def read(self, part: FrameRange) -> Iterator[pa.RecordBatch]:
         columns = self.columns()
         with opened(self.settings) as log:
-            cursor = PartitionCursor(log, TopicPartition(part.topic, part.partition), part.start)
-            try:
-                while (records := cursor.take(part.end)) is not None:
-                    yield from self._batches(records, columns)
-            finally:
-                cursor.close()
+            at = TopicPartition(part.topic, part.partition)
+            for records in PartitionCursor(log, at, part.start).read_to(part.end):
+                yield from self._batches(records, columns)
 
     def ranges(self, log: Log) -> Sequence[Range]:  # noqa: ARG002 - as a frame has it
-        return ranges_of(self.stretches)
+        return ranges_of(self.parts)
 
     def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
         columns = self.columns()
@@ -90,104 +107,107 @@ class RecordFrame:
                 yield from self._batches(records, columns)
 
     def _batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
-        keys = keys_of(records)
-        batch = pa.RecordBatch.from_arrays([*places(records, keys), *columns(records)], schema=self.schema)
+        empty = np.flatnonzero(records.keys.starts == records.keys.ends)
+        keyless = np.zeros(len(records), np.bool_)
+        keyless[empty] = [records.key(row) is None for row in empty.tolist()]
+        keys = objects(records.keys, keyless)
+        place = [
+            pa.array(np.full(len(records), records.partition, np.int32)),
+            pa.array(np.asarray(records.offsets)),
+            pa.array(np.asarray(records.times, np.int64) * 1000, LONG).cast(TIME),
+            pa.array([text_of(key) for key in keys], TEXT),
+        ]
+        batch = pa.RecordBatch.from_arrays([*place, *columns(records)], schema=self.schema)
         if self.key is not None:
             batch = batch.filter(pa.array([key == self.key for key in keys]))
         if self.only is not None:
-            column, own = self.only
-            batch = batch.filter(pa.array([value in own for value in batch.column(column).to_pylist()], FLAG))
+            column, wanted = self.only
+            batch = batch.filter(pa.array([value in wanted for value in batch.column(column).to_pylist()], FLAG))
         yield from (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
 
 
 def _frame(
-    site: StateLocation,
-    wanted: FrameOptions,
-    topic: str,
-    fields: list[Any],
-    columns: Callable[[], Columns],
-    *,
-    needed: bool = True,
-    headers: bool = False,
+    site: StateLocation, options: FrameOptions, topic: str, fields: Fields, columns: Callable[[], Columns]
 ) -> RecordFrame:
-    key = None if wanted.key is None else wanted.key.encode()
-    schema = pa.schema([*PLACE, *(pa.field(name, kind) for name, kind in fields)])
-    found = stretches(site, topic, wanted, needed=needed)
-    return RecordFrame(site.settings, schema, found, columns, key, reads_headers=headers)
+    key = None if options.key is None else options.key.encode()
+    parts = topic_ranges(site, topic, options, needed=options.source != "labels")  # nobody may have written any yet
+    reads_headers = options.source in ("dead-letters", "late")
+    return RecordFrame(site.settings, pa.schema([*PLACE, *fields]), parts, columns, key, None, reads_headers)
+
+
+def _columns_of_rows(fields: Fields, row_of: RowOf) -> Columns:
+    def columns(records: Records) -> list[pa.Array]:
+        rows = [row_of(records, number) for number in range(len(records))]
+        return [pa.array([row[name] for row in rows], kind) for name, kind in fields]
+
+    return columns
 
 
 # ---------------------------------------------------------------- inputs
 
 
-def inputs(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
-    """Events as rules see them, a column a field of the stream's schema. What is not an event has an `_error` alone."""
-    assert wanted.stream is not None
-    stream = site.settings.streams[wanted.stream]
-    kinds = _kinds(wanted.stream, stream)
-    raw = wanted.raw or not kinds
-    head = [("_event_time", TIME), ("_type", TEXT), ("_error", TEXT)]
-    fields = [*head, *((name, KINDS[kind]) for name, kind in kinds.items()), *([("_value", TEXT)] if raw else [])]
-    return _frame(site, wanted, stream.topic, fields, partial(_inputs, wanted.stream, stream, kinds, raw))
-
-
-def _kinds(name: str, stream: Stream) -> Mapping[str, str]:
-    """Dotted fields and their types; of several event types, all their fields."""
-    if stream.fields is None:
-        return {} if stream.avro is None else _avro_kinds(stream.avro)
-    schema = Schema.of(stream.fields if stream.type is not None else {name: stream.fields})
-    return dict(schema.fields(["any"]))
-
-
-def _avro_kinds(schema: avro.AvroSchema) -> Mapping[str, str]:
-    root = schema.names.get(schema.root.name) if isinstance(schema.root, avro.Ref) else schema.root
-    if not isinstance(root, avro.RecordType):
-        return {}
-    return {each.name: _avro_kind(each.type) for each in root.fields}
+def inputs(site: StateLocation, options: FrameOptions) -> RecordFrame:
+    """Events as rules see them, a column per field of the stream's schema. What is not an event has only `_error`."""
+    assert options.stream is not None
+    stream = site.settings.streams[options.stream]
+    kinds: Mapping[str, str] = {}  # by dotted field; of several event types, all their fields
+    if stream.fields is not None:
+        schema = Schema.of(stream.fields if stream.type is not None else {options.stream: stream.fields})
+        kinds = dict(schema.fields(["any"]))
+    elif stream.avro is not None:
+        root = stream.avro.root
+        record = stream.avro.names.get(root.name) if isinstance(root, avro.Ref) else root
+        if isinstance(record, avro.RecordType):
+            kinds = {each.name: _avro_kind(each.type) for each in record.fields}
+    raw = options.raw or not kinds
+    fields: Fields = [("_event_time", TIME), ("_type", TEXT), ("_error", TEXT)]
+    fields = [*fields, *((name, KINDS[kind]) for name, kind in kinds.items()), *([("_value", TEXT)] if raw else [])]
+    return _frame(site, options, stream.topic, fields, partial(_input_columns, options.stream, stream, kinds, raw))
 
 
 def _avro_kind(kind: avro.Type) -> str:
-    """What a rule sees of a type. Of a union with null, that of the other."""
+    """What a rule sees of a type; of a union with null, that of the other branch."""
     if isinstance(kind, avro.Union):
         others = [each for each in kind.branches if not (isinstance(each, avro.Primitive) and each.kind == "null")]
         return _avro_kind(others[0]) if len(others) == 1 else "any"
     if not isinstance(kind, avro.Primitive) or kind.logical is not None:
         return "any"
-    kinds = {"int": "long", "long": "long", "float": "double", "double": "double", "boolean": "boolean"}
-    return kinds.get(kind.kind, "string" if kind.kind == "string" else "any")
+    return OF_AVRO.get(kind.kind, "any")
 
 
-def _inputs(name: str, stream: Stream, kinds: Mapping[str, str], raw: bool) -> Columns:
-    decoder = decoding_of(stream)(list(kinds), stream.time, stream.type, name)
+def _input_columns(name: str, stream: Stream, kinds: Mapping[str, str], raw: bool) -> Columns:
+    decoder: Any = decoding_of(stream)(list(kinds), stream.time, stream.type, name)
+
+    def message(value: bytes | None) -> str | None:
+        json_text = None if value is None or type(decoder) is Decoder else decoder.json(value)  # of Avro
+        return json_text if isinstance(json_text, str) else text_of(value)
 
     def columns(records: Records) -> list[pa.Array]:
         batch = decoder.batch()
-        verdicts = decoder.decode(batch, records.values)["code"]
-        good = np.flatnonzero(verdicts == 0)
-        ok = _spread(len(records), good, batch.time.tolist())
-        types = _spread(len(records), good, batch.types())
-        made = [times(ok), pa.array(types, TEXT), pa.array([_verdict(code) for code in verdicts.tolist()], TEXT)]
+        codes = decoder.decode(batch, records.values)["code"]
+        events = np.flatnonzero(codes == 0).tolist()
+
+        def spread(values: list[Any]) -> list[Any]:
+            """Values of the events among all records."""
+            if len(events) == len(records):
+                return values
+            found: list[Any] = [None] * len(records)
+            for row, value in zip(events, values, strict=True):
+                found[row] = value
+            return found
+
+        made = [
+            pa.array(spread([time_us(time) for time in batch.time.tolist()]), TIME),
+            pa.array(spread(batch.types()), TEXT),
+            pa.array([None if code == 0 else CODES[code] for code in codes.tolist()], TEXT),
+        ]
         for place, kind in enumerate(kinds.values()):
-            values = [_as(kind, value) for value in batch.values(place)]
-            made.append(pa.array(_spread(len(records), good, values), KINDS[kind]))
+            made.append(pa.array(spread([_as(kind, value) for value in batch.values(place)]), KINDS[kind]))
         if raw:
-            made.append(pa.array([_shown(decoder, records.value(row)) for row in range(len(records))], TEXT))
+            made.append(pa.array([message(records.value(row)) for row in range(len(records))], TEXT))
         return made
 
     return columns
-
-
-def _verdict(code: int) -> str | None:
-    return None if code == 0 else CODES[code]
-
-
-def _spread(count: int, rows: Any, values: list[Any]) -> list[Any]:
-    """Values of some rows among all."""
-    if len(rows) == count:
-        return values
-    found: list[Any] = [None] * count
-    for row, value in zip(rows.tolist(), values, strict=True):
-        found[row] = value
-    return found
 
 
 def _as(kind: str, value: Any) -> Any:
@@ -203,117 +223,75 @@ def _as(kind: str, value: Any) -> Any:
     return float(value) if kind == "double" else int(value) if float(value).is_integer() else None
 
 
-def _shown(decoder: Any, value: bytes | None) -> str | None:
-    if value is None or type(decoder) is Decoder:
-        return text_of(value)
-    text = decoder.json(value)  # of Avro
-    return text if isinstance(text, str) else text_of(value)
+def text_of(data: bytes | None) -> str | None:
+    """As people read it. What is not text is shown with its bytes replaced."""
+    return None if data is None else data.decode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------- alerts and sessions
 
 
-ALERT = [
-    ("id", TEXT),
-    ("rule", TEXT),
-    ("version", TEXT),
-    ("severity", TEXT),
-    ("tags", pa.list_(TEXT)),
-    ("key", KEY),
-    ("start", TIME),
-    ("end", TIME),
-    ("at", TIME),
-    ("message", TEXT),
-    ("emit", TEXT),
-    ("events", pa.list_(EVENT)),
-    ("total", LONG),
-]
-
-
-def alerts(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> RecordFrame:
-    """All alerts, or those of one rule: only then `emit` can have columns of its own."""
-    return _alert_frame(site, wanted, known_rules(site) if known is None else known, with_duration=False)
-
-
-def sessions(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> RecordFrame:
-    """The alerts of rules that find sessions."""
-    known = known_rules(site) if known is None else known
-    frame = _alert_frame(site, wanted, known, with_duration=True)
-    versions = frozenset(version for version, rule in known.items() if rule.is_session)
-    return frame if frame.only is not None else replace(frame, only=("version", versions))
-
-
-def _alert_frame(
-    site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion], *, with_duration: bool
+def alerts(
+    site: StateLocation, options: FrameOptions, known: Mapping[str, KnownVersion] | None, *, only_sessions: bool
 ) -> RecordFrame:
-    emits = emits_of({version: rule for version, rule in known.items() if rule.is_session or not with_duration})
-    if wanted.rule is not None and wanted.rule not in emits:
-        hint = did_you_mean(wanted.rule, emits) or f"Rules are {', '.join(sorted(emits)) or 'none'}."
-        raise Refused("frame-option", f"no rule `{wanted.rule}` of the service finds them", hint)
-    types = {} if wanted.rule is None else emits[wanted.rule]
+    """All alerts, or those of rules that find sessions. Only of one rule has `emit` columns of its own."""
+    known = known_rules(site) if known is None else known
+    sessions = {version: rule for version, rule in known.items() if rule.is_session}
+    emits = emits_of(sessions if only_sessions else known)
+    if options.rule is not None and options.rule not in emits:
+        hint = did_you_mean(options.rule, emits) or f"Rules are {', '.join(sorted(emits)) or 'none'}."
+        raise Refused("frame-option", f"no rule `{options.rule}` of the service finds them", hint)
+    types = {} if options.rule is None else emits[options.rule]
     emit = pa.struct([(name, OF_SQL[kind]) for name, kind in types.items()]) if types else TEXT
     fields = [(name, emit if name == "emit" else kind) for name, kind in ALERT]
-    fields += [("duration_ms", LONG)] if with_duration else []
-    columns = partial(_alerts, known, types, with_duration)
-    frame = _frame(site, wanted, site.settings.alerts.topic, fields, columns)
-    return frame if wanted.rule is None else replace(frame, only=("rule", frozenset([wanted.rule])))
+    fields += [("duration_ms", LONG)] if only_sessions else []
+    columns = partial(_columns_of_rows, fields, partial(_alert_row, known, types))
+    frame = _frame(site, options, site.settings.alerts.topic, fields, columns)
+    if options.rule is not None:
+        return replace(frame, only=("rule", frozenset([options.rule])))
+    return replace(frame, only=("version", frozenset(sessions))) if only_sessions else frame
 
 
-def _alerts(known: Mapping[str, KnownVersion], types: Mapping[str, str], with_duration: bool) -> Columns:
-    nobody = KnownVersion("", None, (), is_session=False, emit={})
-    emit = pa.struct([(name, OF_SQL[kind]) for name, kind in types.items()])
-
-    def columns(records: Records) -> list[pa.Array]:
-        found = [_loaded(records.value(row)) for row in range(len(records))]
-        rules = [known.get(each.get("version", ""), nobody) for each in found]
-        made = [
-            pa.array([each.get("id") for each in found], TEXT),
-            pa.array([each.get("rule") for each in found], TEXT),
-            pa.array([each.get("version") for each in found], TEXT),
-            pa.array([rule.severity for rule in rules], TEXT),
-            pa.array([list(rule.tags) for rule in rules], pa.list_(TEXT)),
-            pa.array([[(name, _plain(value)) for name, value in each.get("key", {}).items()] for each in found], KEY),
-            *(times([each.get(name) for each in found]) for name in ("start", "end", "at")),
-            pa.array([each.get("message") for each in found], TEXT),
-            pa.array([_typed(each.get("emit"), types) for each in found], emit)
-            if types
-            else pa.array([json_of(each.get("emit")) for each in found], TEXT),
-            pa.array([_events(each) for each in found], pa.list_(EVENT)),
-            pa.array([each.get("total") or len(_events(each)) for each in found], LONG),
-        ]
-        if with_duration:
-            made.append(pa.array([(each.get("end") or 0) - (each.get("start") or 0) for each in found], LONG))
-        return made
-
-    return columns
+def _alert_row(
+    known: Mapping[str, KnownVersion], types: Mapping[str, str], records: Records, number: int
+) -> Mapping[str, Any]:
+    alert = _json_map(records.value(number))
+    rule = known.get(alert.get("version", ""))
+    key = alert.get("key", {}).items()
+    events = [
+        {"step": step, "stream": stream, "partition": partition, "offset": offset}
+        for step, matched in alert.get("steps", {}).items()
+        for stream, partition, offset in matched
+    ]
+    emit = alert.get("emit")
+    return {
+        **{name: alert.get(name) for name in ("id", "rule", "version", "message")},
+        **{name: time_us(alert.get(name)) for name in ("start", "end", "at")},
+        "severity": None if rule is None else rule.severity,
+        "tags": [] if rule is None else list(rule.tags),
+        "key": [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in key],
+        "emit": _typed(emit, types) if types else json_of(emit),
+        "events": events,
+        "total": alert.get("total") or len(events),
+        "duration_ms": (alert.get("end") or 0) - (alert.get("start") or 0),
+    }
 
 
 def _typed(emitted: Any, types: Mapping[str, str]) -> dict[str, Any] | None:
     """What an alert emits, by the types of its rule."""
     if not isinstance(emitted, dict):
         return None
-    return {name: _as_sql(kind, emitted.get(name)) for name, kind in types.items()}
+    found: dict[str, Any] = {}
+    for name, kind in types.items():
+        value = emitted.get(name)
+        if kind == "array<string>":
+            found[name] = [_as("string", each) for each in value] if isinstance(value, list) else None
+        else:
+            found[name] = _as("long" if kind == "bigint" else kind, value)
+    return found
 
 
-def _as_sql(kind: str, value: Any) -> Any:
-    if kind == "array<string>":
-        return [_as("string", each) for each in value] if isinstance(value, list) else None
-    return _as({"bigint": "long"}.get(kind, kind), value)
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _events(alert: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"step": step, "stream": stream, "partition": partition, "offset": offset}
-        for step, events in alert.get("steps", {}).items()
-        for stream, partition, offset in events
-    ]
-
-
-def _loaded(value: bytes | None) -> dict[str, Any]:
+def _json_map(value: bytes | None) -> dict[str, Any]:
     try:
         found = json.loads(value or b"{}")
     except ValueError:
@@ -321,80 +299,43 @@ def _loaded(value: bytes | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# ---------------------------------------------------------------- letters
+# ---------------------------------------------------------------- dead letters, late events, labels
 
 
-LETTER = [("topic", TEXT), ("partition", INT), ("offset", LONG)]
+def auxiliary(site: StateLocation, options: FrameOptions) -> RecordFrame:
+    """Dead letters and late events, by their headers; labels, which people gave to alerts."""
+    settings, fields = site.settings, TOPICS[options.source]
+    if options.source == "labels":
+        topic, row_of = f"{settings.service}-labels", _label_row
+    else:
+        topic, row_of = (settings.late if options.source == "late" else settings.dead_letters).topic, _letter_row
+    return _frame(site, options, topic, fields, partial(_columns_of_rows, fields, row_of))
 
 
-def dead_letters(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
-    fields = [("reason", TEXT), ("message", TEXT), *LETTER, ("stage", TEXT), ("value", BYTES), ("text", TEXT)]
-    return _frame(site, wanted, site.settings.dead_letters.topic, fields, _dead_letters, headers=True)
+def _letter_row(records: Records, number: int) -> Mapping[str, Any]:
+    headers, value = dict(records.headers(number)), records.value(number)
+
+    def whole_number(name: str) -> int | None:
+        data = headers.get(name)
+        return None if data is None or not data.isdigit() else int(data)
+
+    return {
+        "reason": text_of(headers.get(PREFIX + "exception")),
+        "message": text_of(headers.get(PREFIX + "message")),
+        "late_ms": whole_number("samovar.late.ms"),
+        "stream": text_of(headers.get("samovar.stream")),
+        "topic": text_of(headers.get(PREFIX + "topic")),
+        "partition": whole_number(PREFIX + "partition"),
+        "offset": whole_number(PREFIX + "offset"),
+        "stage": text_of(headers.get("samovar.stage")),
+        "value": value,
+        "text": text_of(value),
+    }
 
 
-def _dead_letters() -> Columns:
-    def columns(records: Records) -> list[pa.Array]:
-        heads = [dict(records.headers(row)) for row in range(len(records))]
-        said = [_texts(heads, PREFIX + name) for name in ("exception", "message")]
-        return [*said, *_origin(heads), _texts(heads, "samovar.stage"), *_bodies(records)]
-
-    return columns
-
-
-def late(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
-    fields = [("late_ms", LONG), ("stream", TEXT), *LETTER, ("stage", TEXT), ("value", BYTES), ("text", TEXT)]
-    return _frame(site, wanted, site.settings.late.topic, fields, _late, headers=True)
-
-
-def _late() -> Columns:
-    def columns(records: Records) -> list[pa.Array]:
-        heads = [dict(records.headers(row)) for row in range(len(records))]
-        late_ms = pa.array([_number(head.get("samovar.late.ms")) for head in heads], LONG)
-        stage = _texts(heads, "samovar.stage")
-        return [late_ms, _texts(heads, "samovar.stream"), *_origin(heads), stage, *_bodies(records)]
-
-    return columns
-
-
-def _texts(heads: Sequence[Mapping[str, bytes]], name: str) -> pa.Array:
-    return pa.array([text_of(head.get(name)) for head in heads], TEXT)
-
-
-def _origin(heads: Sequence[Mapping[str, bytes]]) -> list[pa.Array]:
-    partitions = pa.array([_number(head.get(PREFIX + "partition")) for head in heads], INT)
-    offsets = pa.array([_number(head.get(PREFIX + "offset")) for head in heads], LONG)
-    return [_texts(heads, PREFIX + "topic"), partitions, offsets]
-
-
-def _number(data: bytes | None) -> int | None:
-    return None if data is None or not data.isdigit() else int(data)
-
-
-def _bodies(records: Records) -> list[pa.Array]:
-    values = [records.value(row) for row in range(len(records))]
-    return [pa.array(values, BYTES), pa.array([text_of(value) for value in values], TEXT)]
-
-
-# ---------------------------------------------------------------- labels
-
-
-LABEL = [("alert", TEXT), ("rule", TEXT), ("key", TEXT), ("label", TEXT), ("by", TEXT), ("at", TIME), ("note", TEXT)]
-
-
-def labels(site: StateLocation, wanted: FrameOptions) -> RecordFrame:
-    """What people said of alerts. Nobody may have said anything yet."""
-    return _frame(site, wanted, f"{site.settings.service}-labels", LABEL, _labels, needed=False)
-
-
-def _labels() -> Columns:
-    def columns(records: Records) -> list[pa.Array]:
-        found = [_loaded(records.value(row)) for row in range(len(records))]
-        texts = [name for name, kind in LABEL if kind is TEXT]
-        made = {name: pa.array([_text(each.get(name)) for each in found], TEXT) for name in texts}
-        return [made[name] if name in made else times([each.get(name) for each in found]) for name, _ in LABEL]
-
-    return columns
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+def _label_row(records: Records, number: int) -> Mapping[str, Any]:
+    label = _json_map(records.value(number))
+    return {
+        name: time_us(label.get(name)) if kind is TIME else _as("string", label.get(name))
+        for name, kind in TOPICS["labels"]
+    }

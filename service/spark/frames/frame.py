@@ -10,19 +10,19 @@
     stage       of a changelog: only this one; otherwise all
     raw         of inputs: true adds the message itself, `_value`
 
-Columns that begin with `_` are ours: where a record is, when it came. Frames are read by tasks of Spark, each a stretch
-of one partition; a state is whole in one task.
+Columns that begin with `_` are ours: where a record is, when it came. Frames are read by tasks of Spark, each an offset
+range of one partition; a state is whole in one task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samovar.changelog.log import Bounds, Log, TopicPartition
+from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark.connector_log import Range
 from samovar.changelog.spark.source import Frame, register
 from samovar.common.errors import Refused
@@ -79,9 +79,14 @@ class FrameRange:
     end: int
     stage: str = ""
 
+    def split(self) -> list[FrameRange]:
+        """Cuts a large range for several tasks."""
+        starts = range(self.start, self.end, SPLIT)
+        return [replace(self, start=start, end=min(start + SPLIT, self.end)) for start in starts]
 
-def wanted_of(options: Mapping[str, str]) -> FrameOptions:
-    """Spark gives option names in small letters."""
+
+def parse_options(options: Mapping[str, str]) -> FrameOptions:
+    """Checks a reader's options. Spark gives their names in small letters."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         if name not in OPTIONS:
@@ -111,58 +116,45 @@ def wanted_of(options: Mapping[str, str]) -> FrameOptions:
 
 
 def register_spark(spark: SparkSession) -> None:
-    """Make `spark.read.format("samovar")` known to a session, in a notebook or a program of your own."""
+    """Makes `spark.read.format("samovar")` known to a session, in a notebook or a program of your own."""
     register(spark, NAME, partial(frame_of, folder=str(Path.cwd())))
 
 
 def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
-    """What the options ask for. The log is looked at, nothing is read. `folder` is where paths begin: Spark's own
-    processes may have been started elsewhere.
-    """
-    wanted = wanted_of(options)
-    wanted = replace(wanted, config=(Path(folder) / wanted.config).absolute())
-    settings = load_service(wanted.config)
+    """Opens a frame; nothing is read yet. Paths begin in `folder`: Spark's own processes may have started elsewhere."""
+    asked = parse_options(options)
+    asked = replace(asked, config=(Path(folder) / asked.config).absolute())
+    settings = load_service(asked.config)
     with opened(settings) as log:
-        return _frame(site_of(settings, log), wanted)
+        return frame_in(site_of(settings, log), asked)
 
 
-def frame_in(site: StateLocation, options: Mapping[str, str], known: Mapping[str, KnownVersion]) -> Frame:
-    """The same for who has the service and its rules at hand already."""
-    return _frame(site, wanted_of(options), known)
+def frame_in(site: StateLocation, options: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> Frame:
+    """Opens a frame of an open service. `known` are its rule versions, where the caller has them already."""
+    from samovar.service.spark.frames import events, states  # noqa: PLC0415 - they import this module
 
-
-def _frame(site: StateLocation, wanted: FrameOptions, known: Mapping[str, KnownVersion] | None = None) -> Frame:
-    from samovar.service.spark.frames import events, states  # noqa: PLC0415 - they know the rest of this module
-
-    if wanted.source == "changelog":
-        return states.frame_of(site, wanted)
-    if wanted.stream is not None:
-        if wanted.stream not in site.settings.streams:
+    if options.source == "changelog":
+        return states.frame_of(site, options)
+    if options.stream is not None:
+        if options.stream not in site.settings.streams:
             streams = list(site.settings.streams)
-            hint = did_you_mean(wanted.stream, streams) or f"Streams are {', '.join(streams)}."
-            raise Refused("frame-option", f"the service has no stream `{wanted.stream}`", hint)
-        return events.inputs(site, wanted)
-    makers: Mapping[str, Callable[[StateLocation, FrameOptions], Frame]] = {
-        "alerts": partial(events.alerts, known=known),
-        "sessions": partial(events.sessions, known=known),
-        "dead-letters": events.dead_letters,
-        "late": events.late,
-        "labels": events.labels,
-    }
-    kind = wanted.source if wanted.rule is None else wanted.source.partition("/")[0]
-    if kind not in makers:
-        hint = did_you_mean(wanted.source, [*makers, "changelog"]) or f"Sources are {', '.join(SOURCES)}."
-        raise Refused("frame-option", f"there is no source `{wanted.source}`", hint)
-    return makers[kind](site, wanted)
+            hint = did_you_mean(options.stream, streams) or f"Streams are {', '.join(streams)}."
+            raise Refused("frame-option", f"the service has no stream `{options.stream}`", hint)
+        return events.inputs(site, options)
+    kind = options.source if options.rule is None else options.source.partition("/")[0]
+    if kind in ("alerts", "sessions"):
+        return events.alerts(site, options, known, only_sessions=kind == "sessions")
+    if kind not in events.TOPICS:
+        sources = ["alerts", "sessions", *events.TOPICS, "changelog"]
+        hint = did_you_mean(options.source, sources) or f"Sources are {', '.join(SOURCES)}."
+        raise Refused("frame-option", f"there is no source `{options.source}`", hint)
+    return events.auxiliary(site, options)
 
 
-# ---------------------------------------------------------------- which offsets
-
-
-def stretches(site: StateLocation, topic: str, wanted: FrameOptions, *, needed: bool = True) -> tuple[FrameRange, ...]:
-    """The stretches of a topic that were asked for, cut for several tasks. A topic that is missing is refused, or
-    empty where it is not `needed`.
-    """
+def topic_ranges(
+    site: StateLocation, topic: str, options: FrameOptions, *, needed: bool = True
+) -> tuple[FrameRange, ...]:
+    """The offsets that the options ask for, cut for several tasks. A missing topic is refused where it is `needed`."""
     found = site.log.topics([topic]).get(topic)
     if found is None:
         if not needed:
@@ -170,36 +162,23 @@ def stretches(site: StateLocation, topic: str, wanted: FrameOptions, *, needed: 
         raise Refused(
             "topic-missing", f"the topic {topic} does not exist yet", "`samovar run` and `samovar produce` make it."
         )
-    numbers = _chosen(topic, found.partitions, wanted.partitions)
-    places = [TopicPartition(topic, number) for number in numbers]
-    cut = [_between(site.log, at, bounds, wanted) for at, bounds in site.log.bounds(places).items()]
-    return tuple(piece for stretch in cut for piece in _pieces(stretch))
-
-
-def _chosen(topic: str, count: int, asked: Sequence[int]) -> list[int]:
-    for number in asked:
-        if number >= count:
-            hint = f"Choose from 0 to {count - 1}."
+    for number in options.partitions:
+        if number >= found.partitions:
+            hint = f"Choose from 0 to {found.partitions - 1}."
             raise Refused("unknown-partition", f"{topic} has no partition {number}", hint)
-    return sorted(set(asked)) or list(range(count))
+    numbers = sorted(set(options.partitions)) or range(found.partitions)
+    ranges: list[FrameRange] = []
+    for at, bounds in site.log.bounds([TopicPartition(topic, number) for number in numbers]).items():
+        start = offset_of(site.log, at, bounds, options.start or "begin")
+        end = min(bounds.end, offset_of(site.log, at, bounds, options.end or "end"))
+        ranges += FrameRange(topic, at.partition, start, end).split()
+    return tuple(ranges)
 
 
-def _between(log: Log, at: TopicPartition, bounds: Bounds, wanted: FrameOptions) -> FrameRange:
-    start = offset_of(log, at, bounds, wanted.start or "begin")
-    end = min(bounds.end, offset_of(log, at, bounds, wanted.end or "end"))
-    return FrameRange(at.topic, at.partition, start, max(start, end))
-
-
-def _pieces(stretch: FrameRange) -> Iterator[FrameRange]:
-    for start in range(stretch.start, stretch.end, SPLIT):
-        end = min(start + SPLIT, stretch.end)
-        yield FrameRange(stretch.topic, stretch.partition, start, end, stretch.stage)
-
-
-def ranges_of(pieces: Sequence[FrameRange]) -> list[Range]:
-    """Stretches as a log has them: those that were cut from one are one again."""
+def ranges_of(parts: Sequence[FrameRange]) -> list[Range]:
+    """Joins ranges that were cut from one."""
     found: dict[TopicPartition, Range] = {}
-    for each in pieces:
+    for each in parts:
         at = TopicPartition(each.topic, each.partition)
         known = found.get(at, Range(at, each.start, each.end))
         found[at] = Range(at, min(known.start, each.start), max(known.end, each.end))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -52,205 +53,153 @@ PARTIAL = pa.struct(
 KEPT = pa.struct([("time", TIME), ("value", TEXT)])
 SCHEMA = pa.schema(
     [
-        pa.field("_stage", TEXT),
-        pa.field("_partition", INT),
-        pa.field("_offset", LONG),
-        pa.field("_time", TIME),
-        pa.field("deleted", FLAG),
-        pa.field("kind", TEXT),  # rule, history, store, timer
-        pa.field("name", TEXT),  # of the rule, the history function's call, the store
-        pa.field("version", TEXT),
-        pa.field("key", TEXT),
-        pa.field("partials", pa.list_(PARTIAL)),
-        pa.field("due", TIME),
-        pa.field("alerted", TIME),
-        pa.field("quiet_until", TIME),
-        pa.field("of", TEXT),  # the event type of a history function
-        pa.field("events", pa.list_(KEPT)),
-        pa.field("value", TEXT),  # JSON, of a store's row
-        pa.field("unreadable", TEXT),
+        ("_stage", TEXT), ("_partition", INT), ("_offset", LONG), ("_time", TIME), ("deleted", FLAG),
+        ("kind", TEXT),  # rule, history, store, timer
+        ("name", TEXT),  # of the rule, the history function's call, the store
+        ("version", TEXT), ("key", TEXT), ("partials", pa.list_(PARTIAL)),
+        ("due", TIME), ("alerted", TIME), ("quiet_until", TIME),
+        ("of", TEXT),  # the event type of a history function
+        ("events", pa.list_(KEPT)),
+        ("value", TEXT),  # JSON, of a store's row
+        ("unreadable", TEXT),
     ]
-)
-Rows = Mapping[bytes, bytes]
-Shown = dict[str, Any]
-Owner = tuple[bytes, str]  # a key and the store of its rule or history function
+)  # fmt: skip
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class StateFrame:
-    """A frame with a row a state."""
+    """A frame with a row per state."""
 
     service: ShippedService
-    wanted: FrameOptions
-    stretches: tuple[FrameRange, ...]
+    options: FrameOptions
+    parts: tuple[FrameRange, ...]
     schema: pa.Schema = SCHEMA
     reads_headers: bool = False
 
-    def parts(self) -> Sequence[FrameRange]:
-        return self.stretches
-
     def ranges(self, log: Log) -> Sequence[Range]:
         """Changes are folded from the beginning, wherever they are shown from."""
-        found = ranges_of(self.stretches)
-        if self.wanted.mode == "latest":
+        found = ranges_of(self.parts)
+        if self.options.mode == "latest":
             return found
         bounds = log.bounds([each.at for each in found])
         return [each._replace(start=min(each.start, bounds[each.at].begin)) for each in found]
 
     def read_fed(self, feed: SparkFeed) -> Iterator[pa.RecordBatch]:
-        parts = {(each.topic, each.partition): each for each in self.stretches}
+        parts = {(each.topic, each.partition): each for each in self.parts}
         while (at := feed.coming()) is not None:
             yield from self.read(parts[at], feed)
 
     def read(self, part: FrameRange, feed: SparkFeed | None = None) -> Iterator[pa.RecordBatch]:
         with arrived(self.service, part.stage, feed) as site:
-            rows = (
-                _latest(site, part, self.wanted) if self.wanted.mode == "latest" else _changes(site, part, self.wanted)
-            )
+            rows = (_latest if self.options.mode == "latest" else _changes)(site, part, self.options)
             head = {"_stage": part.stage or "main", "_partition": part.partition}
             found = ({**head, **row} for row in rows)
             while some := list(islice(found, BATCH_ROWS)):
                 yield pa.RecordBatch.from_pylist(some, schema=SCHEMA)
 
 
-def frame_of(site: StateLocation, wanted: FrameOptions) -> StateFrame:
-    """Which stretch of which changelog; a moment that compaction has passed is refused."""
-    if wanted.mode == "latest" and wanted.start is not None:
+def frame_of(site: StateLocation, options: FrameOptions) -> StateFrame:
+    """Finds the offsets of all changelogs; a point in time that compaction has passed is refused."""
+    if options.mode == "latest" and options.start is not None:
         raise Refused(
             "frame-option",
             "`from` is for mode=changes: the latest state stands for all that was before",
             "Use `to` for the state at a moment.",
         )
     found = []
-    for here in site.stages(wanted.stage):
+    for here in site.stages(options.stage):
         if not here.log.topics([here.plan.topics.changelog]):
             continue
-        for partition in here.chosen(wanted.partitions):
+        for partition in here.chosen(options.partitions):
             changelog = here.changelog(partition)
-            found.append(
-                FrameRange(
-                    changelog.at.topic,
-                    partition,
-                    changelog.bounds.begin if wanted.start is None else _place(here, changelog, wanted.start),
-                    _end(here, changelog, wanted),
-                    here.stage,
-                )
-            )
+            start, end = changelog.bounds
+            if options.start is not None:
+                start = offset_of(here.log, changelog.at, changelog.bounds, options.start)
+            if options.end is not None:
+                end = min(offset_of(here.log, changelog.at, changelog.bounds, options.end), end)
+                end = commit_before(here.log, changelog, end)
+                if options.mode == "latest":
+                    lag_ms, now_ms = here.settings.changelog.min_compaction_lag_ms, int(time.time() * 1000)
+                    refuse_compacted(here.log, changelog, end, lag_ms, now_ms)
+            found.append(FrameRange(changelog.at.topic, partition, start, end, here.stage))
     if not found:
         raise Refused(
             "topic-missing",
             f"the service {site.settings.service} has no changelog yet",
             "Start it once: `samovar run` makes its topics.",
         )
-    return StateFrame(shipped(site), wanted, tuple(found))
+    return StateFrame(shipped(site), options, tuple(found))
 
 
-def _place(site: StateLocation, changelog: ChangelogPartition, text: str) -> int:
-    return offset_of(site.log, changelog.at, changelog.bounds, text)
-
-
-def _end(site: StateLocation, changelog: ChangelogPartition, wanted: FrameOptions) -> int:
-    if wanted.end is None:
-        return changelog.bounds.end
-    end = min(_place(site, changelog, wanted.end), changelog.bounds.end)
-    whole = commit_before(site.log, changelog, end)
-    if wanted.mode == "latest":
-        refuse_compacted(site.log, changelog, whole, site.settings.changelog.min_compaction_lag_ms, _now_ms())
-    return whole
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
-# ---------------------------------------------------------------- the latest
-
-
-def _latest(site: StateLocation, part: FrameRange, wanted: FrameOptions) -> Iterator[Shown]:
+def _latest(site: StateLocation, part: FrameRange, options: FrameOptions) -> Iterator[Row]:
     """Newest rows go through a RocksDB of the executor, so that a state may be larger than its memory."""
     with tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder:
         tables = TableStore(Path(folder))
-        restore = Restore(tables, site.log, site.changelog(part.partition), part.start, to=part.end)
-        try:
+        changelog = site.changelog(part.partition)
+        with closing(Restore(tables, site.log, changelog, part.start, to=part.end)) as restore:
             while not restore.advance():
                 pass
-        finally:
-            restore.close()
-        store = RocksStore(Path(folder) / "store")
-        try:
+        with closing(RocksStore(Path(folder) / "store")) as store:
             store.take_tables(tables.files)
             plan = plan_for(site, part.partition, position_of(store))
+            only = None if options.key is None else set(resolve_key(plan, options.key, None))
             head = {"_offset": part.end, "deleted": False}
-            for rows in _by_key(store.range(ROW, ROWS_END), wanted, plan):
-                yield from ({**head, **row} for row in _rules(plan, *rows))
+            for key, rows in groupby(store.range(ROW, ROWS_END), key=lambda pair: row_parts(pair[0])[0]):
+                if only is None or key in only:
+                    yield from ({**head, **row} for row in _rule_rows(plan, key, dict(rows)))
             for key, value in store.range(USER, USER_END):
-                yield from ({**head, **row} for row in _task_row(key, value, wanted))
-        finally:
-            store.close()
+                yield from ({**head, **row} for row in _task_row(key, value, options))
 
 
-def _by_key(pairs: Iterable[tuple[bytes, bytes]], wanted: FrameOptions, plan: Plan) -> Iterator[tuple[bytes, Rows]]:
-    only = None if wanted.key is None else set(resolve_key(plan, wanted.key, None))
-    for key, group in groupby(pairs, key=lambda pair: row_parts(pair[0])[0]):
-        if only is None or key in only:
-            yield key, dict(group)
-
-
-# ---------------------------------------------------------------- every change
-
-
-def _changes(site: StateLocation, part: FrameRange, wanted: FrameOptions) -> Iterator[Shown]:
-    """States are folded from the beginning that the changelog still has; shown is what changed from `from` on.
-
-    They are held in a RocksDB of the executor: in memory is what one commit changed, however many keys there are.
-    """
-    with tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder:
-        held = RocksStore(Path(folder) / "store")
-        try:
-            yield from _folded(site, part, wanted, held)
-        finally:
-            held.close()
-
-
-def _folded(site: StateLocation, part: FrameRange, wanted: FrameOptions, held: RocksStore) -> Iterator[Shown]:
+def _changes(site: StateLocation, part: FrameRange, options: FrameOptions) -> Iterator[Row]:
+    """Folds the whole changelog in a RocksDB, in memory only what one commit changed; shows changes from `from` on."""
     changelog = site.changelog(part.partition)
     plan, versions = site.plan, dict(site.plan.versions)
-    only = None if wanted.key is None else set(resolve_key(plan, wanted.key, None))
-    rows: list[Change] = []
-    touched: dict[Owner, tuple[int, int]] = {}
-    for offset, time_ms, row, value in _records(site, changelog, part.end):
-        if row[:1] == ROW:
-            owner = row_parts(row)[:2]
-            if only is None or owner[0] in only:
-                rows.append((row, value))
-                touched[owner] = offset, time_ms
-        elif row[:1] == USER and offset >= part.start:
-            place = {"_offset": offset, "_time": time_us(time_ms), "deleted": value is None}
-            yield from ({**place, **shown} for shown in _task_row(row, value, wanted))
-        elif row == POSITION and value is not None:
-            position = unpack_position(value)
-            if dict(position.rules) != versions and plan.task is None:
-                plan, versions = plan_for(site, part.partition, position), dict(position.rules)
-            held.write(rows)
-            for owner, at in touched.items():
-                if at[0] >= part.start:
-                    yield from _changed(plan, owner, _rows_of(held, owner), at)
-            rows, touched = [], {}
+    only = None if options.key is None else set(resolve_key(plan, options.key, None))
+    changes: list[Change] = []
+    touched: dict[tuple[bytes, str], tuple[int, int]] = {}  # by key and store: offset and time
+    with (
+        tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder,
+        closing(RocksStore(Path(folder) / "store")) as states,
+    ):
+        for offset, time_ms, row, value in _records(site, changelog, part.end):
+            if row[:1] == ROW:
+                key, store, *_ = row_parts(row)
+                if only is None or key in only:
+                    changes.append((row, value))
+                    touched[key, store] = offset, time_ms
+            elif row[:1] == USER and offset >= part.start:
+                place = {"_offset": offset, "_time": time_us(time_ms), "deleted": value is None}
+                yield from ({**place, **shown} for shown in _task_row(row, value, options))
+            elif row == POSITION and value is not None:
+                position = unpack_position(value)
+                if dict(position.rules) != versions and plan.task is None:
+                    plan, versions = plan_for(site, part.partition, position), dict(position.rules)
+                states.write(changes)
+                for (key, store), (changed_at, changed_ms) in touched.items():
+                    if changed_at >= part.start:
+                        place = {"_offset": changed_at, "_time": time_us(changed_ms)}
+                        prefix = store_prefix(key, store)
+                        rows = dict(states.range(prefix, prefix + b"\xff"))
+                        yield from ({**place, **shown} for shown in _changed(plan, key, store, rows))
+                changes, touched = [], {}
 
 
-def _rows_of(held: RocksStore, owner: Owner) -> Rows:
-    prefix = store_prefix(*owner)
-    return dict(held.range(prefix, prefix + b"\xff"))
+def _records(
+    site: StateLocation, changelog: ChangelogPartition, end: int
+) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+    for records in PartitionCursor(site.log, changelog.at, changelog.bounds.begin).read_to(end):
+        places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
+        yield from ((offset, time_ms, key or b"", value) for offset, time_ms, (key, value) in places)
 
 
-def _changed(plan: Plan, owner: Owner, rows: Rows, at: tuple[int, int]) -> Iterator[Shown]:
+def _changed(plan: Plan, key: bytes, store: str, rows: Mapping[bytes, bytes]) -> Iterator[Row]:
     """A state after a commit, or that it is gone."""
-    key, store = owner
-    place = {"_offset": at[0], "_time": time_us(at[1])}
     if rows:
-        yield from ({**place, "deleted": False, **row} for row in _rules(plan, key, rows))
+        yield from ({"deleted": False, **row} for row in _rule_rows(plan, key, rows))
         return
-    head: Shown = {**place, "deleted": True, "key": key_text(decode_key(key))}
+    head: Row = {"deleted": True, "key": key_text(decode_key(key))}
     if store.startswith("history/"):
         known = plan.program.histories.get(store)
         yield {**head, "kind": "history", "name": store if known is None else unparse(known[1])}
@@ -259,36 +208,24 @@ def _changed(plan: Plan, owner: Owner, rows: Rows, at: tuple[int, int]) -> Itera
         yield {**head, "kind": "rule", "name": name, "version": version}
 
 
-def _records(
-    site: StateLocation, changelog: ChangelogPartition, end: int
-) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    cursor = PartitionCursor(site.log, changelog.at, changelog.bounds.begin)
-    try:
-        while (records := cursor.take(end)) is not None:
-            places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
-            yield from ((offset, time_ms, key or b"", value) for offset, time_ms, (key, value) in places)
-    finally:
-        cursor.close()
-
-
-# ---------------------------------------------------------------- rows of a frame
-
-
-def _rules(plan: Plan, key: bytes, rows: Rows) -> Iterator[Shown]:
-    """The rows of one key, by what they belong to."""
+def _rule_rows(plan: Plan, key: bytes, rows: Mapping[bytes, bytes]) -> Iterator[Row]:
+    """The rows of one key: of each rule and history function that has a state."""
     state = described(plan, key, rows)
     name = key_text(state.key)
     for rule in state.rules:
         times = {each: time_us(rule.get(each)) for each in ("due", "alerted", "quiet_until")}
-        partials = [_partial(each) for each in rule.get("partials", ())]
-        yield {
-            "kind": "rule",
-            "name": rule["rule"],
-            "version": rule["version"],
-            "key": name,
-            "partials": partials,
-            **times,
-        }
+        partials = [
+            {
+                "step": each["step"],
+                "events": each["events"],
+                "since": time_us(each.get("since")),
+                "waits_for": list(each.get("waits_for") or ()),
+                "fires_at": time_us(each.get("fires_at")),
+            }
+            for each in rule.get("partials", ())
+        ]
+        head = {"kind": "rule", "name": rule["rule"], "version": rule["version"], "key": name}
+        yield {**head, "partials": partials, **times}
     for history in state.histories:
         events = [{"time": time_us(each["time"]), "value": json_of(each["value"])} for each in history["events"]]
         yield {"kind": "history", "name": history["call"], "of": history["of"], "key": name, "events": events}
@@ -296,33 +233,21 @@ def _rules(plan: Plan, key: bytes, rows: Rows) -> Iterator[Shown]:
         yield {"kind": "rule", "name": reason.partition("@")[0], "key": name, "unreadable": reason}
 
 
-def _partial(partial: Mapping[str, Any]) -> Shown:
-    return {
-        "step": partial["step"],
-        "events": partial["events"],
-        "since": time_us(partial.get("since")),
-        "waits_for": list(partial.get("waits_for") or ()),
-        "fires_at": time_us(partial.get("fires_at")),
-    }
-
-
-def _task_row(row: bytes, value: bytes | None, wanted: FrameOptions) -> Iterator[Shown]:
+def _task_row(row: bytes, value: bytes | None, options: FrameOptions) -> Iterator[Row]:
+    """The row of a store or timer of a task of the user's; of a window none."""
     what, key = named(row)
-    if what == "window" or (wanted.key is not None and key != wanted.key):
+    if what == "window" or (options.key is not None and key != options.key):
         return
-    head: Shown = {"kind": "timer" if what == "timer" else "store", "name": what.removeprefix("store "), "key": key}
+    head: Row = {"kind": "timer" if what == "timer" else "store", "name": what.removeprefix("store "), "key": key}
     if value is None:
         yield head
     elif what == "timer":
         yield {**head, "due": time_us(time_of(value))}
     else:
-        yield {**head, **_store_value(row, value)}
-
-
-def _store_value(row: bytes, value: bytes) -> Shown:
-    try:
-        found = user_row(row, value)
-    except (UnknownRowVersionError, ValueError) as error:
-        return {"unreadable": str(error)}
-    shown = found.value.hex() if isinstance(found.value, bytes) else found.value
-    return {"value": json_of(shown), "due": time_us(found.expires)}
+        try:
+            found = user_row(row, value)
+        except (UnknownRowVersionError, ValueError) as error:
+            yield {**head, "unreadable": str(error)}
+            return
+        shown = found.value.hex() if isinstance(found.value, bytes) else found.value
+        yield {**head, "value": json_of(shown), "due": time_us(found.expires)}

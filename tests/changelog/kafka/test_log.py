@@ -20,14 +20,25 @@ from confluent_kafka.admin import AdminClient
 from samovar.changelog.broker import node
 from samovar.changelog.broker.process import free_port
 from samovar.changelog.kafka import log as kafka_log
-from samovar.changelog.kafka import member, recent
+from samovar.changelog.kafka import member
+from samovar.changelog.kafka import settings as kafka_settings
 from samovar.changelog.kafka.log import KafkaLog
 from samovar.changelog.kafka.settings import Settings
 from samovar.changelog.log import Append, Bounds, Log, Reader, TopicPartition, TopicSpec
 from samovar.common import failpoints
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from tests.contracts.log import LogContract
-from tests.contracts.log_driving import NewLog, Seat, read_to_end, read_until, seated, unique, until, values
+from tests.contracts.log_driving import (
+    NewLog,
+    Seat,
+    commit_offsets,
+    read_to_end,
+    read_until,
+    seated,
+    unique,
+    until,
+    values,
+)
 from tests.support.kafka import SOON
 
 # A member that closes is counted until its session is over.
@@ -101,7 +112,7 @@ def test_the_end_is_the_high_watermark_and_a_reader_gets_there(log: Log, kafka: 
 def test_committed_waits_for_the_outcome(log: Log, kafka: str) -> None:
     """P3: an offset that may yet be committed, or not, is no answer."""
     at, group = made(log), unique("g")
-    log.set_committed(group, {at: 1})
+    commit_offsets(log, group, {at: 1})
     with ThreadPoolExecutor() as pool:
         for offset, ended, expected in ((5, "commit_transaction", 5), (9, "abort_transaction", 5)):
             writer = DeadWriter(kafka, 20_000)
@@ -233,7 +244,7 @@ def test_a_topic_that_is_gone_for_long_is_missing(new_log: NewLog, kafka: str, m
     log, other = new_log(), new_log()
     name = made(log).topic
     other.delete([name])
-    monkeypatch.setattr(recent, "LAG_S", 0.0)
+    monkeypatch.setattr(kafka_settings, "LAG_S", 0.0)
     assert log.topics([name]) == {}
 
 

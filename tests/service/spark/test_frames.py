@@ -62,7 +62,7 @@ class Row:
 def rows_of(service: Service, source: str, **options: str) -> list[Row]:
     """A frame as its own reader gives it, with no Spark around it."""
     frame = frame_of({"config": str(service.config), "source": source, **options})
-    batches = [batch for part in frame.parts() for batch in frame.read(part)]
+    batches = [batch for part in frame.parts for batch in frame.read(part)]
     return [Row(row) for row in pa.Table.from_batches(batches, frame.schema).to_pylist()]
 
 
@@ -105,7 +105,7 @@ def test_a_large_partition_is_cut_for_several_tasks(service: Service, monkeypatc
     whole = [row.columns for row in rows_of(service, "inputs/purchase")]
     monkeypatch.setattr("samovar.service.spark.frames.frame.SPLIT", 10)
     frame = frame_of({"config": str(service.config), "source": "inputs/purchase"})
-    assert len(frame.parts()) >= 10
+    assert len(frame.parts) >= 10
     assert [row.columns for row in rows_of(service, "inputs/purchase")] == whole
 
 

@@ -18,10 +18,8 @@ from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
 from samovar.service.cli.state import at_site
 from samovar.service.config.loading import load_service
-from samovar.service.ops.doctor import document, examine, worst
-from samovar.service.ops.findings import finding_lines
-from samovar.service.ops.status import status_of
-from samovar.service.ops.status_text import status_lines
+from samovar.service.ops.doctor import document, examine, finding_lines, worst
+from samovar.service.ops.status import status_lines, status_of
 from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
 from samovar.service.recovery.redrive import alone, plan_redrive, redrive
 from samovar.service.recovery.rewind import done_line, rewind_all

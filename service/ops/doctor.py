@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from samovar.common.texts import counted
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops import machine
-from samovar.service.ops.findings import FAIL, OK, WARN, Diagnosis, fine, refused
+from samovar.service.ops.machine import FAIL, OK, WARN, Diagnosis, fine, refused
 from samovar.service.topology.acls import HTTP, SERVICE, AclEntry, rights
 from samovar.service.topology.growth import GROWN_FIX, grown_inputs
 from samovar.service.topology.logs import opened
@@ -35,11 +34,10 @@ from samovar.service.topology.topics import PlannedTopic, bootstrap_of, check, c
 
 SKEW_MS = 2_000  # between two clocks, from which on it is worth a word
 SKEW_FAIL_MS = 60_000
+ABOUT = 12  # characters, of the column that says what it is about
+INDENT = " " * (ABOUT + 8)
 
 _Granted = Mapping[str, frozenset[str] | None]  # what this user may do with each; None where nobody could say
-
-
-# ---------------------------------------------------------------- all of it
 
 
 def examine(config: Path) -> Iterator[Diagnosis]:
@@ -53,33 +51,30 @@ def examine(config: Path) -> Iterator[Diagnosis]:
         return
     yield fine("service file", f"{settings.service}, {counted(len(settings.streams), 'stream')}, {config}")
     yield from machine.state(settings)
-    yield from registries(settings)
-    yield from _with_log(settings)
-
-
-def _with_log(settings: ServiceFile) -> Iterator[Diagnosis]:
+    for name, stream in settings.streams.items():
+        if stream.registry is not None:
+            yield registry(name, f"{stream.topic}-value", Registry(stream.registry.settings()))
     missing = machine.embedded(settings)
     yield from missing
     if any(each.state == FAIL for each in missing) or not machine.has_log(settings):
         yield rules(settings, None)
         return
-    with ExitStack() as stack:
-        try:
-            log = stack.enter_context(opened(settings))
-            found = _asked(settings, log)
-        except LogUnavailable as error:
-            yield Diagnosis("log", FAIL, str(error), _reach(settings))
-            found = [rules(settings, None)]
-        except Refused as error:
-            found = [refused("log", error), rules(settings, None)]
-        yield from found
+    try:
+        with opened(settings) as log:
+            found = ask_log(settings, log)
+    except LogUnavailable as error:
+        found = [_unreachable(settings, error), rules(settings, None)]
+    except Refused as error:
+        found = [refused("log", error), rules(settings, None)]
+    yield from found
 
 
-def _reach(settings: ServiceFile) -> str:
-    return f"see that a broker runs at {bootstrap_of(settings)} and can be reached from here"
+def _unreachable(settings: ServiceFile, error: LogUnavailable) -> Diagnosis:
+    fix = f"see that a broker runs at {bootstrap_of(settings)} and can be reached from here"
+    return Diagnosis("log", FAIL, str(error), fix)
 
 
-def _asked(settings: ServiceFile, log: Log) -> list[Diagnosis]:
+def ask_log(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     """All that only the log can answer."""
     settings = with_rulebook(settings, log)
     are_fine = rules(settings, None).state == OK  # without rules nobody knows which further stages there are
@@ -92,9 +87,8 @@ def _asked(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     partitions = partitions_of(settings, existing)
     found.append(rules(settings, partitions))
     members = log.members(settings.service)
-    seen = all_seen(log, settings.service)
     found.append(fine("containers", f"{counted(len(members), 'container')} in the group"))
-    found += clocks(settings, seen, int(time.time() * 1000))
+    found += clocks(settings, all_seen(log, settings.service), int(time.time() * 1000))
     found += machine.limits(settings, partitions)
     found += machine.stores(settings)
     found += machine.locks(settings, bool(members))
@@ -115,7 +109,7 @@ def cluster(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[Di
     try:
         facts = facts_of(settings.log.kafka.librdkafka(), [spec.name for spec in specs], settings.service)
     except LogUnavailable as error:
-        yield Diagnosis("log", FAIL, str(error), _reach(settings))
+        yield _unreachable(settings, error)
         return
     version = f"Kafka {facts.version}" if facts.version else "Kafka, which does not say its version over this protocol"
     yield fine("log", f"{version}, {counted(len(facts.brokers), 'broker')} ({', '.join(facts.brokers)})")
@@ -124,8 +118,8 @@ def cluster(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[Di
     if facts.authorizer == "":
         yield fine("rights", "the cluster has no authorizer: everybody may do all")
         return
-    wanted = rights(settings, specs)
-    yield from _missing_rights(wanted, facts.topics, {settings.service: facts.group}, facts.on_cluster)
+    groups = {settings.service: facts.group}
+    yield from _missing_rights(rights(settings, specs), facts.topics, groups, facts.on_cluster)
 
 
 def _replicas(settings: ServiceFile, brokers: int) -> Iterator[Diagnosis]:
@@ -180,14 +174,8 @@ def topics(settings: ServiceFile, log: Log, specs: Sequence[PlannedTopic]) -> It
         yield fine("topics", f"all {len(specs)} are as they should be, {parts} each input")
 
 
-def registries(settings: ServiceFile) -> Iterator[Diagnosis]:
-    """The schema registry of each stream that has one: whether it answers, and knows the stream's schema."""
-    for name, stream in settings.streams.items():
-        if stream.registry is not None:
-            yield registry(name, f"{stream.topic}-value", Registry(stream.registry.settings()))
-
-
 def registry(stream: str, subject: str, asked: Registry) -> Diagnosis:
+    """Whether a stream's schema registry answers, and knows its schema."""
     try:
         number = asked.latest_number(subject)
         usable = number is None or asked.find(number) is not None
@@ -197,10 +185,8 @@ def registry(stream: str, subject: str, asked: Registry) -> Diagnosis:
     except Refused as error:
         return refused("registry", error)
     if number is None:
-        what = f"{asked.place} answers, and has nothing under {subject}"
-        return Diagnosis(
-            "registry", WARN, what, f"register the schema of {stream} there, unless writers name it otherwise"
-        )
+        fix = f"register the schema of {stream} there, unless writers name it otherwise"
+        return Diagnosis("registry", WARN, f"{asked.place} answers, and has nothing under {subject}", fix)
     if not usable:
         fix = "messages of it would be dead letters: register a schema that can be read"
         return Diagnosis("registry", FAIL, asked.missing(number), fix)
@@ -215,39 +201,24 @@ def rules(settings: ServiceFile, partitions: int | None) -> Diagnosis:
     return fine("rules", f"{counted(len(found.rules), 'rule')} without errors")
 
 
-# ---------------------------------------------------------------- clocks
-
-
 def clocks(settings: ServiceFile, seen: dict[int, HeartbeatRecord], now_ms: int) -> Iterator[Diagnosis]:
     """Each container's clock against the broker's, by what it told last; this machine's by what the log has already."""
     if settings.log.embedded is not None:
         yield fine("clock", "the embedded log goes by this machine's own")
         return
-    wrong = [
-        (slot, each.log_ms - each.presence.time_ms)
-        for slot, each in seen.items()
-        if abs(each.log_ms - each.presence.time_ms) > SKEW_MS
-    ]
-    for slot, skew_ms in wrong:
-        host = seen[slot].presence.host
-        what = f"the clock of container {slot} on {host} is {abs(skew_ms) / 1000:,.1f} s {_side(skew_ms)} the broker's"
+    skews = {slot: each.log_ms - each.presence.time_ms for slot, each in seen.items()}
+    wrong = {slot: skew_ms for slot, skew_ms in skews.items() if abs(skew_ms) > SKEW_MS}
+    for slot, skew_ms in wrong.items():
+        host, side = seen[slot].presence.host, "behind" if skew_ms > 0 else "ahead of"
+        what = f"the clock of container {slot} on {host} is {abs(skew_ms) / 1000:,.1f} s {side} the broker's"
         yield Diagnosis("clock", FAIL if abs(skew_ms) > SKEW_FAIL_MS else WARN, what, f"set the clock of {host} by NTP")
     newest = max((each.log_ms for each in seen.values()), default=None)
     if newest is not None and newest - now_ms > SKEW_MS:
         what = f"this machine's clock is at least {(newest - now_ms) / 1000:,.1f} s behind the broker's"
         yield Diagnosis("clock", WARN, what, "set it by NTP")
     elif not wrong:
-        told = (
-            f"within {SKEW_MS / 1000:g} s of the broker's" if seen else "no container told a time yet to compare with"
-        )
-        yield fine("clock", told)
-
-
-def _side(skew_ms: int) -> str:
-    return "behind" if skew_ms > 0 else "ahead of"
-
-
-# ---------------------------------------------------------------- showing it
+        within = f"within {SKEW_MS / 1000:g} s of the broker's"
+        yield fine("clock", within if seen else "no container told a time yet to compare with")
 
 
 def document(findings: Sequence[Diagnosis]) -> dict[str, Any]:
@@ -261,5 +232,11 @@ def document(findings: Sequence[Diagnosis]) -> dict[str, Any]:
 
 def worst(findings: Sequence[Diagnosis], *, strict: bool) -> bool:
     """Whether something is wrong; a warning counts if `strict`."""
-    bad = (FAIL, WARN) if strict else (FAIL,)
-    return any(each.state in bad for each in findings)
+    return any(each.state == FAIL or (strict and each.state == WARN) for each in findings)
+
+
+def finding_lines(finding: Diagnosis) -> list[str]:
+    """A finding for people."""
+    first, *others = finding.what.splitlines() or [""]
+    lines = [f"{finding.state:<4}  {finding.about:<{ABOUT}}  {first}", *(INDENT + each for each in others)]
+    return lines + ([f"{INDENT}fix: {finding.fix}"] if finding.fix else [])

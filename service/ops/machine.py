@@ -1,4 +1,4 @@
-"""What of a machine a service stands on: versions, folders, disks, limits, locks."""
+"""What of a machine a service stands on, for `samovar doctor`: versions, folders, disks, limits, locks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import platform
 import resource
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,11 +20,11 @@ from samovar.common.folders import OTHERS, PART
 from samovar.common.texts import counted
 from samovar.native.kernel import kernel
 from samovar.service.config.models import ServiceFile
-from samovar.service.ops.findings import FAIL, OK, WARN, Diagnosis, fine
 from samovar.state.errors import StoreError
 from samovar.state.soundness import check_sound, holds_rows
 from samovar.state.store_lock import is_open
 
+OK, WARN, FAIL = "ok", "warn", "fail"
 FREE_LEAST = 1 << 30
 READ_BYTES = 1 << 30  # of a store's tables, up to which all of its rows are read
 FILES_LEAST = 4_096
@@ -32,27 +34,40 @@ FLEETING = {"tmpfs", "ramfs"}
 LIBRARIES = ("confluent-kafka", "rocksdict", "numpy", "pyarrow", "pyspark")
 
 
-# ---------------------------------------------------------------- versions
+@dataclass(frozen=True)
+class Diagnosis:
+    """One thing that was looked at."""
+
+    about: str
+    state: str
+    what: str
+    fix: str = ""
+
+
+def fine(about: str, what: str) -> Diagnosis:
+    return Diagnosis(about, OK, what)
+
+
+def refused(about: str, error: Refused) -> Diagnosis:
+    return Diagnosis(about, FAIL, f"{error.code}: {error.what}", error.hint)
 
 
 def versions() -> Iterator[Diagnosis]:
+    parts = []
+    for name in LIBRARIES:
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            parts.append(f"no {name}")
     own = f"samovar {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield fine("versions", f"{own}; {', '.join(_library(name) for name in LIBRARIES)}")
+    yield fine("versions", f"{own}; {', '.join(parts)}")
     try:
         kernel()
     except OSError as error:
-        yield Diagnosis(
-            "kernel", FAIL, f"the compiled kernel does not load: {error}", "install Samovar again, or `make kernel`"
-        )
+        what = f"the compiled kernel does not load: {error}"
+        yield Diagnosis("kernel", FAIL, what, "install Samovar again, or `make kernel`")
     else:
         yield fine("kernel", "loads")
-
-
-def _library(name: str) -> str:
-    try:
-        return f"{name} {version(name)}"
-    except PackageNotFoundError:
-        return f"no {name}"
 
 
 def java() -> Diagnosis:
@@ -97,7 +112,11 @@ def state(settings: ServiceFile) -> Iterator[Diagnosis]:
     elif kind in FLEETING:
         what = f"{folder} is in memory ({kind}): after a reboot all state is restored from the changelog"
         yield Diagnosis("state folder", WARN, what, "put it on a disk of this machine")
-    yield _space(folder, size_of(folder))
+    used = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # files that go meanwhile count nothing
+            used += path.lstat().st_size if path.is_file() else 0
+    yield _space(folder, used)
 
 
 def _folder(about: str, folder: Path) -> Iterator[Diagnosis]:
@@ -119,17 +138,12 @@ def _folder(about: str, folder: Path) -> Iterator[Diagnosis]:
     else:
         kind = file_system(folder)
         yield fine(about, f"{folder}, writable" + (f", {kind}" if kind else ""))
-        yield from _read_by_others(about, folder)
-
-
-def _read_by_others(about: str, folder: Path) -> Iterator[Diagnosis]:
-    """What other users of the machine can read: events in the clear, and of the embedded log the service's secrets."""
-    if not folder.stat().st_mode & OTHERS:
-        return
-    inside = [path for path in sorted(folder.iterdir()) if path.lstat().st_mode & OTHERS and not path.is_symlink()]
-    if inside:
-        what = f"other users of this machine can look into {folder}, and at {inside[0].name} in it"
-        yield Diagnosis(about, WARN, what, f"chmod -R go= {folder}")
+        # What others can read: events in the clear, and of the embedded log the service's secrets.
+        paths = sorted(folder.iterdir()) if folder.stat().st_mode & OTHERS else []
+        inside = [path for path in paths if path.lstat().st_mode & OTHERS and not path.is_symlink()]
+        if inside:
+            what = f"other users of this machine can look into {folder}, and at {inside[0].name} in it"
+            yield Diagnosis(about, WARN, what, f"chmod -R go= {folder}")
 
 
 def is_read_only(there: Path) -> bool:
@@ -151,17 +165,6 @@ def file_system(path: Path) -> str | None:
     mounts = [(Path(parts[1]), parts[2]) for parts in map(str.split, lines) if len(parts) >= 3]
     fitting = [(len(mount.parts), kind) for mount, kind in mounts if mount == here or mount in here.parents]
     return max(fitting, key=lambda each: each[0])[1] if fitting else None
-
-
-def size_of(folder: Path) -> int:
-    """Bytes under a folder; files that go meanwhile count nothing."""
-    total = 0
-    for path in folder.rglob("*") if folder.exists() else ():
-        try:
-            total += path.lstat().st_size if path.is_file() else 0
-        except OSError:
-            continue
-    return total
 
 
 def _space(folder: Path, used: int) -> Diagnosis:
@@ -193,7 +196,7 @@ def _size(size: int) -> str:
 
 def limits(settings: ServiceFile, partitions: int) -> Iterator[Diagnosis]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    tables = sum(1 for _ in settings.state.rglob("*.sst")) if settings.state.exists() else 0
+    tables = sum(1 for _ in settings.state.rglob("*.sst"))
     wanted = max(FILES_LEAST, 2 * tables + partitions * FILES_A_STORE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         what = f"{soft:,} files may be open; stores of {counted(partitions, 'partition')} may need {wanted:,}"
@@ -224,25 +227,19 @@ def locks(settings: ServiceFile, has_members: bool) -> Iterator[Diagnosis]:
     """Locks that nobody should hold, and work that was left halfway. A lock goes with its process, so that one that
     is held has a process behind it.
     """
-    found = [*_locks(settings, has_members)]
-    yield from found or [fine("locks", "none held by strangers, nothing left halfway")]
-
-
-def _locks(settings: ServiceFile, has_members: bool) -> Iterator[Diagnosis]:
-    state = settings.state
-    if is_held(state / "restore.lock"):
+    state, wrong = settings.state, dict[str, str]()
+    restores = is_held(state / "restore.lock")
+    if restores:
         what = f"a restore runs on {state}: {holder(state / 'restore.lock')}"
-        yield Diagnosis("locks", WARN, what, "wait for it, or stop it: it can be stopped at any moment")
-    stores = sorted(state.rglob("store/LOCK")) if state.exists() else []
-    held = [lock.parent for lock in stores if is_open(lock.parent)]
+        wrong[what] = "wait for it, or stop it: it can be stopped at any moment"
+    held = [lock.parent for lock in sorted(state.rglob("store/LOCK")) if is_open(lock.parent)]
     if held and not has_members:
         what = f"{counted(len(held), 'store')} ({held[0]}, ...) open in a process, and no container is in the group"
-        yield Diagnosis("locks", WARN, what, f"find it: fuser {held[0] / 'LOCK'}; one that hangs must be ended")
-    halves = sorted(state.glob(f"**/restore-*{PART}")) if state.exists() else []
-    if halves and not is_held(state / "restore.lock"):
-        yield Diagnosis("locks", WARN, f"a restore was left halfway: {halves[0]}", "`samovar restore` goes on with it")
-    rewinds = sorted(state.glob(f"**/rewind{PART}")) if state.exists() else []
-    if rewinds and not is_held(state / "restore.lock"):
-        yield Diagnosis(
-            "locks", WARN, f"a rewind was left halfway: {rewinds[0]}", "run the same `samovar rewind` again"
-        )
+        wrong[what] = f"find it: fuser {held[0] / 'LOCK'}; one that hangs must be ended"
+    if not restores and (halves := sorted(state.glob(f"**/restore-*{PART}"))):
+        wrong[f"a restore was left halfway: {halves[0]}"] = "`samovar restore` goes on with it"
+    if not restores and (halves := sorted(state.glob(f"**/rewind{PART}"))):
+        wrong[f"a rewind was left halfway: {halves[0]}"] = "run the same `samovar rewind` again"
+    yield from [Diagnosis("locks", WARN, what, fix) for what, fix in wrong.items()]
+    if not wrong:
+        yield fine("locks", "none held by strangers, nothing left halfway")

@@ -8,24 +8,21 @@ Nothing is counted for them on the way of a batch: what is served is the last lo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
-from enum import Enum
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.formats.heartbeat import MemberMetadata, TaskReport
+from samovar.changelog.formats.heartbeat import TaskReport
 from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
 from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.heartbeat import HeartbeatReporter
-from samovar.tasks.runtime.metrics import MetricsSnapshot
 
 PREFIX = "samovar_"
 LIVES = ("created", "restoring", "running")
-
-Labels = Iterable[str]
+FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
 
 
 class ContainerMetrics(Collector):
@@ -38,11 +35,11 @@ class ContainerMetrics(Collector):
         presence, look = self._reporter.latest, self._reporter.look
         if presence is None or look is None:
             return
-        families = {name: _family(name) for name in METRICS}
-        self._fill(families, presence, look)
-        yield from families.values()
+        families: dict[str, Any] = {
+            name: FAMILIES[metric.kind](PREFIX + name, metric.help, labels=metric.labels)
+            for name, metric in METRICS.items()
+        }
 
-    def _fill(self, families: Mapping[str, Any], presence: MemberMetadata, look: MetricsSnapshot) -> None:
         def put(name: str, value: float, *labels: object) -> None:
             families[name].add_metric(list(map(str, labels)), value)
 
@@ -69,8 +66,9 @@ class ContainerMetrics(Collector):
             put("rule_throttled", rule.throttled, rule.id)
         for each in look.at_work:
             put("rule_info", 1, each.rule, each.version, each.number, each.status)
-        for name, storms in _storms(look).items():
-            put("rule_storm", storms, name)
+        storms = {each.rule for each in look.at_work if each.kept_back}
+        for name in dict.fromkeys(each.rule for each in look.at_work):
+            put("rule_storm", int(name in storms), name)
         for place, change in look.changes.items():
             put("rules_change", change, *place)
         put("rules_refused", 0 if look.rules_refused is None else 1)
@@ -79,11 +77,7 @@ class ContainerMetrics(Collector):
         put("state_memory_bytes", look.memory_bytes)
         put("restored_records", look.restored)
         families["commit_seconds"].add_metric([], self._commits.buckets(), self._commits.sum_s)
-
-
-def _storms(look: MetricsSnapshot) -> dict[str, int]:
-    found = {each.rule: 0 for each in look.at_work}
-    return found | {each.rule: 1 for each in look.at_work if each.kept_back}
+        yield from families.values()
 
 
 def fill_task(put: Any, task: TaskReport) -> None:
@@ -110,14 +104,3 @@ def fill_task(put: Any, task: TaskReport) -> None:
         put("restore_offsets_per_second", restore.per_s or 0.0, *place)
         if restore.left_s is not None:
             put("restore_left_seconds", restore.left_s, *place)
-
-
-def _family(name: str) -> Metric:
-    metric = METRICS[name]
-    families: dict[Enum, Any] = {
-        Kind.COUNTER: CounterMetricFamily,
-        Kind.GAUGE: GaugeMetricFamily,
-        Kind.HISTOGRAM: HistogramMetricFamily,
-    }
-    made: Metric = families[metric.kind](PREFIX + name, metric.help, labels=metric.labels)
-    return made

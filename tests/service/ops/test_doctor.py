@@ -22,7 +22,7 @@ from samovar.changelog.kafka.facts import metadata_level, release_of
 from samovar.changelog.log import TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.ops import doctor, machine
-from samovar.service.ops.findings import Diagnosis
+from samovar.service.ops.machine import Diagnosis
 from samovar.service.topology.acls import AclEntry
 from samovar.state.rocks import RocksStore
 from tests.support.project import ROOT

@@ -166,7 +166,7 @@ def _places(events: Events, wanted: LookbackRequest) -> dict[TopicPartition, _Pl
     streams = events.settings.streams
     found: dict[TopicPartition, _Place] = {}
     for name in streams_of(wanted.rule, streams):
-        bounds = events.places(name)
+        bounds = events.places_of(streams[name].topic)
         home = home_text(wanted.rule, wanted.key, name, streams)
         for at, (begin, end) in bounds.items():
             if home is not None and at.partition != partition_of(home, len(bounds)):

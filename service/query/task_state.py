@@ -34,7 +34,7 @@ SHOWN_CHARACTERS = 300
 class TaskKeyState:
     """What a task's stores have under one key, and the timer of that name."""
 
-    key: str
+    key: tuple[str]
     rows: Sequence[UserRow]
     timer: int | None
 
@@ -43,8 +43,8 @@ class TaskKeyState:
         return not self.rows and self.timer is None
 
     def data(self) -> dict[str, Any]:
-        timers = [] if self.timer is None else [{"name": self.key, "due": self.timer}]
-        return {"key": [self.key], "stores": [row.data() for row in self.rows], "timers": timers}
+        timers = [] if self.timer is None else [{"name": self.key[0], "due": self.timer}]
+        return {"key": list(self.key), "stores": [row.data() for row in self.rows], "timers": timers}
 
     def lines(self) -> list[str]:
         timer = [] if self.timer is None else [f"  timer: due {iso_time(self.timer)}"]
@@ -54,14 +54,10 @@ class TaskKeyState:
 def held_of(plan: Plan, store: Readable, key: str) -> TaskKeyState:
     """What there is under a key, in all stores that the service file names."""
     assert plan.task is not None
-    rows = []
-    for name in plan.task.stores:
-        row = namespace(ROWS, name) + key_bytes(key)
-        packed = store.get(row)
-        if packed is not None:
-            rows.append(user_row(row, packed))
+    names = [namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores]
+    rows = [user_row(row, packed) for row in names if (packed := store.get(row)) is not None]
     timer = store.get(namespace(ROWS, OWN) + TIMER + key_bytes(key))
-    return TaskKeyState(key, rows, None if timer is None else time_of(timer))
+    return TaskKeyState((key,), rows, None if timer is None else time_of(timer))
 
 
 def history_of(

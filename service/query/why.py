@@ -218,8 +218,7 @@ class _Again:
         return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.context.settings))
 
     def event(self, row: KeyRecord) -> StreamEvent:
-        read = self.context.events.readable(row.stream, row.value)
-        return StreamEvent(*row.place, row.logged_ms, None, row.value, read.time, read.type, read.event)
+        return self.context.events.event(row.place, row.logged_ms, None, row.value)
 
 
 def not_repeated(rule: Rule, look: LookbackResult) -> list[str]:

@@ -50,19 +50,13 @@ class LoadedRules:
         if self.version(rule) == version:
             return self.rules.get(rule)
         if version not in self._parsed:
-            self._parsed[version] = self._earlier(rule, version)
+            entries = () if self.book is None else self.book.history(rule)
+            entry = next((each for each in entries if each.version == version), None)
+            found = None if entry is None else load_text(entry.text).rule
+            if (found is None or version_of(found) != version) and self.site is not None:
+                found = rule_that_ran(self.site, rule, version) or found
+            self._parsed[version] = found
         return self._parsed[version]
-
-    def _earlier(self, rule: str, version: str) -> Rule | None:
-        entry = self.entry_of(rule, version)
-        found = None if entry is None else load_text(entry.text).rule
-        if (found is not None and version_of(found) == version) or self.site is None:
-            return found
-        return rule_that_ran(self.site, rule, version) or found
-
-    def entry_of(self, rule: str, version: str) -> RuleEntry | None:
-        entries = () if self.book is None else self.book.history(rule)
-        return next((each for each in entries if each.version == version), None)
 
     def entry(self, rule: str) -> RuleEntry | None:
         return None if self.book is None else self.book.entry(rule)
@@ -115,7 +109,11 @@ class RuleCache:
         before, self._looked_s = self._looked_s, time.monotonic()
         change = self._change
         try:
-            found = self._fingerprint()
+            # What the rules depend on: the files, and what was published since.
+            at = TopicPartition(rules_topic.topic_of(self._settings.service), 0)
+            published = self._log.bounds([at])[at].end if at.topic in self._log.topics([at.topic]) else 0
+            files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
+            found = files, published
             if found != self._print:
                 self._loaded, self._print = self._load(), found
             self._known_change = change
@@ -148,14 +146,6 @@ class RuleCache:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
         return LoadedRules(site, rules, texts, stages, book_of(site.settings))
-
-    def _fingerprint(self) -> object:
-        """What the rules depend on: the files, and what was published since."""
-        topic = rules_topic.topic_of(self._settings.service)
-        at = TopicPartition(topic, 0)
-        published = self._log.bounds([at])[at].end if topic in self._log.topics([topic]) else 0
-        files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
-        return files, published
 
 
 def _files(path: Path) -> list[Path]:

@@ -74,8 +74,7 @@ class TailingReader:
 
     def close(self) -> None:
         self._ending.set()
-        thread = self._thread
-        if thread is not None:
+        if (thread := self._thread) is not None:
             thread.join(CLOSE_S)
 
     # ------------------------------------------------------------ asking
@@ -84,14 +83,9 @@ class TailingReader:
         """Somebody asks: what comes from now on is held for a while."""
         self._asked_s = time.monotonic()
         with self._lock:
-            is_due = self._thread is None and self._asked_s >= self._rests_until_s and not self._ending.is_set()
-            if is_due:
+            if self._thread is None and self._asked_s >= self._rests_until_s and not self._ending.is_set():
                 self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
                 self._thread.start()
-
-    @property
-    def is_following(self) -> bool:
-        return self._thread is not None
 
     def partitions(self, topic: str) -> int:
         """How many of a topic it has; 0 where it does not follow it."""
@@ -100,12 +94,9 @@ class TailingReader:
 
     def kept(self, at: TopicPartition) -> RecentRecords:
         with self._lock:
-            held = self._held.get(at)
-            return (
-                RecentRecords()
-                if held is None
-                else RecentRecords(held.first, held.next, [records for _, records in held.pieces])
-            )
+            if (held := self._held.get(at)) is None:
+                return RecentRecords()
+            return RecentRecords(held.first, held.next, [records for _, records in held.pieces])
 
     # ------------------------------------------------------------ the thread
 
@@ -119,7 +110,10 @@ class TailingReader:
                 self._held, self._bytes, self._thread = {}, 0, None
 
     def _follow(self) -> None:
-        starts = self._starts()
+        topics = self._log.topics(list(self._topics)).values()
+        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        bounds = self._log.bounds(places)
+        starts = {at: max(begin, end - BACK_RECORDS) for at, (begin, end) in bounds.items()}
         if not starts:
             self._rests_until_s = time.monotonic() + REST_S
             return
@@ -138,12 +132,6 @@ class TailingReader:
                         return
                     since_s, taken = time.monotonic(), 0
 
-    def _starts(self) -> dict[TopicPartition, int]:
-        topics = self._log.topics(list(self._topics)).values()
-        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
-        bounds = self._log.bounds(places)
-        return {at: max(begin, end - BACK_RECORDS) for at, (begin, end) in bounds.items()}
-
     def _take(self, batch: Collection[Records]) -> int:
         with self._lock:
             for records in batch:
@@ -152,20 +140,13 @@ class TailingReader:
                     held.pieces.append((held.next, records))
                     self._bytes += _bytes_of(records)
                 held.next = records.next
-            while self._bytes > MOST_BYTES:
-                self._let_go()
+            while self._bytes > MOST_BYTES:  # of the partition that has the most time in memory, its oldest piece
+                kept = [each for each in self._held.values() if each.pieces]
+                held = min(kept, key=lambda each: int(each.pieces[0][1].times[0]))
+                _, records = held.pieces.popleft()
+                self._bytes -= _bytes_of(records)
+                held.first = held.pieces[0][0] if held.pieces else held.next
         return sum(map(len, batch))
-
-    def _let_go(self) -> None:
-        """Of the partition that has the most time in memory, its oldest piece."""
-        held = min((each for each in self._held.values() if each.pieces), key=_oldest)
-        _, records = held.pieces.popleft()
-        self._bytes -= _bytes_of(records)
-        held.first = held.pieces[0][0] if held.pieces else held.next
-
-
-def _oldest(held: _Held) -> int:
-    return int(held.pieces[0][1].times[0])
 
 
 def _bytes_of(records: Records) -> int:

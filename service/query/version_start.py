@@ -27,13 +27,21 @@ def start_of_version(site: StateLocation, rule: Rule, match: Mapping[str, Any]) 
     """The event time from which on a version that began with no state was at work when an alert was raised; None where
     it was from the first, or went on with what was there.
     """
-    own, at = (rule.id, match["version"]), _task_of(site, rule, match)
-    entries = list(rule_entries(site.log, at))
+    # The task that raised it is that of the key, or of its events where they are not sent on.
+    stage = stage_of(rule, site.settings.streams, site.partitions)
+    topic = next((plan.topics.journal for plan in site.plans if plan.stage == stage), site.plan.topics.journal)
+    places: Sequence[Sequence[Any]] = [place for each in match["steps"].values() for place in each]
+    values = list(match["key"].values())
+    if stage == MAIN:
+        partition = int(places[0][1]) if places else 0
+    else:
+        partition = partition_of(key_text(values[0]) or b"" if values else ONE_KEY, site.partitions)
+    entries = list(rule_entries(site.log, TopicPartition(topic, partition)))
     begun: JournalEntry | None = None
     for entry in entries:
         if entry.watermark is not None and entry.watermark > match["at"]:
             break
-        if own not in _versions(entry):
+        if (rule.id, match["version"]) not in {(each["id"], each["version"]) for each in entry.facts["rules"]}:
             begun = None
         elif begun is None:
             begun = entry
@@ -42,17 +50,6 @@ def start_of_version(site: StateLocation, rule: Rule, match: Mapping[str, Any]) 
     moved_here = f"{rule.id}@{match['version']}" in begun.facts.get("moves", {}).values()
     is_folded = rule.id in begun.facts.get("warm", {}).get("rules", ())
     return None if moved_here or is_folded else begun.watermark
-
-
-def _task_of(site: StateLocation, rule: Rule, match: Mapping[str, Any]) -> TopicPartition:
-    """The journal of the task that raised an alert: that of the key, or of its events where they are not sent on."""
-    stage = stage_of(rule, site.settings.streams, site.partitions)
-    topic = next((plan.topics.journal for plan in site.plans if plan.stage == stage), site.plan.topics.journal)
-    places: Sequence[Sequence[Any]] = [place for each in match["steps"].values() for place in each]
-    if stage == MAIN:
-        return TopicPartition(topic, int(places[0][1]) if places else 0)
-    values = list(match["key"].values())
-    return TopicPartition(topic, partition_of(key_text(values[0]) or b"" if values else ONE_KEY, site.partitions))
 
 
 def rule_that_ran(site: StateLocation, rule: str, version: str) -> Rule | None:
@@ -78,7 +75,3 @@ def rule_entries(log: Log, at: TopicPartition) -> Iterator[JournalEntry]:
         values = (records.value(row) for row in sorted(rows))
         found += [unpack_entry(value) for value in values if value is not None]
     return (entry for entry in standing(found) if entry.kind == "rules")
-
-
-def _versions(entry: JournalEntry) -> set[tuple[str, str]]:
-    return {(each["id"], each["version"]) for each in entry.facts["rules"]}

@@ -18,8 +18,9 @@ from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.formats.redrives import ATTEMPT, LetterPlace, marked
 from samovar.changelog.log import Log, Topic
 from samovar.common.errors import Refused
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, instant_text, shown
+from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, shown
 
 SHOWN_BYTES = 400  # of a message, for people
 HIDDEN = b"(hidden: it may hold values that are marked pii; --pii shows them)"
@@ -178,7 +179,7 @@ def letter_lines(letter: DeadLetter) -> Sequence[str]:
     """One letter for people: what and where, why, and the message itself."""
     origin = letter.origin
     where = "" if origin is None else f"  {origin.topic}/{origin.partition}/{origin.offset}"
-    head = f"{letter.place}  {instant_text(letter.record.time_ms)}  {letter.reason}{where}"
+    head = f"{letter.place}  {iso_time(letter.record.time_ms)}  {letter.reason}{where}"
     if letter.attempts:
         head += f"  died again after {letter.attempts} redrive{'s' * (letter.attempts != 1)}"
     if letter.redriven:

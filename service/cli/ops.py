@@ -22,8 +22,7 @@ from samovar.service.ops.doctor import document, examine, finding_lines, worst
 from samovar.service.ops.status import status_lines, status_of
 from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
 from samovar.service.recovery.redrive import alone, plan_redrive, redrive
-from samovar.service.recovery.rewind import done_line, rewind_all
-from samovar.service.recovery.rewind_plan import plan_lines, plan_rewind
+from samovar.service.recovery.rewind import done_line, plan_lines, plan_rewind, rewind_all
 from samovar.service.topology.logs import opened
 
 STATUS_HELP = """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
@@ -135,7 +134,7 @@ def dlq_show(
     pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
-    summary, shown = Summary.empty(), []
+    summary, shown = Summary(), []
     with told():
         settings = load_service(config)
         with opened(settings) as log:

@@ -9,15 +9,17 @@ The document of `samovar dlq show --json`:
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.formats.redrives import ATTEMPT, LetterPlace, marked
 from samovar.changelog.log import Log, Topic
 from samovar.common.errors import Refused
+from samovar.common.texts import counted
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, shown
@@ -52,15 +54,13 @@ class DeadLetter:
         return LetterPlace(self.record.at.partition, self.record.offset)
 
     def data(self) -> dict[str, Any]:
-        origin = self.origin
-        where = None if origin is None else {"topic": origin.topic, "partition": origin.partition}
         return {
             "letter": str(self.place),
             "time": self.record.time_ms,
             "reason": self.reason,
             "message": self.message,
             "stream": self.stream,
-            "from": None if origin is None or where is None else where | {"offset": origin.offset},
+            "from": None if self.origin is None else asdict(self.origin),
             **field("key", self.record.key, unpack=False),
             **field("value", self.record.value, unpack=True),
             "attempts": self.attempts,
@@ -99,30 +99,25 @@ def letters_of(settings: ServiceFile, log: Log, wanted: LetterFilter) -> Iterato
     done = marked(log, settings.service, topic)
     streams = {stream.topic: name for name, stream in settings.streams.items()}
     for record in bounded(log, topic.name, ReadOptions(start=wanted.start)):
-        letter = _letter(record, streams, done)
+        told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
+        origin_topic, partition, offset = (told.get(PREFIX + name) for name in ("topic", "partition", "offset"))
+        origin = None
+        if origin_topic is not None and partition is not None and offset is not None:
+            origin = LetterOrigin(origin_topic, int(partition), int(offset))
+        cut = told.get("samovar.cut.bytes")
+        letter = DeadLetter(
+            record,
+            told.get(PREFIX + "exception", "UNKNOWN"),
+            told.get(PREFIX + "message", ""),
+            streams.get(origin_topic or "", origin_topic or told.get("samovar.task", "-")),
+            origin,
+            int(told.get(ATTEMPT, "0")),
+            None if cut is None else int(cut),
+            LetterPlace(record.at.partition, record.offset) in done,
+            told.get("samovar.stage", ""),
+        )
         if wanted.has(letter):
             yield letter
-
-
-def _letter(record: TopicRecord, streams: Mapping[str, str], done: Collection[LetterPlace]) -> DeadLetter:
-    told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
-    topic, partition, offset = (told.get(PREFIX + name) for name in ("topic", "partition", "offset"))
-    origin = None
-    if topic is not None and partition is not None and offset is not None:
-        origin = LetterOrigin(topic, int(partition), int(offset))
-    cut = told.get("samovar.cut.bytes")
-    stream = streams.get(topic or "", topic or told.get("samovar.task", "-"))
-    return DeadLetter(
-        record,
-        told.get(PREFIX + "exception", "UNKNOWN"),
-        told.get(PREFIX + "message", ""),
-        stream,
-        origin,
-        int(told.get(ATTEMPT, "0")),
-        None if cut is None else int(cut),
-        LetterPlace(record.at.partition, record.offset) in done,
-        told.get("samovar.stage", ""),
-    )
 
 
 # ---------------------------------------------------------------- showing
@@ -143,12 +138,8 @@ def hidden(letter: DeadLetter, settings: ServiceFile) -> DeadLetter:
 class Summary:
     """How many letters of each reason and stream, and how many of them were put back."""
 
-    letters: Counter[tuple[str, str]]
-    redriven: Counter[tuple[str, str]]
-
-    @classmethod
-    def empty(cls) -> Summary:
-        return cls(Counter(), Counter())
+    letters: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    redriven: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
 
     def add(self, letter: DeadLetter) -> None:
         self.letters[letter.reason, letter.stream] += 1
@@ -166,9 +157,7 @@ class Summary:
 
     def lines(self) -> list[str]:
         """A line a reason and stream."""
-        if not self.letters:
-            return ["no dead letters"]
-        found = [f"{self.total:,} dead letter{'s' * (self.total != 1)}"]
+        found = [counted(self.total, "dead letter") if self.letters else "no dead letters"]
         for (reason, stream), count in self.letters.most_common():
             done = self.redriven[reason, stream]
             found.append(f"  {count:,} {reason} of {stream}" + (f", {done:,} of them redriven" if done else ""))
@@ -178,17 +167,16 @@ class Summary:
 def letter_lines(letter: DeadLetter) -> Sequence[str]:
     """One letter for people: what and where, why, and the message itself."""
     origin = letter.origin
-    where = "" if origin is None else f"  {origin.topic}/{origin.partition}/{origin.offset}"
-    head = f"{letter.place}  {iso_time(letter.record.time_ms)}  {letter.reason}{where}"
+    head = f"{letter.place}  {iso_time(letter.record.time_ms)}  {letter.reason}"
+    if origin is not None:
+        head += f"  {origin.topic}/{origin.partition}/{origin.offset}"
     if letter.attempts:
         head += f"  died again after {letter.attempts} redrive{'s' * (letter.attempts != 1)}"
     if letter.redriven:
         head += "  redriven"
     key = "-" if letter.record.key is None else shown(letter.record.key)
-    value = "(null)" if letter.record.value is None else _cut(shown(letter.record.value))
+    value = "(null)" if letter.record.value is None else shown(letter.record.value)
+    if len(value) > SHOWN_BYTES:
+        value = f"{value[:SHOWN_BYTES]}... ({len(value):,} characters)"
     size = "" if letter.cut_bytes is None else f"  (cut; it had {letter.cut_bytes:,} bytes)"
     return [head, f"  {letter.message}", f"  {key}  {value}{size}"]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_BYTES else f"{text[:SHOWN_BYTES]}... ({len(text):,} characters)"

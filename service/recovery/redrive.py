@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from samovar.changelog.log import Append, Delivery, GroupConfig, Headers, Log, M
 from samovar.changelog.partitioner import key_texts, partition_of
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
+from samovar.common.texts import counted
 from samovar.native.kernel import joined
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.dead_letters import DeadLetter, LetterFilter, letters_of, topic_of_letters
@@ -31,6 +32,7 @@ from samovar.tasks.user.processor import TASK_FAILED
 JOIN_S = 60.0
 AT_ONCE = 200  # letters a transaction, and
 AT_ONCE_BYTES = 4_000_000  # so many bytes, or one that is larger
+TWICE = "and others would have it twice; `--to STREAM` puts it there all the same"
 
 
 @dataclass
@@ -51,19 +53,11 @@ class RedriveBatch:
         }
 
     def lines(self) -> list[str]:
-        found = [f"{count:,} letter{'s' * (count != 1)} to {topic}" for topic, count in self.targets.items()]
+        found = [f"{counted(count, 'letter')} to {topic}" for topic, count in self.targets.items()]
         found = found or ["nothing to redrive"]
         if self.died_again:
             found.append(f"{self.died_again:,} of them died again after an earlier redrive")
         return found + [f"{count:,} left out: {reason}" for reason, count in self.left_out.items()]
-
-
-@dataclass(frozen=True)
-class RedriveTarget:
-    """Where a letter goes. Without a partition, murmur2 of its key says which."""
-
-    topic: str
-    partition: int | None
 
 
 # ---------------------------------------------------------------- what it will do
@@ -77,55 +71,48 @@ def plan_redrive(settings: ServiceFile, log: Log, wanted: LetterFilter, to: str 
     topics = log.topics(counted_topics(settings))
     found = RedriveBatch()
     for letter in letters_of(settings, log, wanted):
-        reason = why_not(letter, settings, topics, to)
-        if reason is not None:
+        topic = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
+        reason = ""  # why it stays where it is
+        if letter.redriven:
+            reason = "redriven before"
+        elif letter.cut_bytes is not None:
+            reason = "cut, so that the whole message is no longer there"
+        elif not topic:
+            reason = "no message of a stream"
+        elif to is None and letter.reason == TASK_FAILED:
+            reason = f"only a task failed on it, {TWICE}"
+        elif topic not in topics:
+            reason = f"the topic {topic} is not a stream's; `--to STREAM` names another"
+        elif to is None and letter.stage:
+            reason = f"only a later stage put it aside, {TWICE}"
+        if reason:
             found.left_out[reason] += 1
             continue
         found.places.add(letter.place)
-        found.targets[target_of(letter, settings, topics, to).topic] += 1
+        found.targets[topic] += 1
         found.died_again += letter.attempts > 0
     return found
 
 
-def why_not(letter: DeadLetter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> str | None:
-    """Why a letter stays where it is; None where it goes."""
-    if letter.redriven:
-        return "redriven before"
-    if letter.cut_bytes is not None:
-        return "cut, so that the whole message is no longer there"
-    if to is None and letter.origin is None:
-        return "no message of a stream"
-    if to is None and letter.reason == TASK_FAILED:
-        return "only a task failed on it, and others would have it twice; `--to STREAM` puts it there all the same"
-    wanted = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
-    if wanted not in topics:
-        return f"the topic {wanted} is not a stream's; `--to STREAM` names another"
-    if to is None and letter.stage:
-        return (
-            "only a later stage put it aside, and others would have it twice; `--to STREAM` puts it there all the same"
-        )
-    return None
+def target_of(
+    letter: DeadLetter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None
+) -> tuple[str, int | None]:
+    """Topic and partition that a letter goes to; without a partition, murmur2 of its key says which.
 
-
-def target_of(letter: DeadLetter, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None) -> RedriveTarget:
-    """The place it came from; in another stream, that of its key; that of its key field where it was in another."""
-    topic = settings.streams[to].topic if to is not None else letter.origin.topic if letter.origin else ""
+    It is the place it came from; in another stream, that of its key; that of its key field where it was in another.
+    """
     origin = letter.origin
+    topic = settings.streams[to].topic if to is not None else origin.topic if origin else ""
     if to is None and letter.reason in (MISPLACED, MOVED):
-        return RedriveTarget(topic, _home_of(letter, settings, partitions_of(settings, topics)))
+        spec = next(input_of(name, stream) for name, stream in settings.streams.items() if stream.topic == topic)
+        decoder = spec.decoder((spec.key,), spec.time_field, spec.type_field, spec.stream)
+        messages, batch = joined([letter.record.value or b""]), decoder.batch()
+        decoder.decode(batch, messages)
+        texts = key_texts(batch, 0, messages)
+        is_keyed = texts and texts[0] is not None
+        return topic, partition_of(texts[0], partitions_of(settings, topics)) if is_keyed else None
     is_there = origin is not None and origin.topic == topic and origin.partition < topics[topic].partitions
-    return RedriveTarget(topic, origin.partition if origin is not None and is_there else None)
-
-
-def _home_of(letter: DeadLetter, settings: ServiceFile, partitions: int) -> int | None:
-    """The partition where the state of its key lives."""
-    topic = letter.origin.topic if letter.origin else ""
-    spec = next(input_of(name, stream) for name, stream in settings.streams.items() if stream.topic == topic)
-    decoder = spec.decoder((spec.key,), spec.time_field, spec.type_field, spec.stream)
-    messages, batch = joined([letter.record.value or b""]), decoder.batch()
-    decoder.decode(batch, messages)
-    texts = key_texts(batch, 0, messages)
-    return partition_of(texts[0], partitions) if texts and texts[0] is not None else None
+    return topic, origin.partition if origin is not None and is_there else None
 
 
 # ---------------------------------------------------------------- doing it
@@ -141,19 +128,15 @@ def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
     went = owned.difference_update
     member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
     try:
-        _wait_for(member, owned)
+        # Until the group is joined: a client that leaves while it still joins may wait for its own answer.
+        deadline = time.monotonic() + JOIN_S
+        while not owned:
+            member.poll(1, 0.05)
+            if time.monotonic() > deadline:
+                raise LogUnavailable(f"nobody gave out the partitions of dead letters within {JOIN_S:.0f} s")
         yield member
     finally:
         member.leave()
-
-
-def _wait_for(member: Member, owned: set[TopicPartition]) -> None:
-    """Until the group is joined: a client that leaves while it still joins may wait for its own answer."""
-    deadline = time.monotonic() + JOIN_S
-    while not owned:
-        member.poll(1, 0.05)
-        if time.monotonic() > deadline:
-            raise LogUnavailable(f"nobody gave out the partitions of dead letters within {JOIN_S:.0f} s")
 
 
 def redrive(
@@ -169,9 +152,24 @@ def redrive(
     topics = log.topics(counted_topics(settings))
     done = 0
     for part in parts_of(letters_of(settings, log, LetterFilter(places=plan.places))):
-        appends = [*_appends(part, letters, settings, topics, to)]
-        marks = [_mark(letter, letters, target_of(letter, settings, topics, to).topic) for letter in part]
-        _transact(member, [*appends, Append(redrives.topic_of(settings.service), marks, 0)], done)
+        grouped: dict[tuple[str, int | None], tuple[list[Pair], list[Headers]]] = defaultdict(lambda: ([], []))
+        marks: list[Pair] = []
+        for letter in part:
+            target, attempt = target_of(letter, settings, topics, to), letter.attempts + 1
+            pairs, headers = grouped[target]
+            pairs.append((letter.record.key, letter.record.value))
+            headers.append(redrives.headers_of(letters, letter.place, attempt))
+            marks.append(redrives.mark(letters, letter.place, target[0], attempt, int(time.time() * 1000)))
+        appends = [Append(topic, pairs, partition, headers) for (topic, partition), (pairs, headers) in grouped.items()]
+        try:
+            member.transact([*appends, Append(redrives.topic_of(settings.service), marks, 0)], {})
+        except (Fenced, CommitUnknown, LogUnavailable) as error:
+            raise Refused(
+                "redrive-stopped",
+                f"{done:,} letters were redriven, then another redrive began or the log did not answer",
+                "Run it again: what was redriven is remembered, and goes out only once.",
+                f"{type(error).__name__}: {error}",
+            ) from error
         done += len(part)
         on_progress(done)
     return done
@@ -190,31 +188,3 @@ def parts_of(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
         size += own
     if part:
         yield part
-
-
-def _appends(
-    part: Sequence[DeadLetter], letters: Topic, settings: ServiceFile, topics: Mapping[str, Topic], to: str | None
-) -> Iterator[Append]:
-    grouped: dict[RedriveTarget, tuple[list[Pair], list[Headers]]] = defaultdict(lambda: ([], []))
-    for letter in part:
-        pairs, headers = grouped[target_of(letter, settings, topics, to)]
-        pairs.append((letter.record.key, letter.record.value))
-        headers.append(redrives.headers_of(letters, letter.place, letter.attempts + 1))
-    for target, (pairs, headers) in grouped.items():
-        yield Append(target.topic, pairs, target.partition, headers)
-
-
-def _mark(letter: DeadLetter, letters: Topic, to: str) -> Pair:
-    return redrives.mark(letters, letter.place, to, letter.attempts + 1, int(time.time() * 1000))
-
-
-def _transact(member: Member, appends: Sequence[Append], done: int) -> None:
-    try:
-        member.transact(appends, {})
-    except (Fenced, CommitUnknown, LogUnavailable) as error:
-        raise Refused(
-            "redrive-stopped",
-            f"{done:,} letters were redriven, then another redrive began or the log did not answer",
-            "Run it again: what was redriven is remembered, and goes out only once.",
-            f"{type(error).__name__}: {error}",
-        ) from error

@@ -105,7 +105,7 @@ def dead_letters(
 ) -> Response:
     """Records that were not events, newest first, and how many there are of each kind."""
     app_state, masks = context.app_state, context.masks
-    summary, found = Summary.empty(), []
+    summary, found = Summary(), []
     for letter in letters_of(
         app_state.settings, app_state.log, LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")
     ):

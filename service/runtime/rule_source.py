@@ -95,23 +95,25 @@ class PublishedRuleSource:
             return
         self._known = len(changes)
         try:
-            self._found, self.refused = self._plans(with_book(self._settings, folded(changes, self._settings))), None
+            settings = with_book(self._settings, folded(changes, self._settings))
+            plans = [*rule_plans(settings, self._partitions), *self._tasks]
+            ensure(self._log, settings)
+            self._found, self.refused = plans, None
         except Refused as error:
             self.refused = self._known, error
             text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
             self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
 
-    def _plans(self, settings: ServiceFile) -> list[Plan]:
-        plans = [*rule_plans(settings, self._partitions), *self._tasks]
-        ensure(self._log, settings)
-        return plans
-
-    # ------------------------------------------------------------ the thread
-
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this lasts, the topic is looked at."""
-        thread = threading.Thread(target=self._run, name="rules", daemon=True)
+
+        def run() -> None:
+            while not self._ending.wait(LOOK_EVERY_S):
+                with suppress(LogUnavailable, Fenced, Refused):  # it is looked at again
+                    self.look()
+
+        thread = threading.Thread(target=run, name="rules", daemon=True)
         thread.start()
         try:
             yield
@@ -121,8 +123,3 @@ class PublishedRuleSource:
             if self._failures:
                 with suppress(LogUnavailable, Fenced, Refused):
                     self._write_quarantines()
-
-    def _run(self) -> None:
-        while not self._ending.wait(LOOK_EVERY_S):
-            with suppress(LogUnavailable, Fenced, Refused):  # it is looked at again
-                self.look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import IO
 
@@ -45,26 +45,13 @@ def reported(
     observer = MetricsSampler(container, SystemClock())
     reporter = HeartbeatReporter(log, settings.service, observer, address=address)
     observer.on_change = reporter.wake
-    with served(settings, log, container, reporter, metrics):
+    with ExitStack() as stack:
+        if metrics is not None:
+            collector = ContainerMetrics(settings.service, reporter, container.commit_times)
+            stack.enter_context(serving(settings, log, address_of(metrics), collector))
         reporter.start()
-        try:
-            yield observer
-        finally:
-            reporter.close()
-
-
-@contextmanager
-def served(
-    settings: ServiceFile, log: Log, container: Container, reporter: HeartbeatReporter, where: str | None
-) -> Iterator[None]:
-    """While this lasts, metrics are served, if anywhere."""
-    if where is None:
-        yield
-        return
-
-    collector = ContainerMetrics(settings.service, reporter, container.commit_times)
-    with serving(settings, log, address_of(where), collector):
-        yield
+        stack.callback(reporter.close)
+        yield observer
 
 
 def config_of(settings: ServiceFile) -> TaskConfig:

@@ -22,14 +22,17 @@ from samovar.service.query.state.rows import UnreadableError, head_of
 from samovar.service.query.state.view import (
     FOREVER,
     KeyState,
+    TaskKeyState,
     by_store,
     described,
     find_key,
+    find_task_key,
     key_text,
+    named,
     resolve_key,
     rule_name,
+    task_changes,
 )
-from samovar.service.query.task_state import TaskKeyState, held_of, history_of, named, scanned
 from samovar.service.query.verify import canonical, differences
 from samovar.service.topology.stores import (
     ROWS_END,
@@ -45,6 +48,7 @@ from samovar.state.prefixed import after
 from samovar.state.store import PrefixScanStore, Readable
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.stream_task import name_of
+from samovar.tasks.user.inspect import rows_of_stores, timers_of
 
 EVENTS_READ = 5  # of what a rule has bound of a key, the newest; of the others their places are told
 
@@ -103,7 +107,7 @@ def states_of_key(
     """What a store holds of the keys that a text may mean, with the position that it stands at."""
     position = position_of(store)
     plan = plan_for(here, partition, position)
-    if plan.task is not None and rule is None and not (held := held_of(plan, store, text)).is_empty:
+    if plan.task is not None and rule is None and not (held := find_task_key(plan, store, text)).is_empty:
         yield position, held
     for key in resolve_key(plan, text, rule):
         state = find_key(plan, store, key, rule)
@@ -171,9 +175,13 @@ def scan(
 
 
 def keys_in(plan: Plan, store: Readable, *, with_due: bool = False) -> Iterator[dict[str, Any]]:
-    """The keys that a store holds something of, and the size of their rows; of a task, its rows one by one."""
+    """The keys that a store holds something of, and the size of their rows; of a task, rows and timers one by one."""
     if plan.task is not None:
-        yield from scanned(store)
+        for row in rows_of_stores(store):
+            due = {} if row.expires is None else {"due": row.expires}
+            yield {"key": [row.key], "rules": [row.store], "rows": 1, "bytes": row.size} | due
+        for name, due_ms in timers_of(store).items():
+            yield {"key": [name], "rules": ["(timer)"], "rows": 1, "bytes": len(name) + 11, "due": due_ms}
         return
     for key, group in groupby(store.range(ROW, ROWS_END), key=lambda pair: row_parts(pair[0])[0]):
         rows = list(group)
@@ -216,7 +224,7 @@ def history(
             _changes(here, changelog, key, rule) for key in resolve_key(here.plan, text, rule)
         ]
         if here.plan.task is not None and rule is None:
-            changes.append(history_of(here.plan, _records(here.log, changelog), text))
+            changes.append(task_changes(here.plan, _records(here.log, changelog), text))
         for offset, time_ms, state in chain.from_iterable(changes):
             gone = {"gone": state.is_empty} if isinstance(state, KeyState) else {}
             data.append({**here.placed(partition), "offset": offset, "time": time_ms, **gone, **state.data()})

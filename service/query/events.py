@@ -1,7 +1,7 @@
 """Events out of the streams' topics, for people: by their places, and the newest.
 
 Those of a key are found by samovar.service.query.key_events, page by page; those about others by
-samovar.service.query.surrounding_events.
+samovar.service.query.key_events.
 """
 
 from __future__ import annotations

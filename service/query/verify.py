@@ -23,8 +23,7 @@ from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
-from samovar.service.query.state.view import described, key_text, rule_name
-from samovar.service.query.task_state import named, shown, versions_of
+from samovar.service.query.state.view import described, key_text, named, rule_name, task_row_lines
 from samovar.service.topology.stores import (
     ROWS_END,
     StateLocation,
@@ -204,7 +203,7 @@ def _first_difference(
     """The first of the rows that differ, what each side holds there, and the keys of up to so many."""
     row = next((row for row in differing if row[:1] in (ROW, USER)), differing[0])
     if row[:1] == USER:
-        held = (shown(row, left.get(row)), shown(row, right.get(row)))
+        held = (task_row_lines(row, left.get(row)), task_row_lines(row, right.get(row)))
     elif row[:1] == ROW:
         held = (_held_lines(plan, left, row_parts(row)[0]), _held_lines(plan, right, row_parts(row)[0]))
     else:
@@ -284,12 +283,15 @@ def _compare_source(
     if plan.task is None:
         left, right = (canonical(plan, each, watermark_of(position)) for each in (store, folded))
         rows = [ROW + row for row, _, _ in differences(left, right)]
-    elif (versions := versions_of(journal_of(site.log, plan, verdict.partition), plan.task.version)) > 1:
-        verdict.unverifiable.append(
-            f"the state was made by {versions} versions of the task's code, and only today's can be run over the input"
-        )
-        return
     else:
+        entries = journal_of(site.log, plan, verdict.partition)
+        versions = {entry.facts["task"]["version"] for entry in entries if "task" in entry.facts} | {plan.task.version}
+        if len(versions) > 1:
+            verdict.unverifiable.append(
+                f"the state was made by {len(versions)} versions of the task's code, and only today's can be run over"
+                " the input"
+            )
+            return
         rows = [row for row, _, _ in differences(logged_rows(store), logged_rows(folded)) if row[:1] == USER]
     verdict.differences.append(_first_difference(sides, plan, store, folded, rows, verdict.listed))
 

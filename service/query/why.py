@@ -27,7 +27,7 @@ from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
 from samovar.service.query.events import Place, StreamEvent
 from samovar.service.query.lookback import KeyRecord, LookbackRequest, look_back, places_aside
-from samovar.service.query.version_start import start_of_version
+from samovar.service.query.rule_cache import start_of_version
 from samovar.service.topology.stages import stage_of
 
 AROUND_MS = 60_000  # before an alert's first event, told event by event; or as long as the alert itself is

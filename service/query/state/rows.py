@@ -88,7 +88,7 @@ def head_of(rows: Mapping[bytes, bytes]) -> StateHeader:
     return StateHeader(None if due == NO_DEADLINE else due - SIGN, None if is_quiet else alerted, rest)
 
 
-def history_of(rows: Mapping[bytes, bytes]) -> list[RememberedEvent]:
+def remembered_events(rows: Mapping[bytes, bytes]) -> list[RememberedEvent]:
     """The events that a history function remembers of a key, oldest first."""
     rest = head_of(rows).rest
     begin, end, in_header = rest.num(), rest.num(), rest.raw()

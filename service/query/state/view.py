@@ -1,4 +1,5 @@
-"""A key's state for people: per rule its live partial matches and what they wait for, per history function its events.
+"""A key's state for people: per rule its live partial matches and what they wait for, per history function its events;
+of a task of the user's its rows and timers.
 
 As data (`--json`) a key is one object:
 
@@ -9,6 +10,11 @@ As data (`--json`) a key is one object:
     histories   call, of (the event type), events (time, value)
 
     unreadable  what of it could not be read, and why; only where there is such
+
+Of a task of the user's, `key` is [the text], and instead of rules and histories there are
+
+    stores      store, key, value (bytes as hex), expires (event time, ms; null: never)
+    timers      name, due (event time, ms)
 
 `bound` are the newest events that a partial match holds: as, time, stream, partition, offset and, as far as the input
 still has it, the event itself.
@@ -22,17 +28,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.formats.record import key_prefix, row_parts
+from samovar.changelog.formats.record import POSITION, key_prefix, row_parts
 from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, States, decode_key, encode_key
 from samovar.patterns.explain.key_trace import iso_time, key_candidates
 from samovar.patterns.syntax.tree import Scalar, SequenceForm, StepKind
 from samovar.patterns.syntax.unparse import unparse
-from samovar.service.query.state.rows import UnreadableError, head_of, history_of
-from samovar.state.store import PrefixScanStore
+from samovar.service.query.state.rows import UnreadableError, head_of, remembered_events
+from samovar.state.memory import MemoryStore
+from samovar.state.stack import ROWS, namespace
+from samovar.state.store import PrefixScanStore, Readable
+from samovar.state.ttl import UnknownRowVersionError
 from samovar.tasks.model.plan import Plan
+from samovar.tasks.user.inspect import UserRow, user_row
+from samovar.tasks.user.stores import key_bytes
+from samovar.tasks.user.timers import OWN, TIMER, time_of
 
 SHOWN_EVENTS = 5
+SHOWN_CHARACTERS = 300
 FOREVER = 1 << 61  # event times beyond it stand for never
 
 
@@ -171,7 +184,7 @@ def described(plan: Plan, key: bytes, rows: Mapping[bytes, bytes], rule: str | N
             if name.startswith("history/"):
                 known = plan.program.histories.get(name)
                 of, call = (None, name) if known is None else (known[0], unparse(known[1]))
-                events = [{"time": event.time_ms, "value": event.value} for event in history_of(own)]
+                events = [{"time": event.time_ms, "value": event.value} for event in remembered_events(own)]
                 histories.append({"call": call, "of": of, "events": events})
             elif rule is None or id == rule:
                 gone = {"rule": id, "version": version, "gone": True}
@@ -210,3 +223,80 @@ def _next_steps(form: SequenceForm, partial: Mapping[str, Any]) -> list[str]:
         if not step.optional:
             break
     return names
+
+
+# ---------------------------------------------------------------- what a task of the user holds
+
+
+@dataclass(frozen=True)
+class TaskKeyState:
+    """What a task's stores have under one key, and the timer of that name."""
+
+    key: tuple[str]
+    rows: Sequence[UserRow]
+    timer: int | None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows and self.timer is None
+
+    def data(self) -> dict[str, Any]:
+        timers = [] if self.timer is None else [{"name": self.key[0], "due": self.timer}]
+        return {"key": list(self.key), "stores": [row.data() for row in self.rows], "timers": timers}
+
+    def lines(self) -> list[str]:
+        timer = [] if self.timer is None else [f"  timer: due {iso_time(self.timer)}"]
+        return [*(f"  {_row_line(row)}" for row in self.rows), *timer]
+
+
+def find_task_key(plan: Plan, store: Readable, key: str) -> TaskKeyState:
+    """What there is under a key, in all stores that the service file names."""
+    assert plan.task is not None
+    names = [namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores]
+    rows = [user_row(row, packed) for row in names if (packed := store.get(row)) is not None]
+    timer = store.get(namespace(ROWS, OWN) + TIMER + key_bytes(key))
+    return TaskKeyState((key,), rows, None if timer is None else time_of(timer))
+
+
+def task_changes(
+    plan: Plan, records: Iterable[tuple[int, int, bytes, bytes | None]], key: str
+) -> Iterator[tuple[int, int, TaskKeyState]]:
+    """What was held of a key after each commit of a changelog that changed it: offset, log time, and what."""
+    assert plan.task is not None
+    wanted = {namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores}
+    wanted.add(namespace(ROWS, OWN) + TIMER + key_bytes(key))
+    rows, touched = MemoryStore(), None
+    for offset, time_ms, row, value in records:
+        if row in wanted:
+            rows.write([(row, value)])
+            touched = offset, time_ms
+        elif row == POSITION and touched:
+            yield *touched, find_task_key(plan, rows, key)
+            touched = None
+
+
+def _row_line(row: UserRow) -> str:
+    value = row.value.hex() if isinstance(row.value, bytes) else json.dumps(row.value, ensure_ascii=False)
+    shown = value if len(value) <= SHOWN_CHARACTERS else f"{value[:SHOWN_CHARACTERS]}..."
+    expires = "" if row.expires is None else f"  (until {iso_time(row.expires)})"
+    return f"{row.store}: {shown}{expires}"
+
+
+def named(row: bytes) -> tuple[str, str]:
+    """Of any row of a task: what it belongs to, and its key."""
+    size = row[1]
+    if size:
+        return f"store {row[2 : 2 + size].decode('utf-8', 'replace')}", row[2 + size :].decode("utf-8", "replace")
+    return ("timer", row[3:].decode("utf-8", "replace")) if row[2:3] == TIMER else ("window", "")
+
+
+def task_row_lines(row: bytes, packed: bytes | None) -> list[str]:
+    """The value of a task's row, as far as it can be read."""
+    if packed is None:
+        return ["nothing"]
+    if not row[1]:
+        return [f"due {iso_time(time_of(packed))}"]
+    try:
+        return [_row_line(user_row(row, packed))]
+    except (UnknownRowVersionError, ValueError) as error:
+        return [f"unreadable: {error}", packed.hex()[:SHOWN_CHARACTERS]]

@@ -17,7 +17,7 @@ from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
 from samovar.service.query import tailing_reader
 from samovar.service.query.events import Events, Place, StreamEvent
-from samovar.service.query.surrounding_events import events_near
+from samovar.service.query.key_events import events_near
 from samovar.service.query.tailing_reader import TailingReader
 from samovar.service.topology.logs import opened
 from tests.support.http_server import wait_for

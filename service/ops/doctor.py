@@ -95,9 +95,6 @@ def ask_log(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     return found
 
 
-# ---------------------------------------------------------------- the log
-
-
 def cluster(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[Diagnosis]:
     """Brokers, their version, and what this user may do there."""
     if settings.log.kafka is None:

@@ -80,9 +80,6 @@ def java() -> Diagnosis:
     return fine("java", f"{found.version}, {found.path}")
 
 
-# ---------------------------------------------------------------- folders
-
-
 def has_log(settings: ServiceFile) -> bool:
     return settings.log.embedded is None or (settings.log.embedded / "log.db").exists()
 
@@ -189,9 +186,6 @@ def _size(size: int) -> str:
         if size >= unit:
             return f"{size / unit:,.1f} {word}"
     return f"{size} B"
-
-
-# ---------------------------------------------------------------- limits and locks
 
 
 def limits(settings: ServiceFile, partitions: int) -> Iterator[Diagnosis]:

@@ -32,6 +32,7 @@ from samovar.common.errors import Refused
 from samovar.common.texts import counted
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
+from samovar.service.query.state.view import moment_text
 from samovar.service.topology.growth import GrownInput, grown_inputs
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_rulebook
@@ -424,9 +425,8 @@ def _container_cells(status: ServiceStatus, each: ContainerStatus) -> tuple[str,
 
 def _task_cells(task: TaskStatus) -> tuple[str, ...]:
     container = "-" if task.container is None else str(task.container)
-    watermark = "none yet" if task.watermark is None else iso_time(task.watermark)
     held_by = "-" if task.held_by is None else f"{task.held_by[0]}/{task.held_by[1]}"
-    return task.name, container, task.life, _lag(task), watermark, held_by
+    return task.name, container, task.life, _lag(task), moment_text(task.watermark), held_by
 
 
 def _rules_lines(status: ServiceStatus) -> Iterator[str]:

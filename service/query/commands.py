@@ -25,10 +25,12 @@ from samovar.service.query.state.view import (
     TaskKeyState,
     by_store,
     described,
+    event_time_text,
     find_key,
     find_task_key,
     key_text,
     named,
+    position_data,
     resolve_key,
     rule_name,
     task_changes,
@@ -96,7 +98,7 @@ def get(site: StateLocation, text: str, rule: str | None, stage: str | None = No
             for position, state in states_of_key(events, here, partition, store, text, rule):
                 watermark = None if position is None else position.watermark
                 found.append({**here.placed(partition), "watermark": watermark, **state.data()})
-                where = f"{name_of(here.stage, partition)}, {_event_time(position)}"
+                where = f"{name_of(here.stage, partition)}, {event_time_text(position)}"
                 lines += [f"{key_text(state.key)}  ({where})", *state.lines()]
     return QueryResult(found, lines or [f"nothing is held of {text}"])
 
@@ -143,11 +145,6 @@ def with_events(
         partials = [{**each, "bound": [*map(with_event, each.get("bound", ()))]} for each in rule.get("partials", ())]
         told.append({**rule, "partials": partials} if partials else rule)
     return told
-
-
-def _event_time(position: Position | None) -> str:
-    known = None if position is None else position.watermark
-    return "no event time yet" if known is None else f"event time {iso_time(known)}"
 
 
 # ---------------------------------------------------------------- many keys
@@ -279,11 +276,10 @@ def digests(site: StateLocation, partitions: Sequence[int], stage: str | None = 
         with reading(here.store(partition)) as store:
             position = position_of(store)
             digest = digest_of(plan_for(here, partition, position), store)
-        inputs = {} if position is None else {name: each.next for name, each in position.inputs.items()}
-        watermark = None if position is None else position.watermark
-        found.append({**here.placed(partition), "digest": digest, "watermark": watermark, "inputs": inputs})
-        places = "".join(f", {name} up to {offset:,}" for name, offset in inputs.items())
-        lines.append(f"{here.short(partition)}  {digest}  {_event_time(position)}{places}")
+        where = position_data(position)
+        found.append({**here.placed(partition), "digest": digest, **where})
+        places = "".join(f", {name} up to {offset:,}" for name, offset in where["inputs"].items())
+        lines.append(f"{here.short(partition)}  {digest}  {event_time_text(position)}{places}")
     return QueryResult(found, lines)
 
 

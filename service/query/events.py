@@ -79,8 +79,6 @@ class Events:
         if self.tail is not None:
             self.tail.close()
 
-    # ------------------------------------------------------------ by place
-
     def at(self, places: Iterable[Place]) -> dict[Place, StreamEvent]:
         """The events at these places (topic, partition, offset), as far as the log still has them."""
         topics = {stream.topic for stream in self.settings.streams.values()}
@@ -153,8 +151,6 @@ class Events:
                 found = self.places_of(topic)
             self._seen[topic] = at_s, found
         return found
-
-    # ------------------------------------------------------------ records
 
     def newest(self, stream: str, limit: int) -> list[StreamEvent]:
         """The newest events of a stream, newest first by log time."""

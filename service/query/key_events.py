@@ -141,9 +141,6 @@ def marks_of(text: str) -> dict[tuple[str, int], int]:
     return found
 
 
-# ---------------------------------------------------------------- about an alert
-
-
 def events_near(
     events: Events, text: bytes, fields: Collection[str], matched: Sequence[StreamEvent]
 ) -> list[StreamEvent]:

@@ -25,9 +25,6 @@ Task: TypeAlias = tuple[str, int]  # stage and partition
 SCANNED_KEYS = 20_000  # of a task, to find those of one rule
 
 
-# ---------------------------------------------------------------- a key
-
-
 def tasks_of_key(context: QueryContext, text: str, rule: str | None, asked: str) -> list[Task]:
     """The tasks that may hold something of a key: of a stage one where that can be told, else all."""
     site = context.rule_cache.site()
@@ -77,9 +74,6 @@ def local_state_of(context: QueryContext, tasks: Sequence[Task], text: str, rule
 
 def _by(rule: Rule | None) -> list[str]:
     return [] if rule is None else [key.name for key in rule.form.by]
-
-
-# ---------------------------------------------------------------- many keys
 
 
 def keys_here(context: QueryContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
@@ -133,9 +127,6 @@ def _session(
         "last": max((event["time"] for event in partial.get("bound", ())), default=None),
         "closes": fires if fires is not None and abs(fires) < FOREVER else state.get("due"),
     }
-
-
-# ---------------------------------------------------------------- hidden
 
 
 def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) -> dict[str, Any]:

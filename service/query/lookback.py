@@ -141,9 +141,6 @@ def _places(events: Events, wanted: LookbackRequest) -> dict[TopicPartition, _Pl
     return found
 
 
-# ---------------------------------------------------------------- rows of a key
-
-
 def home_text(rule: Rule, key: Sequence[Scalar], name: str, streams: Mapping[str, Stream]) -> bytes | None:
     """The record key of all of a key's events in a stream; None where the stream is keyed by something else."""
     stream = streams[name]
@@ -171,9 +168,6 @@ def rows_for(
                 rows |= set(containing(records.values, b"\\").tolist())
             found &= rows
     return sorted(found)
-
-
-# ---------------------------------------------------------------- what no rule saw
 
 
 def places_aside(events: Events, stage: str, since_ms: int) -> set[Place]:

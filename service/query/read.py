@@ -92,9 +92,6 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
     raise Refused("unknown-topic", f"there is no topic `{name}`", hint)
 
 
-# ---------------------------------------------------------------- which offsets
-
-
 def partitions_of(log: Log, topic: str, options: ReadOptions) -> dict[TopicPartition, Bounds]:
     found = log.topics([topic]).get(topic)
     if found is None:
@@ -121,9 +118,6 @@ def offset_of(log: Log, at: TopicPartition, bounds: Bounds, text: str) -> int:
     except RefusedError:
         hint = "write begin, end, an offset, -N for the last N, or a time such as 2026-01-05T10:00:00Z"
         raise Refused("bad-place", f"`{text}` is not a place in a topic", hint) from None
-
-
-# ---------------------------------------------------------------- records
 
 
 def bounded(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]:
@@ -173,9 +167,6 @@ def rows(records: Records) -> Iterator[TopicRecord]:
     places = zip(records.offsets.tolist(), records.times.tolist(), strict=True)
     for row, (offset, time_ms) in enumerate(places):
         yield TopicRecord(at, offset, time_ms, records.key(row), records.value(row), records.headers(row))
-
-
-# ---------------------------------------------------------------- showing one
 
 
 def readable_by(settings: ServiceFile) -> Callable[[TopicRecord], TopicRecord]:

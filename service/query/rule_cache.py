@@ -163,9 +163,6 @@ def _files(path: Path) -> list[Path]:
     return [path] if path.exists() else []
 
 
-# ---------------------------------------------------------------- which rules a task had, by its journal
-
-
 def start_of_version(site: StateLocation, rule: Rule, match: Mapping[str, Any]) -> int | None:
     """The event time from which on a version that began with no state was at work when an alert was raised; None where
     it was from the first, or went on with what was there.

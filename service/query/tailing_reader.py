@@ -77,8 +77,6 @@ class TailingReader:
         if (thread := self._thread) is not None:
             thread.join(CLOSE_S)
 
-    # ------------------------------------------------------------ asking
-
     def ask(self) -> None:
         """Somebody asks: what comes from now on is held for a while."""
         self._asked_s = time.monotonic()
@@ -97,8 +95,6 @@ class TailingReader:
             if (held := self._held.get(at)) is None:
                 return RecentRecords()
             return RecentRecords(held.first, held.next, [records for _, records in held.pieces])
-
-    # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         try:

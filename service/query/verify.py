@@ -23,7 +23,15 @@ from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
-from samovar.service.query.state.view import described, key_text, named, rule_name, task_row_lines
+from samovar.service.query.state.view import (
+    described,
+    key_text,
+    moment_text,
+    named,
+    position_data,
+    rule_name,
+    task_row_lines,
+)
 from samovar.service.topology.stores import (
     ROWS_END,
     StateLocation,
@@ -102,14 +110,12 @@ class Verdict:
         return not self.differences and self.overdue is None
 
     def data(self) -> dict[str, Any]:
-        known = self.position
         return {
             "partition": self.partition,
             **({} if self.stage == MAIN else {"stage": self.stage}),
             "equal": self.is_equal,
             "offset": self.offset,
-            "watermark": None if known is None else known.watermark,
-            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            **position_data(self.position),
             "digests": self.digests,
             "differences": [each.data() for each in self.differences],
             "overdue": None if self.overdue is None else asdict(self.overdue),
@@ -276,7 +282,7 @@ def _compare_source(
     verdict.events = rebuilt.events
     verdict.digests["source"] = digest_of(rebuilt.plan, folded)
     if rebuilt.position.watermark != position.watermark:
-        held = ([_event_time(position)], [_event_time(rebuilt.position)])
+        held = ([moment_text(position.watermark)], [moment_text(rebuilt.position.watermark)])
         verdict.differences.append(StateDifference(sides, "event time", (), held, 1))
     if verdict.digests["source"] == verdict.digests["store"]:
         return
@@ -294,10 +300,6 @@ def _compare_source(
             return
         rows = [row for row, _, _ in differences(logged_rows(store), logged_rows(folded)) if row[:1] == USER]
     verdict.differences.append(_first_difference(sides, plan, store, folded, rows, verdict.listed))
-
-
-def _event_time(position: Position) -> str:
-    return "none yet" if position.watermark is None else iso_time(position.watermark)
 
 
 def _fold_source(
@@ -336,8 +338,8 @@ def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, u
                 continue
             folded.write(store.range())
         verdict.notes.append(
-            f"unverifiable before event time {_event_time(position)}: the input no longer goes back to the beginning,"
-            f" and snapshot {snapshot.number} was taken for true"
+            f"unverifiable before event time {moment_text(position.watermark)}: the input no longer goes back to the"
+            f" beginning, and snapshot {snapshot.number} was taken for true"
         )
         return position
     return None
@@ -366,7 +368,7 @@ def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, 
 def text_of_verdict(verdict: Verdict) -> list[str]:
     """A line or more for a partition."""
     known = verdict.position
-    moment = "no event yet" if known is None else f"event time {_event_time(known)}"
+    moment = "no event yet" if known is None else f"event time {moment_text(known.watermark)}"
     name, where = name_of(verdict.stage, verdict.partition), f"at {moment}, changelog offset {verdict.offset:,}"
     if verdict.is_equal:
         word = "equal" if not verdict.unverifiable else "equal as far as it can be verified"

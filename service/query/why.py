@@ -97,9 +97,6 @@ def span_text(rule: Rule) -> str:
     return duration_text(reach_ms(rule))
 
 
-# ---------------------------------------------------------------- an alert
-
-
 @dataclass(frozen=True)
 class KeyReplay:
     """Rows in the order in which rules take them, with their times; and what they gave, event time at the alert's."""
@@ -216,9 +213,6 @@ class _RuleReplay:
             gathered(batches, np.array(starts), part, columns) for part in (places[:first], places[first:])
         )
         return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.context.settings))
-
-
-# ---------------------------------------------------------------- as data
 
 
 def story_data(masks: Masks, story: KeyTrace, event_at: Callable[[int], StreamEvent]) -> dict[str, Any]:

@@ -81,9 +81,6 @@ class LetterFilter:
         return (not self.reasons or letter.reason in self.reasons) and (not self.places or letter.place in self.places)
 
 
-# ---------------------------------------------------------------- reading
-
-
 def topic_of_letters(settings: ServiceFile, log: Log) -> Topic:
     name = settings.dead_letters.topic
     found = log.topics([name]).get(name)
@@ -118,9 +115,6 @@ def letters_of(settings: ServiceFile, log: Log, wanted: LetterFilter) -> Iterato
         )
         if wanted.has(letter):
             yield letter
-
-
-# ---------------------------------------------------------------- showing
 
 
 def hidden(letter: DeadLetter, settings: ServiceFile) -> DeadLetter:

@@ -60,9 +60,6 @@ class RedriveBatch:
         return found + [f"{count:,} left out: {reason}" for reason, count in self.left_out.items()]
 
 
-# ---------------------------------------------------------------- what it will do
-
-
 def plan_redrive(settings: ServiceFile, log: Log, wanted: LetterFilter, to: str | None) -> RedriveBatch:
     """Nothing is changed."""
     if to is not None and to not in settings.streams:
@@ -113,9 +110,6 @@ def target_of(
         return topic, partition_of(texts[0], partitions_of(settings, topics)) if is_keyed else None
     is_there = origin is not None and origin.topic == topic and origin.partition < topics[topic].partitions
     return topic, origin.partition if origin is not None and is_there else None
-
-
-# ---------------------------------------------------------------- doing it
 
 
 @contextmanager

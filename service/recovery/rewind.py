@@ -31,6 +31,7 @@ from samovar.changelog.restore.point_in_time import last_position, materialize_a
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private
 from samovar.patterns.explain.key_trace import iso_time
+from samovar.service.query.state.view import moment_text, position_data
 from samovar.service.recovery.restore.run import alone, keep_told, put_in_place
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, reading
 from samovar.state import snapshots
@@ -93,8 +94,7 @@ class RewoundTask:
     def data(self) -> dict[str, Any]:
         return {
             **self.planned.site.placed(self.planned.partition),
-            "watermark": self.position.watermark,
-            "inputs": {name: each.next for name, each in self.position.inputs.items()},
+            **position_data(self.position),
             "inputs_before": dict(self.planned.until.inputs),
             "digest": self.digest,
             "rows": self.rows,
@@ -119,7 +119,7 @@ def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
             "as-of-future",
             f"no partition's event time has reached {iso_time(moment_ms)}",
             "A rewind goes back: name an event time before that.",
-            "; ".join(f"{each.name}: {_moment(each.watermark)}" for each in known),
+            "; ".join(f"{each.name}: {moment_text(each.watermark)}" for each in known),
         )
     return plans
 
@@ -142,7 +142,7 @@ def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
         return TaskRewind(site, partition, None, until, None) if has_begun else never
     left = None
     if position.watermark is None or position.watermark < moment_ms:
-        left = f"its event time is {_moment(position.watermark)}, which is before that"
+        left = f"its event time is {moment_text(position.watermark)}, which is before that"
     elif not position.rewinding and _is_there(site, partition, position, moment_ms):
         left = "it is there already"
     return TaskRewind(site, partition, position.watermark, until, position, left)
@@ -160,10 +160,6 @@ def _is_there(site: StateLocation, partition: int, position: Position, moment_ms
     )
 
 
-def _moment(watermark: int | None) -> str:
-    return "none yet" if watermark is None else iso_time(watermark)
-
-
 def plan_lines(plans: Sequence[TaskRewind], moment_ms: int, alerts: str) -> list[str]:
     again = "are not published again" if alerts == SKIP_ALERTS else "are published again"
     lines = [f"back to event time {iso_time(moment_ms)}; alerts after it that were published {again}"]
@@ -172,7 +168,7 @@ def plan_lines(plans: Sequence[TaskRewind], moment_ms: int, alerts: str) -> list
             lines.append(f"{each.name}: stays; {each.left}")
             continue
         places = ", ".join(f"{name} {offset:,}" for name, offset in each.until.inputs.items())
-        lines.append(f"{each.name}: back from event time {_moment(each.watermark)} ({places})")
+        lines.append(f"{each.name}: back from event time {moment_text(each.watermark)} ({places})")
     return lines
 
 
@@ -297,7 +293,7 @@ def done_line(done: RewoundTask) -> str:
     places = ", ".join(f"{name} {before.get(name, 0):,} to {each.next:,}" for name, each in position.inputs.items())
     skips = f"; {done.skips:,} alerts to skip" if done.skips else ""
     return (
-        f"{done.planned.name}: set back to event time {_moment(position.watermark)}"
+        f"{done.planned.name}: set back to event time {moment_text(position.watermark)}"
         f" ({places}), {done.rows:,} rows of the changelog changed{skips}\n  digest {done.digest}"
     )
 

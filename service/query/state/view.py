@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.formats.record import POSITION, key_prefix, row_parts
+from samovar.changelog.formats.record import POSITION, Position, key_prefix, row_parts
 from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, States, decode_key, encode_key
 from samovar.patterns.explain.key_trace import iso_time, key_candidates
@@ -149,6 +149,22 @@ def key_text(key: Sequence[Scalar]) -> str:
     if len(key) == 1 and isinstance(key[0], str):
         return key[0]
     return json.dumps(list(key), ensure_ascii=False) if key else "all events"
+
+
+def moment_text(watermark: int | None) -> str:
+    return "none yet" if watermark is None else iso_time(watermark)
+
+
+def event_time_text(position: Position | None) -> str:
+    watermark = None if position is None else position.watermark
+    return "no event time yet" if watermark is None else f"event time {iso_time(watermark)}"
+
+
+def position_data(position: Position | None) -> dict[str, Any]:
+    """Where a store stands, for programs: event time, and the next offset of each input."""
+    if position is None:
+        return {"watermark": None, "inputs": {}}
+    return {"watermark": position.watermark, "inputs": {name: each.next for name, each in position.inputs.items()}}
 
 
 def rule_name(plan: Plan, store: str) -> str:

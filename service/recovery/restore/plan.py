@@ -15,6 +15,7 @@ from samovar.changelog.restore.point_in_time import commit_before, last_position
 from samovar.changelog.restore.restore import ChangelogPartition, next_step
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
+from samovar.service.query.state.view import moment_text
 from samovar.service.topology.stores import StateLocation, StoreStatus, look_at
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
@@ -236,7 +237,7 @@ def _from_source(site: StateLocation, asked: RestoreRequest, partition: int, now
     watermark = None if position is None else position.watermark
     is_behind = moment is not None and position is not None and (watermark is None or moment > watermark)
     if is_behind:
-        notes.append(f"its event time is {'none yet' if watermark is None else iso_time(watermark)}")
+        notes.append(f"its event time is {moment_text(watermark)}")
         moment = None
     begin = _first_offsets(site, partition)
     return RestorePlan(

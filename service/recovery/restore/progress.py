@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from samovar.patterns.explain.key_trace import iso_time
+from samovar.service.query.state.view import event_time_text
 from samovar.service.recovery.restore.plan import RestorePlan
 from samovar.service.recovery.restore.run import RestoreResult
 from samovar.tasks.runtime.stream_task import name_of
@@ -61,13 +61,11 @@ class Bars:
 
 def restored_line(restored: RestoreResult) -> str:
     """One partition that is done."""
-    watermark = None if restored.position is None else restored.position.watermark
-    moment = "no event time yet" if watermark is None else f"event time {iso_time(watermark)}"
     offset = "" if restored.offset is None else f", changelog offset {restored.offset:,}"
     name = name_of(restored.stage, restored.partition)
     text = (
         f"{name}: restored from {restored.source}, {restored.records:,} records in {restored.seconds:.1f} s,"
-        f" {moment}{offset}"
+        f" {event_time_text(restored.position)}{offset}"
     )
     if restored.rows_to_repair:
         repaired = f"{restored.rows_to_repair:,} rows of the changelog were repaired"

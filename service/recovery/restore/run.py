@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from samovar.changelog.embedded.locks import holder, take
 from samovar.changelog.formats.record import (
@@ -39,6 +39,7 @@ from samovar.changelog.restore.point_in_time import materialize_at
 from samovar.changelog.restore.restore import Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private, remove, rename_into_place
+from samovar.service.query.state.view import position_data
 from samovar.service.query.verify import canonical, differences
 from samovar.service.recovery.restore.plan import SOURCES, STAGING, RestorePlan, RestoreRequest
 from samovar.service.topology.stores import ROWS_END, StateLocation, digest_of, plan_for, position_of, watermark_of
@@ -82,14 +83,12 @@ class RestoreResult:
     stage: str = MAIN
 
     def data(self) -> dict[str, Any]:
-        known = self.position
         found = {
             "partition": self.partition,
             **({} if self.stage == MAIN else {"stage": self.stage}),
             "from": self.source,
             "digest": self.digest,
-            "watermark": None if known is None else known.watermark,
-            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            **position_data(self.position),
             "offset": self.offset,
             "records": self.records,
             "seconds": round(self.seconds, 3),
@@ -140,25 +139,16 @@ class BuildResult:
     digest: str | None = None
 
 
-class Engine(Protocol):
-    """Who fills stores: this process, Spark, or what was staged before. Locks are held while it does."""
+class Engine:
+    """Who fills stores: this process, one partition after the other; Spark, or what was staged before, in its
+    subclasses. Locks are held while it does.
+    """
 
     def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
         """What is done for all partitions at once."""
-        ...
 
     def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
         """Fill a store in a folder that may hold what an earlier run left."""
-        ...
-
-
-class LocalRestoreEngine:
-    """The engine of one process: one partition after the other."""
-
-    def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
-        """Nothing: all is done in its turn."""
-
-    def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
         if planned.snapshot is not None and not part.exists():
             snapshots.open_copy(planned.snapshot, part)
         log, plan, partition, until = site.log, site.plan, planned.partition, planned.until
@@ -189,7 +179,7 @@ def restore_all(
     engine: Engine | None = None,
 ) -> Iterator[RestoreResult]:
     """Restore one partition after the other. Those that are done stay done, whatever becomes of the next."""
-    engine = engine or LocalRestoreEngine()
+    engine = engine or Engine()
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
         repair = None
@@ -357,7 +347,7 @@ def compared(site: StateLocation, planned: RestorePlan, on_progress: OnProgress)
     """What `--from source` would do to the changelog. Touches nothing."""
     with tempfile.TemporaryDirectory(prefix="samovar-restore-") as folder:
         part, changelog = Path(folder) / "store", planned.changelog
-        LocalRestoreEngine().build(site, planned, part, on_progress)
+        Engine().build(site, planned, part, on_progress)
         with closing(RocksStore(part)) as store:
             image = MemoryStore() if changelog is None else materialize_at(site.log, changelog, changelog.bounds.end)
             return compare(site, planned.partition, store, image)
